@@ -1,0 +1,46 @@
+"""Names of topics and partitions, and which names Kafka accepts (Kafka class `Topic`)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from protocol.errors import ApiError, ErrorCode
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+TRANSACTION_STATE: Final = "__transaction_state"
+MAX_TOPIC_NAME_LENGTH: Final = 249
+"""Longest topic name: a directory `<name>-<partition>` with a deletion suffix still has to fit into a file name."""
+
+_INTERNAL: Final = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic. Its text, `topic-partition`, is also the name of its directory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the brokers keep their own state in `topic`."""
+    return topic in _INTERNAL
+
+
+def validate_topic_name(name: str) -> None:
+    """Raise ApiError INVALID_TOPIC_EXCEPTION, in the words Kafka's clients show, unless `name` may be a topic's."""
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in {".", ".."}:
+        reason = f"'{name}' is not allowed"
+    elif len(name) > MAX_TOPIC_NAME_LENGTH:
+        reason = f"the length of '{name}' is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}"
+    elif not _LEGAL.fullmatch(name):
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return
+    raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
