@@ -1,0 +1,41 @@
+"""Where things stand in a v2 record batch, and the numbers that mean "none" (Kafka's `DefaultRecordBatch`, KIP-98)."""
+
+from __future__ import annotations
+
+import struct
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+"""baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp, maxTimestamp,
+producerId, producerEpoch, baseSequence, records count."""
+HEADER_BYTES = HEADER.size
+
+BASE_OFFSET_AT = 0
+LENGTH_AT = 8
+LEADER_EPOCH_AT = 12
+MAGIC_AT = 16
+CRC_AT = 17
+ATTRIBUTES_AT = 21
+"""The CRC-32C covers everything from here to the end of the batch."""
+MAX_TIMESTAMP_AT = 35
+LOG_OVERHEAD_BYTES = 12
+"""Base offset and length: what batchLength does not count."""
+
+MAGIC_V2 = 2
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+ATTRIBUTES_MASK = 0x7F
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_PARTITION_LEADER_EPOCH = -1
+MAX_INT32 = 2**31 - 1
+
+
+def increment_sequence(sequence: int, increment: int) -> int:
+    """`sequence + increment` in the numbers 0 to 2^31-1, wrapping to 0 (Kafka's `incrementSequence`)."""
+    return (sequence + increment) & MAX_INT32

@@ -1,0 +1,340 @@
+"""Record batches of message format v2: a view on the bytes, made to be opaque on the hot path.
+
+A broker needs the 61 header bytes only: `RecordBatch` unpacks them in one call and `validate` judges them together
+with the CRC; `assign_offsets` rewrites base offset and leader epoch in place, which lie outside the CRC. The records
+themselves (protocol.record_codec) are decoded only by those who ask for them.
+
+Layout and rules: Kafka's `DefaultRecordBatch`, `LogValidator.validateBatch` and KIP-98 (format v2), KIP-534 (delete
+horizon). This module stands alone: it imports nothing of ours but its neighbours in `protocol`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+
+from crc32c import crc32c
+
+from protocol.compression import MAX_DECOMPRESSED_BYTES, CompressionType, decompress
+from protocol.errors import ApiError, ErrorCode
+from protocol.record_builder import RecordBatchBuilder, build_batch
+from protocol.record_codec import Header, Record, decode_records
+from protocol.record_format import (
+    ATTRIBUTES_AT,
+    ATTRIBUTES_MASK,
+    BASE_OFFSET_AT,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CRC_AT,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    HEADER_BYTES,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    MAGIC_V2,
+    MAX_TIMESTAMP_AT,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    increment_sequence,
+)
+
+__all__ = [
+    "HEADER_BYTES",
+    "LOG_OVERHEAD_BYTES",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "CompressionType",
+    "Header",
+    "Record",
+    "RecordBatch",
+    "RecordBatchBuilder",
+    "TimestampType",
+    "assign_offsets",
+    "build_batch",
+    "increment_sequence",
+    "read_batches",
+]
+
+_I16 = struct.Struct(">h")
+_I32 = struct.Struct(">i")
+_U32 = struct.Struct(">I")
+_I64 = struct.Struct(">q")
+_SIZE_AND_MAGIC = struct.Struct(">iib")
+
+
+class TimestampType(IntEnum):
+    """Who set the timestamps of a batch: its producer, or the broker when it appended it."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class RecordBatch:
+    """A view on one v2 batch. Cheap to make; nothing is checked but that the header is there.
+
+    `buffer` is exactly this batch once `validate` or `read_batches` has been through with it. Timestamps are
+    milliseconds since the epoch, -1 when there is none.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "buffer",
+        "count",
+        "crc",
+        "last_offset_delta",
+        "length",
+        "magic",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    base_offset: int
+    length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    def __init__(self, buffer: memoryview) -> None:
+        """Raises ApiError CORRUPT_MESSAGE when `buffer` is shorter than a batch header."""
+        if len(buffer) < HEADER_BYTES:
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"Record batch of {len(buffer)} bytes is shorter than its header ({HEADER_BYTES} bytes)",
+            )
+        self.buffer = buffer
+        (
+            self.base_offset,
+            self.length,
+            self.partition_leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            self.last_offset_delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.count,
+        ) = HEADER.unpack_from(buffer)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of the whole batch, the 12 bytes before `length` counts included."""
+        return self.length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, wrapping after 2^31-1; -1 when the batch has no sequence."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+    @property
+    def compression(self) -> CompressionType:
+        """Raises ApiError CORRUPT_MESSAGE for a codec id that does not exist."""
+        codec = self.attributes & CODEC_MASK
+        if codec > CompressionType.ZSTD:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id {codec} in record batch")
+        return CompressionType(codec)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType.LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_FLAG else TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones and markers of this batch may go (KIP-534); None while the cleaner has not set it."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether size, magic and CRC-32C agree with the bytes; what recovery asks."""
+        return (
+            self.magic == MAGIC_V2
+            and HEADER_BYTES <= self.size_in_bytes == len(self.buffer)
+            and crc32c(self.buffer[ATTRIBUTES_AT:]) == self.crc
+        )
+
+    def ensure_valid(self) -> None:
+        """Raises ApiError CORRUPT_MESSAGE unless size, magic and CRC-32C agree with the bytes.
+
+        Holds for every batch in a log, also for one whose records were compacted away.
+        """
+        if self.size_in_bytes < HEADER_BYTES or self.size_in_bytes != len(self.buffer):
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"Record batch declares {self.size_in_bytes} bytes of at least {HEADER_BYTES}, "
+                f"there are {len(self.buffer)}",
+            )
+        if self.magic != MAGIC_V2:
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE, f"Invalid magic {self.magic} in record batch, not 2"
+            )
+        computed = crc32c(self.buffer[ATTRIBUTES_AT:])
+        if computed != self.crc:
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE, f"Record is corrupt (stored crc = {self.crc}, computed crc = {computed})"
+            )
+
+    def validate(self) -> None:
+        """What a batch sent by a client must satisfy before its offsets are assigned; the records are not walked.
+
+        Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic, CRC or attributes, INVALID_RECORD for a header that
+        contradicts itself, INVALID_TIMESTAMP for timestamps out of bounds.
+        """
+        self.ensure_valid()
+        count = self.count
+        if count <= 0:
+            raise ApiError(ErrorCode.INVALID_RECORD, f"Invalid reported count for record batch: {count}")
+        if self.last_offset_delta != count - 1:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                f"Inconsistent batch offset range [{self.base_offset}, {self.last_offset}] "
+                f"and count of records {count}",
+            )
+        if self.base_offset != 0:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                f"The baseOffset of a record batch to append should be 0, but is {self.base_offset}",
+            )
+        attributes = self.attributes
+        if attributes:
+            self._validate_attributes()
+        if self.producer_id > NO_PRODUCER_ID:
+            if self.base_sequence < 0 or self.producer_epoch < 0:
+                raise ApiError(
+                    ErrorCode.INVALID_RECORD,
+                    f"Invalid sequence number {self.base_sequence} or epoch {self.producer_epoch} in record batch "
+                    f"with producerId {self.producer_id}",
+                )
+        elif attributes & TRANSACTIONAL_FLAG:
+            raise ApiError(ErrorCode.INVALID_RECORD, "Transactional record batch without a producerId")
+        if self.base_timestamp < NO_TIMESTAMP or self.max_timestamp < NO_TIMESTAMP:
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"Invalid timestamps in record batch: base {self.base_timestamp}, max {self.max_timestamp}",
+            )
+
+    def _validate_attributes(self) -> None:
+        attributes = self.attributes
+        if attributes & ~ATTRIBUTES_MASK or attributes & CODEC_MASK > CompressionType.ZSTD:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid attributes {attributes:#06x} in record batch")
+        if attributes & CONTROL_FLAG:
+            raise ApiError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
+        if attributes & DELETE_HORIZON_FLAG:
+            raise ApiError(ErrorCode.INVALID_RECORD, "Clients are not allowed to set a delete horizon")
+
+    def records_payload(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+        """The encoded records, decompressed; at most `max_output_bytes` (see protocol.compression for the errors)."""
+        return decompress(self.compression, self.buffer[HEADER_BYTES:], max_output_bytes)
+
+    def records(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+        """The records in order, their offsets and timestamps absolute.
+
+        Raises ApiError INVALID_RECORD for records that do not parse or do not fill the batch exactly, and what
+        protocol.compression raises; nothing else, whatever the bytes.
+        """
+        append_time = self.max_timestamp if self.attributes & LOG_APPEND_TIME_FLAG else None
+        return decode_records(
+            self.records_payload(max_output_bytes), self.count, self.base_offset, self.base_timestamp, append_time
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RecordBatch(offsets={self.base_offset}..{self.last_offset}, count={self.count}, "
+            f"size={self.size_in_bytes}, attributes={self.attributes:#x}, epoch={self.partition_leader_epoch}, "
+            f"producer={self.producer_id}/{self.producer_epoch})"
+        )
+
+
+def read_batches(buffer: memoryview) -> Iterator[RecordBatch]:
+    """The complete batches in `buffer`, each with its own slice of it; an incomplete one at the end is left out.
+
+    Raises ApiError CORRUPT_MESSAGE on a size below the header's or a magic other than 2. CRCs are not checked.
+    """
+    position, end = 0, len(buffer)
+    while end - position > MAGIC_AT:
+        length, _, magic = _SIZE_AND_MAGIC.unpack_from(buffer, position + LENGTH_AT)
+        size = length + LOG_OVERHEAD_BYTES
+        if magic != MAGIC_V2:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic} at byte {position}")
+        if size < HEADER_BYTES:
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"Record size {length} at byte {position} is less than the minimum record overhead ({HEADER_BYTES})",
+            )
+        if size > end - position:
+            return
+        yield RecordBatch(buffer[position : position + size])
+        position += size
+
+
+def assign_offsets(
+    buffer: memoryview, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
+) -> int:
+    """Give the batches in `buffer` (writable, complete, checked) their place in the log; returns the next offset.
+
+    Base offset and leader epoch are written in place. `log_append_time_ms` makes it the timestamp of every record
+    (LogAppendTime); None keeps the producer's timestamps. Only where that changes the attributes or the largest
+    timestamp is the CRC computed anew.
+    """
+    position, end = 0, len(buffer)
+    while position < end:
+        batch = RecordBatch(buffer[position:])
+        _I64.pack_into(buffer, position + BASE_OFFSET_AT, base_offset)
+        _I32.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
+        stop = position + batch.size_in_bytes
+        if log_append_time_ms is not None:
+            _set_timestamps(buffer[position:stop], batch.attributes | LOG_APPEND_TIME_FLAG, log_append_time_ms)
+        elif batch.attributes & LOG_APPEND_TIME_FLAG:
+            _set_timestamps(buffer[position:stop], batch.attributes & ~LOG_APPEND_TIME_FLAG, batch.max_timestamp)
+        base_offset += batch.last_offset_delta + 1
+        position = stop
+    return base_offset
+
+
+def _set_timestamps(batch: memoryview, attributes: int, max_timestamp: int) -> None:
+    _I16.pack_into(batch, ATTRIBUTES_AT, attributes)
+    _I64.pack_into(batch, MAX_TIMESTAMP_AT, max_timestamp)
+    _U32.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
