@@ -48,11 +48,15 @@ class Executor(Protocol):
 
 
 class Listener(Protocol):
-    """A bound, listening endpoint."""
+    """A bound address, deaf until `start`: a broker knows its ports and that they are free before it touches anything."""
 
     @property
     def port(self) -> int:
         """The port really bound (the asked one may have been 0)."""
+        ...
+
+    async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Accept connections. Raises OSError when another process came first."""
         ...
 
     async def close(self) -> None:
@@ -63,8 +67,6 @@ class Listener(Protocol):
 class Network(Protocol):
     """Sockets."""
 
-    async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
-    ) -> Listener:
-        """Listen on `host` (None: every interface) and `port`. Raises OSError when that address cannot be bound."""
+    def bind(self, host: str | None, port: int) -> Listener:
+        """Take `host` (None: every interface) and `port`. Raises OSError when that address cannot be had."""
         ...

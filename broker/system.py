@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -56,26 +57,53 @@ class ThreadExecutor:
 
 
 class _TcpListener:
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
+    def __init__(self, bound: socket.socket, backlog: int) -> None:
+        self._socket = bound
+        self._backlog = backlog
+        self._server: asyncio.Server | None = None
 
     @property
     def port(self) -> int:
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._socket.getsockname()[1])
+
+    async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(protocol_factory, sock=self._socket, backlog=self._backlog)
 
     async def close(self) -> None:
-        self._server.close()
+        if self._server is None:
+            self._socket.close()
+        else:
+            self._server.close()
 
 
 class TcpNetwork:
-    """TCP through the running event loop. The accept backlog is Kafka's socket.listen.backlog.size."""
+    """TCP through the running event loop. `backlog` is Kafka's socket.listen.backlog.size."""
 
     def __init__(self, backlog: int) -> None:
         self._backlog = backlog
 
-    async def listen(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
-    ) -> _TcpListener:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(protocol_factory, host, port, backlog=self._backlog)
-        return _TcpListener(server)
+    def bind(self, host: str | None, port: int) -> _TcpListener:
+        if host is None and socket.has_dualstack_ipv6():
+            return _TcpListener(self._bound(socket.AF_INET6, ("::", port), dual_stack=True), self._backlog)
+        family, address = socket.AF_INET, ("0.0.0.0", port)  # noqa: S104 - an empty host in `listeners` asks for it
+        if host is not None:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, address = found[0][0], found[0][4]  # type: ignore[assignment]
+        return _TcpListener(self._bound(family, address), self._backlog)
+
+    @staticmethod
+    def _bound(
+        family: socket.AddressFamily, address: tuple[str, int], *, dual_stack: bool = False
+    ) -> socket.socket:
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if dual_stack:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bound.setblocking(False)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
+        return bound

@@ -1,0 +1,103 @@
+"""From a frame to a reply: the one way every request takes.
+
+Kafka's rules for what cannot be served (SocketServer.parseRequestHeader): an unknown API or version closes the
+connection without an answer, except ApiVersions itself, which is answered in version 0 with UNSUPPORTED_VERSION and
+its own range, so that a newer client can fall back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable
+
+from broker.network.connection import Connection, Parts
+from broker.registry import CloseConnection, HandlerRegistry, Reply, RequestContext, Route
+from broker.seams import Clock
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.headers import decode_request_header
+from protocol.messages import ApiVersionsResponse
+
+_RESPONSE_HEADER = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iib")
+
+
+class Dispatcher:
+    """Decodes requests, calls their handlers, encodes replies. Holds no state of its own but the routes' counters."""
+
+    def __init__(self, registry: HandlerRegistry, clock: Clock) -> None:
+        self._routes = registry.routes
+        self._clock = clock
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Awaitable[Parts | None] | None:
+        """See `broker.network.connection.Dispatch`."""
+        header, body_at = decode_request_header(frame)
+        version = header.request_api_version
+        route = self._routes.get(header.request_api_key)
+        if route is None:
+            raise CloseConnection(f"Received request api key {header.request_api_key} which is not enabled")
+        context = RequestContext(
+            version,
+            header.correlation_id,
+            header.client_id,
+            connection.client_address,
+            connection.listener_name,
+            self._clock.now_ms(),
+        )
+        statistics = route.statistics
+        statistics.requests += 1
+        if not route.min_version <= version <= route.max_version:
+            return self._refuse_version(route, context)
+        request = route.request_type.decode(frame[body_at:], version)
+        started_s = self._clock.monotonic_s()
+        try:
+            reply = route.handle(context, request)
+        except Exception:
+            statistics.failures += 1
+            raise
+        if reply is None or not isinstance(reply, Awaitable):
+            statistics.total_time_s += self._clock.monotonic_s() - started_s
+            return encode_reply(route.api_key, context, reply)
+        return self._finish(route, context, reply, started_s)
+
+    async def _finish(
+        self, route: Route, context: RequestContext, waiting: Awaitable[Reply], started_s: float
+    ) -> Parts | None:
+        try:
+            reply = await waiting
+        except Exception:
+            route.statistics.failures += 1
+            raise
+        route.statistics.total_time_s += self._clock.monotonic_s() - started_s
+        return encode_reply(route.api_key, context, reply)
+
+    def _refuse_version(self, route: Route, context: RequestContext) -> Parts | None:
+        if route.api_key != ApiKey.API_VERSIONS:
+            raise CloseConnection(
+                f"Received request for api with key {int(route.api_key)} ({route.name}) and unsupported version "
+                f"{context.api_version}"
+            )
+        own_range = ApiVersionsResponse.ApiVersion(
+            api_key=int(route.api_key), min_version=route.advertised_from, max_version=route.max_version
+        )
+        context.api_version = 0
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own_range])
+        return encode_reply(route.api_key, context, response)
+
+
+def encode_reply(api_key: ApiKey, context: RequestContext, reply: Reply) -> Parts | None:
+    """Frame a reply: size, response header, body."""
+    if reply is None:
+        return None
+    parts: Parts = list(reply.encode(context.api_version))
+    size = sum(map(len, parts))
+    if api_key.response_header_version(context.api_version):
+        head = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, context.correlation_id, 0)
+    else:
+        head = _RESPONSE_HEADER.pack(size + 4, context.correlation_id)
+    first = parts[0]
+    if isinstance(first, bytes):
+        parts[0] = head + first
+    else:
+        parts.insert(0, head)
+    return parts

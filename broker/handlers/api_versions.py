@@ -1,0 +1,42 @@
+"""ApiVersions (KIP-35, KIP-511): what this broker serves, straight from the handler registry."""
+
+from __future__ import annotations
+
+import re
+
+from broker.registry import HandlerRegistry, RequestContext, api
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""KIP-511's pattern of client software names and versions. Linear: no nested repetition."""
+
+FIRST_VERSION_WITH_SOFTWARE_NAME = 3
+
+
+class ApiVersionsHandlers:
+    """Answers from `registry`, which also holds this handler."""
+
+    def __init__(self, registry: HandlerRegistry) -> None:
+        self._registry = registry
+
+    @api(ApiKey.API_VERSIONS, versions=(0, 4))
+    def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        """The served APIs; INVALID_REQUEST for a client software name or version that is empty or malformed.
+
+        A version above ours never gets here: the dispatcher answers it in version 0 (trap 2).
+        """
+        error_code = ErrorCode.NONE
+        if context.api_version >= FIRST_VERSION_WITH_SOFTWARE_NAME and not (
+            _SOFTWARE_NAME.fullmatch(request.client_software_name)
+            and _SOFTWARE_NAME.fullmatch(request.client_software_version)
+        ):
+            error_code = ErrorCode.INVALID_REQUEST
+        served = [
+            ApiVersionsResponse.ApiVersion(
+                api_key=int(route.api_key), min_version=route.advertised_from, max_version=route.max_version
+            )
+            for route in self._registry
+        ]
+        return ApiVersionsResponse(error_code=error_code, api_keys=[] if error_code else served)

@@ -1,0 +1,161 @@
+"""Fetch: records from the log, at once or when enough have come (KIP-227 sessions, KIP-516 topic ids, KIP-320 epochs)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from uuid import UUID
+
+from broker.fetch_session import ErrorFetchContext, FetchPartition, FetchSessionCache, PartitionData
+from broker.network.file_slice import FileSlice
+from broker.registry import RequestContext, api
+from broker.replica_manager import ReplicaManager
+from cluster.partition import IsolationLevel, Partition
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import FetchRequest, FetchResponse
+from protocol.topic_partition import TopicPartition
+
+CONSUMER_REPLICA_ID = -1
+UNKNOWN_OFFSET = -1
+
+Result = tuple[FetchPartition, PartitionData]
+
+
+class FetchHandlers:
+    """Reads for consumers. `max_response_bytes` is the broker's own cap (fetch.max.bytes)."""
+
+    def __init__(self, replica_manager: ReplicaManager, sessions: FetchSessionCache, max_response_bytes: int) -> None:
+        self._replica_manager = replica_manager
+        self._sessions = sessions
+        self._max_response_bytes = max_response_bytes
+
+    @api(ApiKey.FETCH, versions=(4, 17))
+    def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
+        """Answer at once when enough is there, something failed or nobody wants to wait; else when it comes."""
+        fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
+        if isinstance(fetch, ErrorFetchContext) or not fetch.partitions:
+            return fetch.respond(())
+        reader = _Reader(self._replica_manager, request, fetch.partitions, self._max_response_bytes)
+        if reader.read() or request.max_wait_ms <= 0:
+            return fetch.respond(reader.results)
+
+        def attempt(expired: bool) -> FetchResponse | None:
+            return fetch.respond(reader.results) if reader.read() or expired else None
+
+        return self._replica_manager.delayed_fetches.watch(reader.keys(), request.max_wait_ms, attempt)
+
+
+class _Reader:
+    """Reads the partitions of one Fetch request, possibly several times while it waits."""
+
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        request: FetchRequest,
+        partitions: Iterable[FetchPartition],
+        max_response_bytes: int,
+    ) -> None:
+        self._replica_manager = replica_manager
+        self._partitions = partitions
+        self._isolation = IsolationLevel(request.isolation_level)
+        self._max_bytes = min(request.max_bytes, max_response_bytes)
+        self._min_bytes = request.min_bytes
+        self._is_consumer = request.replica_id < 0 and request.replica_state.replica_id < 0
+        self.results: list[Result] = []
+
+    def keys(self) -> set[TopicPartition]:
+        """What the request waits for."""
+        return {TopicPartition(p.topic, p.partition) for p in self._partitions if p.topic is not None}
+
+    def read(self) -> bool:
+        """Read everything into `results`; whether the client should be answered now."""
+        self.results = results = []
+        remaining = self._max_bytes
+        total = 0
+        answer_now = False
+        for partition in self._partitions:
+            data = self._read_partition(partition, remaining, at_least_one=total == 0)
+            size = len(data.records or b"")
+            remaining = max(0, remaining - size)
+            total += size
+            if data.error_code or data.diverging_epoch.epoch >= 0:
+                answer_now = True
+            results.append((partition, data))
+        return answer_now or total >= self._min_bytes
+
+    def _read_partition(self, wanted: FetchPartition, remaining: int, *, at_least_one: bool) -> PartitionData:
+        try:
+            return self._read_log(wanted, remaining, at_least_one=at_least_one)
+        except ApiError as error:
+            return PartitionData(
+                partition_index=wanted.partition,
+                error_code=error.error_code,
+                high_watermark=UNKNOWN_OFFSET,
+                last_stable_offset=UNKNOWN_OFFSET,
+                log_start_offset=UNKNOWN_OFFSET,
+                aborted_transactions=self._no_aborted_transactions(),
+                records=b"",
+            )
+
+    def _read_log(self, wanted: FetchPartition, remaining: int, *, at_least_one: bool) -> PartitionData:
+        if wanted.topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id}")
+        topic_partition = TopicPartition(wanted.topic, wanted.partition)
+        partition = self._replica_manager.leader_of(topic_partition, wanted.current_leader_epoch)
+        self._check_topic_id(partition, wanted.topic_id)
+        if not self._is_consumer:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fetching broker is not a replica of {topic_partition}"
+            )
+        if wanted.last_fetched_epoch >= 0:
+            diverging = self._diverging_epoch(partition, wanted)
+            if diverging is not None:
+                return diverging
+        offsets = partition.offsets()
+        end = (
+            offsets.last_stable_offset
+            if self._isolation is IsolationLevel.READ_COMMITTED
+            else offsets.high_watermark
+        )
+        info = partition.log.read(
+            wanted.fetch_offset,
+            max_bytes=min(wanted.max_bytes, remaining),
+            upper_bound_offset=end,
+            min_one_message=at_least_one,
+        )
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=offsets.high_watermark,
+            last_stable_offset=offsets.last_stable_offset,
+            log_start_offset=offsets.log_start_offset,
+            aborted_transactions=self._no_aborted_transactions(),
+            records=FileSlice(info.file, info.position, info.size) if info.size else b"",
+        )
+
+    def _diverging_epoch(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+        """KIP-595: tell a reader whose log split from ours where the common part ends."""
+        epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
+            return None
+        offsets = partition.offsets()
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=ErrorCode.NONE,
+            high_watermark=offsets.high_watermark,
+            last_stable_offset=offsets.last_stable_offset,
+            log_start_offset=offsets.log_start_offset,
+            aborted_transactions=self._no_aborted_transactions(),
+            diverging_epoch=PartitionData.EpochEndOffset(epoch=epoch, end_offset=end_offset),
+            records=b"",
+        )
+
+    def _no_aborted_transactions(self) -> list[PartitionData.AbortedTransaction] | None:
+        # A read_uncommitted reader gets null (trap 19).
+        return [] if self._isolation is IsolationLevel.READ_COMMITTED else None
+
+    @staticmethod
+    def _check_topic_id(partition: Partition, topic_id: UUID) -> None:
+        if topic_id.int and partition.log.topic_id is not None and partition.log.topic_id != topic_id:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{partition.topic_partition} has another topic id")

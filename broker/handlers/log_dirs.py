@@ -1,0 +1,69 @@
+"""DescribeLogDirs (KIP-113): what lies where, and how large it is."""
+
+from __future__ import annotations
+
+from broker.registry import RequestContext, api
+from broker.replica_manager import ReplicaManager
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.topic_partition import TopicPartition
+from storage.log_manager import LogManager
+
+Result = DescribeLogDirsResponse.DescribeLogDirsResult
+Topic = Result.DescribeLogDirsTopic
+
+
+class LogDirHandlers:
+    """Describes log directories, failed ones included."""
+
+    def __init__(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
+        self._log_manager = log_manager
+        self._replica_manager = replica_manager
+
+    @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))
+    def describe_log_dirs(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeLogDirsRequest,
+    ) -> DescribeLogDirsResponse:
+        """One result a directory; topics null means all, and partitions that are not here are left out."""
+        wanted: set[TopicPartition] | None = None
+        if request.topics is not None:
+            wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        results = []
+        for directory in self._log_manager.directories():
+            if directory.is_offline:
+                results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[]))
+                continue
+            usage = directory.disk_usage()
+            results.append(
+                Result(
+                    error_code=ErrorCode.NONE,
+                    log_dir=directory.path,
+                    topics=self._topics_in(directory.path, wanted),
+                    total_bytes=usage.total_bytes,
+                    usable_bytes=usage.usable_bytes,
+                )
+            )
+        return DescribeLogDirsResponse(error_code=ErrorCode.NONE, results=results)
+
+    def _topics_in(self, path: str, wanted: set[TopicPartition] | None) -> list[Topic]:
+        topics: dict[str, Topic] = {}
+        for partition in self._replica_manager:
+            log = partition.log
+            if log.log_dir != path or (wanted is not None and partition.topic_partition not in wanted):
+                continue
+            name, index = partition.topic_partition
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = Topic(name=name, partitions=[])
+            topic.partitions.append(
+                Topic.DescribeLogDirsPartition(
+                    partition_index=index,
+                    partition_size=log.size_bytes,
+                    offset_lag=max(0, partition.high_watermark - log.log_end_offset),
+                    is_future_key=False,
+                )
+            )
+        return list(topics.values())

@@ -1,0 +1,166 @@
+"""Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from broker.registry import RequestContext, api
+from broker.replica_manager import ReplicaManager
+from cluster.partition import IsolationLevel, Partition
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from protocol.topic_partition import TopicPartition, is_internal
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+
+FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LATEST_TIERED_TIMESTAMP: 9}
+"""KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
+
+UNKNOWN = -1
+
+ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
+ListedPartition = ListedTopic.ListOffsetsPartitionResponse
+EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+DeletedTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
+
+
+class OffsetHandlers:
+    """Reads and moves offsets of partitions this broker leads."""
+
+    def __init__(self, replica_manager: ReplicaManager) -> None:
+        self._replica_manager = replica_manager
+
+    # -- ListOffsets ---------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.LIST_OFFSETS, versions=(1, 9))
+    def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Answered from memory but for searches."""
+        asked_times = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
+        isolation = IsolationLevel(request.isolation_level)
+        topics = []
+        for topic in request.topics:
+            listed = ListedTopic(name=topic.name, partitions=[])
+            for asked in topic.partitions:
+                try:
+                    if asked_times[topic.name, asked.partition_index] > 1:
+                        raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name}-{asked.partition_index} is asked twice")
+                    found = self._list_partition(context.api_version, topic.name, asked, isolation)
+                except ApiError as error:
+                    found = _listed(asked.partition_index, error_code=error.error_code)
+                listed.partitions.append(found)
+            topics.append(listed)
+        return ListOffsetsResponse(topics=topics)
+
+    def _list_partition(
+        self,
+        version: int,
+        topic: str,
+        asked: ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition,
+        isolation: IsolationLevel,
+    ) -> ListedPartition:
+        timestamp = asked.timestamp
+        if timestamp < LATEST_TIERED_TIMESTAMP or version < FIRST_VERSION_OF_TIMESTAMP.get(timestamp, 0):
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
+        partition = self._replica_manager.leader_of(
+            TopicPartition(topic, asked.partition_index), asked.current_leader_epoch
+        )
+        log = partition.log
+        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            start = log.log_start_offset
+            return _listed(asked.partition_index, start, log.epoch_for_offset(start))
+        if timestamp == LATEST_TIMESTAMP:
+            return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
+        if timestamp == LATEST_TIERED_TIMESTAMP:
+            return _listed(asked.partition_index)
+        return self._search(partition, asked.partition_index, timestamp, isolation)
+
+    def _search(self, partition: Partition, index: int, timestamp: int, isolation: IsolationLevel) -> ListedPartition:
+        if timestamp == MAX_TIMESTAMP:
+            found = partition.log.offset_of_max_timestamp()
+        else:
+            found = partition.log.offset_for_timestamp(timestamp)
+        if found is None or found.offset >= partition.readable_end(isolation):
+            return _listed(index)
+        return _listed(index, found.offset, found.leader_epoch, timestamp=found.timestamp)
+
+    # -- OffsetForLeaderEpoch ------------------------------------------------------------------------------------------
+
+    @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4))
+    def offset_for_leader_epoch(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: OffsetForLeaderEpochRequest,
+    ) -> OffsetForLeaderEpochResponse:
+        """Where an epoch ended (KIP-101, KIP-279): the largest epoch not above the asked one, and its end offset."""
+        topics = []
+        for topic in request.topics:
+            result = EpochTopic(topic=topic.topic, partitions=[])
+            for asked in topic.partitions:
+                end = EpochTopic.EpochEndOffset(
+                    error_code=ErrorCode.NONE, partition=asked.partition, leader_epoch=UNKNOWN, end_offset=UNKNOWN
+                )
+                try:
+                    partition = self._replica_manager.leader_of(
+                        TopicPartition(topic.topic, asked.partition), asked.current_leader_epoch
+                    )
+                    end.leader_epoch, end.end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+                except ApiError as error:
+                    end.error_code = error.error_code
+                result.partitions.append(end)
+            topics.append(result)
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    # -- DeleteRecords -------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.DELETE_RECORDS, versions=(0, 2))
+    def delete_records(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DeleteRecordsRequest,
+    ) -> DeleteRecordsResponse:
+        """Move log start offsets up (KIP-107)."""
+        topics = []
+        for topic in request.topics:
+            deleted = DeletedTopic(name=topic.name, partitions=[])
+            for asked in topic.partitions:
+                result = DeletedTopic.DeleteRecordsPartitionResult(
+                    partition_index=asked.partition_index, low_watermark=UNKNOWN, error_code=ErrorCode.NONE
+                )
+                try:
+                    if is_internal(topic.name):
+                        raise ApiError(
+                            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic.name}"
+                        )
+                    result.low_watermark = self._replica_manager.delete_records_before(
+                        TopicPartition(topic.name, asked.partition_index), asked.offset
+                    )
+                except ApiError as error:
+                    result.error_code = error.error_code
+                deleted.partitions.append(result)
+            topics.append(deleted)
+        return DeleteRecordsResponse(topics=topics)
+
+
+def _listed(
+    index: int,
+    offset: int = UNKNOWN,
+    leader_epoch: int = UNKNOWN,
+    *,
+    timestamp: int = UNKNOWN,
+    error_code: ErrorCode = ErrorCode.NONE,
+) -> ListedPartition:
+    return ListedPartition(
+        partition_index=index, error_code=error_code, timestamp=timestamp, offset=offset, leader_epoch=leader_epoch
+    )

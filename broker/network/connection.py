@@ -1,0 +1,291 @@
+"""One client connection: an asyncio protocol around `FrameReader` and the dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Protocol
+
+from broker.network.file_slice import FileSlice, Part
+from broker.registry import CloseConnection
+from protocol.errors import DecodeError
+from protocol.frames import FrameError, FrameReader
+
+if TYPE_CHECKING:
+    from broker.network.server import SocketServer
+
+logger = logging.getLogger("kafka.network.Connection")
+
+MAX_WAITING_REQUESTS = 128
+"""Requests of one connection that may wait at once; reading pauses above it. Clients keep 5 (Java) to a few dozen."""
+
+CHUNK_BYTES = 1 << 20
+"""What is read from a log at a time when a reply is sent."""
+
+WRITE_HIGH_WATER_BYTES = 1 << 20
+
+Parts = list[Part]
+
+
+class Dispatch(Protocol):
+    """What a connection needs of the dispatcher."""
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Awaitable[Parts | None] | None:
+        """The reply's parts, an awaitable of them, or None when nothing is sent.
+
+        Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
+        """
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """State of one connection. Owned by the loop; nothing here is shared with threads."""
+
+    __slots__ = (
+        "_dispatcher",
+        "_held_bytes",
+        "_loop",
+        "_outgoing",
+        "_paused_reasons",
+        "_reader",
+        "_reading_file",
+        "_replies",
+        "_server",
+        "_transport",
+        "_writing_paused",
+        "client_address",
+        "closed",
+        "counted",
+        "last_active_s",
+        "listener_name",
+        "peer_name",
+    )
+
+    def __init__(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> None:
+        self._server = server
+        self._dispatcher = dispatcher
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(server.max_request_bytes, server.receive_buffer)
+        self._transport: asyncio.Transport | None = None
+        self.listener_name = listener_name
+        self.client_address = ""
+        self.peer_name = ""
+        self.last_active_s = 0.0
+        self.closed = False
+        self.counted = False
+        """Whether `ConnectionLimits` counts this connection."""
+        # Per-request state: replies in request order. A Future marks a request that still waits.
+        self._replies: deque[Parts | asyncio.Future[Parts | None]] = deque()
+        self._outgoing: deque[Part] = deque()
+        self._writing_paused = False
+        self._reading_file = False
+        self._paused_reasons: set[str] = set()
+        self._held_bytes = 0
+        """Size of a frame that arrives in pieces, as charged to queued.max.request.bytes."""
+
+    # -- asyncio: connection -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client_address = str(peer[0]) if peer else ""
+        self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "an unknown peer"
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._server.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.closed = True
+        self._outgoing.clear()
+        for reply in self._replies:
+            if isinstance(reply, asyncio.Future):
+                # A waiting fetch has nobody to wait for. Handlers that change state run in tasks that shield it.
+                reply.cancel()
+        self._replies.clear()
+        self._release_held_bytes()
+        self._server.connection_lost(self)
+
+    def close(self, reason: str, *, level: int = logging.INFO) -> None:
+        """Hang up, saying why in the log. Replies that are not sent yet are dropped."""
+        if not self.closed and self._transport is not None:
+            logger.log(level, "Closing connection of %s: %s", self.peer_name, reason)
+            self._transport.abort()
+            self.closed = True
+
+    # -- asyncio: bytes in ---------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active_s = self._loop.time()
+        try:
+            for frame in self._reader.buffer_updated(nbytes):
+                self._process(frame)
+                if self.closed:
+                    return
+        except FrameError as error:
+            self.close(str(error), level=logging.WARNING)
+            return
+        self._account_partial_frame()
+        self._balance()
+
+    def eof_received(self) -> bool:
+        # A client that half-closes has nothing more to ask; what it was promised is dropped, as Kafka does.
+        return False
+
+    def _process(self, frame: memoryview) -> None:
+        try:
+            reply = self._dispatcher.dispatch(self, frame)
+        except (CloseConnection, DecodeError) as error:
+            self.close(str(error), level=logging.WARNING)
+            return
+        except Exception:
+            logger.exception("Unexpected error while serving %s", self.peer_name)
+            self.close("an unexpected error in the broker", level=logging.ERROR)
+            return
+        if reply is None:
+            return
+        if isinstance(reply, list):
+            if self._replies:
+                self._replies.append(reply)
+            else:
+                self._outgoing.extend(reply)
+            return
+        future = asyncio.ensure_future(reply)
+        self._replies.append(future)
+        future.add_done_callback(self._on_reply_ready)
+
+    # -- replies out ---------------------------------------------------------------------------------------------------
+
+    def _on_reply_ready(self, future: asyncio.Future[Parts | None]) -> None:
+        if future.cancelled() or self.closed:
+            if not future.cancelled() and future.exception() is not None:
+                logger.debug("A request of %s failed after it hung up", self.peer_name, exc_info=future.exception())
+            return
+        error = future.exception()
+        if isinstance(error, CloseConnection):
+            self.close(str(error), level=logging.WARNING)
+            return
+        if error is not None:
+            logger.error("Unexpected error while serving %s", self.peer_name, exc_info=error)
+            self.close("an unexpected error in the broker", level=logging.ERROR)
+            return
+        replies = self._replies
+        while replies:
+            first = replies[0]
+            if isinstance(first, asyncio.Future):
+                if not first.done():
+                    break
+                self._outgoing.extend(first.result() or ())
+            else:
+                self._outgoing.extend(first)
+            replies.popleft()
+        self._balance()
+
+    def _balance(self) -> None:
+        """Write what can be written, then read on or stop reading according to what is left."""
+        if self._outgoing:
+            self._pump()
+        if bool(self._outgoing) or len(self._replies) > MAX_WAITING_REQUESTS:
+            self.pause_reading("backlog")
+        else:
+            self.resume_reading("backlog")
+
+    def _pump(self) -> None:
+        transport = self._transport
+        outgoing = self._outgoing
+        if transport is None or self.closed:
+            outgoing.clear()
+            return
+        while outgoing and not self._writing_paused and not self._reading_file:
+            lines: list[bytes | memoryview | bytearray] = []
+            size = 0
+            while outgoing and size < CHUNK_BYTES:
+                part = outgoing[0]
+                if isinstance(part, FileSlice):
+                    chunk = part.try_read(min(len(part), CHUNK_BYTES))
+                    if chunk is None:
+                        self._read_cold(part)
+                        break
+                    if not chunk:
+                        self.close(f"{part} is no longer readable", level=logging.WARNING)
+                        return
+                    part.advance(len(chunk))
+                    if not len(part):
+                        outgoing.popleft()
+                    lines.append(chunk)
+                    size += len(chunk)
+                else:
+                    lines.append(part)
+                    size += len(part)
+                    outgoing.popleft()
+            if lines:
+                transport.writelines(lines)
+        # The loop flushes what it was given; `resume_writing` continues here.
+
+    def _read_cold(self, part: FileSlice) -> None:
+        """Have a thread bring the next chunk into memory, then go on."""
+        self._reading_file = True
+        task = asyncio.ensure_future(self._server.executor.run(part.read, min(len(part), CHUNK_BYTES)))
+        task.add_done_callback(self._on_cold_read)
+
+    def _on_cold_read(self, future: asyncio.Future[bytes]) -> None:
+        self._reading_file = False
+        if future.cancelled() or self.closed or self._transport is None:
+            return
+        part = self._outgoing[0]
+        error = future.exception()
+        if error is not None or not isinstance(part, FileSlice) or not future.result():
+            self.close(f"{part} could not be read: {error}", level=logging.ERROR)
+            return
+        chunk = future.result()
+        part.advance(len(chunk))
+        if not len(part):
+            self._outgoing.popleft()
+        self._transport.write(chunk)
+        self._balance()
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._balance()
+
+    # -- flow control --------------------------------------------------------------------------------------------------
+
+    def pause_reading(self, reason: str) -> None:
+        """Stop reading until every reason given has been taken back."""
+        if not self._paused_reasons and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused_reasons.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        """Take `reason` back."""
+        if reason in self._paused_reasons:
+            self._paused_reasons.discard(reason)
+            if not self._paused_reasons and self._transport is not None and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _account_partial_frame(self) -> None:
+        """Charge a frame that arrives in pieces to the broker's memory for requests (queued.max.request.bytes)."""
+        claimed = self._reader.partial_frame_bytes
+        if claimed == self._held_bytes:
+            return
+        self._release_held_bytes()
+        if claimed:
+            self._held_bytes = claimed
+            self._server.request_memory.take(self, claimed)
+
+    def _release_held_bytes(self) -> None:
+        if self._held_bytes:
+            self._server.request_memory.give_back(self)
+            self._held_bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits and nothing is being sent: connections.max.idle.ms counts from `last_active_s`."""
+        return not self._replies and not self._outgoing

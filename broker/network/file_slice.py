@@ -1,0 +1,40 @@
+"""A run of bytes of a log segment as part of a reply: read when the socket has room, not before."""
+
+from __future__ import annotations
+
+from storage.file_system import File
+
+
+class FileSlice:
+    """`length` bytes of `file` from `position`. Consumed from the front by `advance`."""
+
+    __slots__ = ("_file", "_length", "_position")
+
+    def __init__(self, file: File, position: int, length: int) -> None:
+        self._file = file
+        self._position = position
+        self._length = length
+
+    def __len__(self) -> int:
+        """Bytes left."""
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"{self._length} bytes of {self._file} at {self._position}"
+
+    def try_read(self, size: int) -> bytes | None:
+        """The next `size` bytes if they are in memory; None when reading them would block on the disk."""
+        return self._file.try_pread(self._position, size)
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes, waiting for the disk."""
+        return self._file.pread(self._position, size)
+
+    def advance(self, size: int) -> None:
+        """Drop `size` bytes from the front."""
+        self._position += size
+        self._length -= size
+
+
+Part = bytes | bytearray | memoryview | FileSlice
+"""One piece of a reply."""

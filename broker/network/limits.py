@@ -1,0 +1,116 @@
+"""How many connections and how many request bytes the broker takes on (Kafka's ConnectionQuotas and MemoryPool)."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Throttled(Protocol):
+    """What the limits need of a connection."""
+
+    def pause_reading(self, reason: str) -> None: ...
+
+    def resume_reading(self, reason: str) -> None: ...
+
+
+class Counted(Throttled, Protocol):
+    """A connection as `ConnectionLimits` sees it."""
+
+    client_address: str
+    counted: bool
+
+
+class ConnectionLimits:
+    """max.connections and max.connections.per.ip (with overrides).
+
+    Over the limit of its address a connection is refused. Over the broker's limit it waits unread until another one
+    closes, as Kafka's acceptor blocks; so clients see a slow broker, not a broken one.
+    """
+
+    def __init__(self, max_connections: int, max_per_ip: int, per_ip_overrides: Mapping[str, int]) -> None:
+        self.max_connections = max_connections
+        self.max_per_ip = max_per_ip
+        self.per_ip_overrides = dict(per_ip_overrides)
+        self._by_address: Counter[str] = Counter()
+        self._admitted = 0
+        self._waiting: deque[Counted] = deque()
+
+    def admit(self, connection: Counted) -> str | None:
+        """Count `connection`, or say why it is refused."""
+        address = connection.client_address
+        limit = self.per_ip_overrides.get(address, self.max_per_ip)
+        if self._by_address[address] >= limit:
+            return f"Rejected connection from /{address}, address already has the configured maximum of {limit} connections."
+        self._by_address[address] += 1
+        connection.counted = True
+        if self._admitted >= self.max_connections:
+            self._waiting.append(connection)
+            connection.pause_reading("max.connections")
+        else:
+            self._admitted += 1
+        return None
+
+    def release(self, connection: Counted) -> None:
+        """Forget a connection that closed; the longest waiting one takes its place."""
+        if not connection.counted:
+            return
+        connection.counted = False
+        self._by_address[connection.client_address] -= 1
+        if not self._by_address[connection.client_address]:
+            del self._by_address[connection.client_address]
+        if connection in self._waiting:
+            self._waiting.remove(connection)
+            return
+        self._admitted -= 1
+        self._admit_waiting()
+
+    def set_max_connections(self, max_connections: int) -> None:
+        """Change the broker's limit while it runs (a dynamic config); open connections stay."""
+        self.max_connections = max_connections
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self._admitted < self.max_connections:
+            self._admitted += 1
+            self._waiting.popleft().resume_reading("max.connections")
+
+
+class RequestMemory:
+    """queued.max.request.bytes: what requests that arrive in pieces may hold together (-1: no limit).
+
+    Like Kafka's SimpleMemoryPool it gives as long as anything is left, so one request may overdraw it and none is
+    starved: a connection that finds it empty stops reading until its turn comes.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._held: dict[Throttled, int] = {}
+        self._waiting: dict[Throttled, int] = {}
+
+    def take(self, connection: Throttled, size: int) -> None:
+        """Charge `size` bytes to `connection`, or pause it until they can be charged."""
+        if self._is_empty():
+            self._waiting[connection] = size
+            connection.pause_reading("queued.max.request.bytes")
+        else:
+            self._charge(connection, size)
+
+    def give_back(self, connection: Throttled) -> None:
+        """Return what `take` charged, if anything; those that wait are served in order."""
+        if self._waiting.pop(connection, None) is not None:
+            return
+        self._held_bytes -= self._held.pop(connection, 0)
+        while self._waiting and not self._is_empty():
+            waiting = next(iter(self._waiting))
+            self._charge(waiting, self._waiting.pop(waiting))
+            waiting.resume_reading("queued.max.request.bytes")
+
+    def _is_empty(self) -> bool:
+        return 0 <= self._limit_bytes <= self._held_bytes
+
+    def _charge(self, connection: Throttled, size: int) -> None:
+        self._held[connection] = size
+        self._held_bytes += size

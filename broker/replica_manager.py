@@ -1,0 +1,217 @@
+"""The replicas this broker holds: one owner for which partitions exist here and who waits for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from broker.purgatory import Purgatory
+from broker.seams import Clock, Executor
+from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.partition import NO_EPOCH, Partition
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from storage.unified_log import AppendOrigin, LogAppendInfo
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
+
+LeadershipListener = Callable[[TopicPartition, bool], None]
+
+UNKNOWN_OFFSET = -1
+
+_ANSWERED_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+)
+"""Produce errors that Kafka answers with log start offset -1; others carry the partition's (ReplicaManager.appendToLocalLog)."""
+
+
+class ReplicaManager:
+    """Partitions by name, the logs behind them, and the fetches that wait.
+
+    Changes of metadata arrive as images (`apply_image`); nobody else creates, deletes or promotes a replica.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        log_manager: LogManager,
+        clock: Clock,
+        executor: Executor,
+        log_config_of: Callable[[MetadataImage, str], LogConfig],
+    ) -> None:
+        self._broker_id = broker_id
+        self._log_manager = log_manager
+        self._clock = clock
+        self._executor = executor
+        self._log_config_of = log_config_of
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._topic_names: dict[UUID, str] = {}
+        self._leadership_listeners: list[LeadershipListener] = []
+        self._checkpointed_high_watermarks = log_manager.read_high_watermarks()
+        self.delayed_fetches = Purgatory("Fetch")
+
+    # -- metadata ------------------------------------------------------------------------------------------------------
+
+    def add_leadership_listener(self, listener: LeadershipListener) -> None:
+        """`listener(partition, leads)` is called after this broker began or ceased to lead a partition."""
+        self._leadership_listeners.append(listener)
+
+    def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Make the local replicas what `new` says: create, delete, lead, resign, take over configs."""
+        for name, topic in new.topics.items():
+            before = old.topics.get(name)
+            if before is not topic:
+                if before is not None and before.topic_id != topic.topic_id:
+                    self._remove_topic(before)
+                self._apply_topic(new, topic)
+        for name, topic in old.topics.items():
+            if name not in new.topics:
+                self._remove_topic(topic)
+        if new.configs is not old.configs:
+            self._apply_configs(new)
+
+    def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
+        self._topic_names[topic.topic_id] = topic.name
+        config: LogConfig | None = None
+        for partition_image in topic.partitions:
+            if self._broker_id not in partition_image.replicas:
+                continue
+            topic_partition = TopicPartition(topic.name, partition_image.partition)
+            partition = self._partitions.get(topic_partition)
+            if partition is not None and partition.image == partition_image:
+                continue
+            if partition is None:
+                if config is None:
+                    config = self._log_config_of(image, topic.name)
+                partition = self._create(topic_partition, topic.topic_id, config, partition_image)
+                if partition is None:
+                    continue
+            self._apply_role(partition, partition_image)
+
+    def _create(
+        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, image: PartitionImage
+    ) -> Partition | None:
+        try:
+            log = self._log_manager.get_or_create(topic_partition, topic_id, config, self._clock.now_ms())
+        except ApiError as error:
+            logger.error("%s is not available here: %s", topic_partition, error)
+            return None
+        log.config = config
+        high_watermark = self._checkpointed_high_watermarks.pop(topic_partition, 0)
+        partition = Partition(topic_partition, log, high_watermark, image)
+        self._partitions[topic_partition] = partition
+        return partition
+
+    def _apply_role(self, partition: Partition, image: PartitionImage) -> None:
+        led = partition.is_leader
+        if image.leader == self._broker_id:
+            partition.become_leader(image)
+        else:
+            partition.resign(image)
+        self.delayed_fetches.wake(partition.topic_partition)
+        if led != partition.is_leader:
+            for listener in self._leadership_listeners:
+                listener(partition.topic_partition, partition.is_leader)
+
+    def _remove_topic(self, topic: TopicImage) -> None:
+        self._topic_names.pop(topic.topic_id, None)
+        for partition_image in topic.partitions:
+            topic_partition = TopicPartition(topic.name, partition_image.partition)
+            partition = self._partitions.pop(topic_partition, None)
+            if partition is None:
+                continue
+            led = partition.is_leader
+            self._log_manager.delete(topic_partition, self._clock.now_ms())
+            self.delayed_fetches.wake(topic_partition)
+            if led:
+                for listener in self._leadership_listeners:
+                    listener(topic_partition, False)
+
+    def _apply_configs(self, image: MetadataImage) -> None:
+        by_topic: dict[str, LogConfig] = {}
+        for topic_partition, partition in self._partitions.items():
+            config = by_topic.get(topic_partition.topic)
+            if config is None:
+                config = by_topic[topic_partition.topic] = self._log_config_of(image, topic_partition.topic)
+            partition.log.config = config
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name behind a topic id, or None."""
+        return self._topic_names.get(topic_id)
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replica here. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its disk failed."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            raise ApiError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker holds no replica of {topic_partition}"
+            )
+        return partition
+
+    def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
+        """The replica here, which must lead; see `partition` and `Partition.check_leader` for what is raised."""
+        partition = self.partition(topic_partition)
+        partition.check_leader(current_leader_epoch)
+        return partition
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        records: memoryview,
+        *,
+        required_acks: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> LogAppendInfo:
+        """Append one batch to a partition led here and wake who waits for it."""
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            partition = self.partition(topic_partition)
+        info = partition.append_as_leader(
+            records, required_acks=required_acks, now_ms=self._clock.now_ms(), origin=origin
+        )
+        self.delayed_fetches.wake(topic_partition)
+        return info
+
+    async def flush(self, topic_partition: TopicPartition) -> None:
+        """Bring what was appended to the disk."""
+        await self._executor.run(self.partition(topic_partition).log.flush)
+
+    def delete_records_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Move a log start offset; see `Partition.delete_records_before`."""
+        return self.partition(topic_partition).delete_records_before(offset, self._clock.now_ms())
+
+    def log_start_offset_after(self, error: ApiError, topic_partition: TopicPartition) -> int:
+        """The log start offset that Kafka's answer to a failed produce carries."""
+        if error.error_code in _ANSWERED_WITHOUT_LOG_START:
+            return UNKNOWN_OFFSET
+        partition = self._partitions.get(topic_partition)
+        return UNKNOWN_OFFSET if partition is None else partition.log.log_start_offset
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write replication-offset-checkpoint of every log directory. Synchronous; runs off the loop."""
+        marks = {topic_partition: partition.high_watermark for topic_partition, partition in list(self._partitions.items())}
+        self._log_manager.write_high_watermarks(marks)
