@@ -1,10 +1,10 @@
-"""Make a virtual environment hold exactly what a hashed lock file says; the slow path of `bin/odradek-run` and `bin/test`.
+"""Make a virtual environment hold what a hashed lock file says; the slow path of `bin/odradek-run` and `bin/test`.
 
 Usage: `python bin/prepare_venv.py VENV LOCK`. Runs on a bare interpreter (standard library only).
 
-Guarantees: when it returns 0 the environment is complete and its stamp (`odradek.stamp` inside it) describes the lock
-and the interpreter; the stamp is written last, so an interrupted run is repeated. Two runs at once: the second waits for
-the first (an `flock` on `VENV.lock`, which the kernel drops with its holder) and finds the work done.
+Guarantees: when it returns 0 the environment is complete and its stamp (`odradek.stamp` inside it) describes the
+lock and the interpreter; the stamp is written last, so an interrupted run is repeated. Two runs at once: the second
+waits for the first (an `flock` on `VENV.lock`, which the kernel drops with its holder) and finds the work done.
 
 The stamp is the interpreter's inode and size in bytes, a newline, and the lock file's own text. The shell doors compare
 them without starting Python: a changed lock or an upgraded interpreter makes the environment stale.

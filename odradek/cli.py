@@ -47,7 +47,7 @@ def run_script(root: Path, script: str, arguments: list[str]) -> None:
         environment["ODRADEK_PYTHON"] = sys.executable
         # site-packages is no place for logs: an installed broker's go to the working directory unless LOG_DIR is set.
         environment.setdefault("LOG_DIR", str(Path.cwd() / "logs"))
-    os.execve("/bin/sh", ["sh", str(root / "bin" / script), *arguments], environment)
+    os.execve("/bin/sh", ["sh", str(root / "bin" / script), *arguments], environment)  # noqa: S606
 
 
 def run_tool(root: Path, name: str, arguments: list[str]) -> None:

@@ -1,0 +1,139 @@
+"""The shell doors: they prepare their environment once, work from anywhere, and find the brokers they have to stop."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK_TEXT = "# an empty lock: nothing to install\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the real scripts, an empty lock, and a broker and a tool that tell how they were called."""
+    root = tmp_path / "check out"
+    shutil.copytree(ROOT / "bin", root / "bin")
+    shutil.copytree(ROOT / "odradek", root / "odradek", ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "requirements").mkdir()
+    (root / "requirements" / "broker.txt").write_text(LOCK_TEXT)
+    for package, module in (("broker", "__main__"), ("tools", "echo_tool")):
+        (root / package).mkdir()
+        (root / package / "__init__.py").touch()
+        (root / package / f"{module}.py").write_text(
+            'if __name__ == "__main__":\n'
+            "    import os, sys\n"
+            '    print("called", sys.argv[1:], os.getcwd(), flush=True)\n'
+        )
+    return root
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LOG_DIR"))}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env={**inherited, "PYTHON": sys.executable, **environment},
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_makes_the_environment_once(checkout: Path, tmp_path: Path) -> None:
+    first = run(checkout / "bin" / "odradek-run", "echo-tool", "a b", cwd=tmp_path)
+    assert "preparing" in first.stderr
+    assert first.stdout == f"called ['a b'] {tmp_path}\n"
+    second = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+    assert (second.stdout, second.stderr) == (f"called [] {tmp_path}\n", "")
+
+
+def test_a_changed_lock_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
+    run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+    (checkout / "requirements" / "broker.txt").write_text(LOCK_TEXT + "# changed\n")
+    assert "preparing" in run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr
+    assert run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr == ""
+
+
+def test_another_interpreter_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
+    run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+    stamp = checkout / ".venv" / "odradek.stamp"
+    stamp.write_text("1 1\n" + LOCK_TEXT)
+    assert "preparing" in run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr
+
+
+def test_two_at_once_prepare_once(checkout: Path, tmp_path: Path) -> None:
+    command = [str(checkout / "bin" / "odradek-run"), "echo-tool"]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    started = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=60) for process in started]
+    assert [out for out, _ in said] == [f"called [] {tmp_path}\n"] * 3
+    assert "".join(err for _, err in said).count("preparing") == 1
+
+
+def test_a_lock_that_cannot_be_installed_is_one_clear_error(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "requirements" / "broker.txt").write_text("./does-not-exist.whl --hash=sha256:00\n")
+    failed = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines()[-1].startswith("could not prepare")
+    assert failed.stdout == ""
+
+
+def test_works_through_symlinks(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "server").symlink_to(checkout / "bin" / "kafka-server-start.sh")
+    (tmp_path / "relative").symlink_to("links/server")
+    started = run(tmp_path / "relative", "s.properties", "--override", "a=b c", cwd=tmp_path)
+    assert started.stdout == f"called ['s.properties', '--override', 'a=b c'] {tmp_path}\n", started.stderr
+
+
+def test_start_without_properties_is_a_usage_error(checkout: Path, tmp_path: Path) -> None:
+    said = run(checkout / "bin" / "kafka-server-start.sh", cwd=tmp_path)
+    assert said.returncode == 1
+    assert said.stderr.startswith("USAGE: ")
+
+
+def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "broker" / "__main__.py").write_text(
+        "import signal, sys, time\n"
+        "def stop(*_): print('stopping', flush=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "print('started', flush=True)\n"
+        "time.sleep(30)\n"
+    )
+    logs = tmp_path / "the logs"
+    output = logs / "kafkaServer.out"
+    started = run(
+        checkout / "bin" / "kafka-server-start.sh", "-daemon", "s.properties", cwd=tmp_path, LOG_DIR=str(logs)
+    )
+    assert (started.returncode, started.stdout, started.stderr) == (0, "", "")
+    await_text(output, "started")
+    # A private `ps` shows this broker alone: the machine may run others, which a test must not stop.
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "ps").write_text(f'#!/bin/sh\n/bin/ps "$@" | grep -F "{checkout}"\n')
+    (private / "ps").chmod(0o755)
+    path = f"{private}:{os.environ['PATH']}"
+    stopped = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
+    assert (stopped.returncode, stopped.stdout) == (0, "")
+    await_text(output, "stopping")
+    # It may take the process a moment to leave the table after its last line.
+    for _ in range(50):
+        again = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
+        if again.returncode:
+            break
+    assert (again.returncode, again.stdout) == (1, "No kafka server to stop\n")
+
+
+def await_text(path: Path, text: str) -> None:
+    waiting = subprocess.run(
+        ["sh", "-c", 'until grep -q "$1" "$2" 2>/dev/null; do sleep 0.1; done', "sh", text, str(path)],
+        timeout=30, check=False,
+    )  # fmt: skip
+    assert waiting.returncode == 0

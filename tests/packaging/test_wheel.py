@@ -1,0 +1,166 @@
+"""`python -m build` makes a wheel that works in an empty environment and keeps its rooms to itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
+
+
+def run(*command: str | Path, cwd: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run to the end with output captured, away from the checkout and without anything of it in the environment."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s,
+        check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the sdist, built from a copy of what git would hand to a stranger."""
+    source = tmp_path_factory.mktemp("source") / "odradek"
+    tracked = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
+    for name in filter(None, tracked.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, source / name)
+    out = tmp_path_factory.mktemp("dist")
+    built = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, source, cwd=out)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the locked dependencies and the wheel, and nothing else."""
+    venv = tmp_path_factory.mktemp("empty") / "venv"
+    prepared = run(
+        sys.executable, ROOT / "bin" / "prepare_venv.py", venv, ROOT / "requirements" / "broker.txt", cwd=venv.parent
+    )
+    assert prepared.returncode == 0, prepared.stderr
+    wheel = next(distributions.glob("*.whl"))
+    installed = run(venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", wheel, cwd=venv.parent)
+    assert installed.returncode == 0, installed.stderr
+    return venv
+
+
+def site_packages(venv: Path) -> Path:
+    return next((venv / "lib").glob("python3*")) / "site-packages"
+
+
+@pytest.fixture
+def working_directory(tmp_path: Path) -> Path:
+    """A user's directory with packages named as our rooms are, which must not be taken for them."""
+    for room in ROOMS:
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text("raise ImportError('the working directory was imported')\n")
+    return tmp_path
+
+
+@pytest.fixture
+def server_start(environment: Path, working_directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`odradek server-start` in the foreground on a port of its own, and its address."""
+    address = f"127.0.0.1:{free_port()}"
+    properties = working_directory / "server.properties"
+    properties.write_text(f"broker.id=0\nlisteners=PLAINTEXT://{address}\nlog.dirs={working_directory}/data\n")
+    with (working_directory / "output").open("w") as output:
+        process = subprocess.Popen(
+            [str(environment / "bin" / "odradek"), "server-start", str(properties)],
+            cwd=working_directory, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+    yield process, address
+    if process.poll() is None:
+        process.kill()
+    process.wait(10)
+
+
+def await_listening(address: str, process: subprocess.Popen[str], timeout_s: float = 20) -> None:
+    host, port = address.split(":")
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"nothing listens on {address}; the process {process.poll()=}")
+
+
+def test_sdist_carries_the_locks_and_the_scripts(distributions: Path) -> None:
+    assert len(list(distributions.glob("odradek-*.tar.gz"))) == 1
+
+
+def test_wheel_has_one_top_level_package(distributions: Path) -> None:
+    with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
+        top_level = {name.split("/")[0] for name in wheel.namelist()}
+        rooms = {name.split("/")[2] for name in wheel.namelist() if name.startswith("odradek/_server/")}
+    assert {name for name in top_level if not name.endswith(".dist-info")} == {"odradek"}
+    assert set(ROOMS) <= rooms
+
+
+def test_no_room_reaches_site_packages(environment: Path, tmp_path: Path) -> None:
+    present = {path.stem for path in site_packages(environment).iterdir()}
+    assert "odradek" in present
+    assert present.isdisjoint(ROOMS)
+    for room in ROOMS:
+        imported = run(environment / "bin" / "python", "-c", f"import {room}", cwd=tmp_path)
+        assert "ModuleNotFoundError" in imported.stderr, room
+
+
+def test_metadata_names_the_locked_dependencies() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        declared = set(tomllib.load(file)["project"]["dependencies"])
+    lines = (ROOT / "requirements" / "broker.in").read_text().splitlines()
+    assert declared == {line.replace('"', "'") for line in lines if line and not line.startswith("#")}
+
+
+def test_version_and_help(environment: Path, working_directory: Path) -> None:
+    odradek = environment / "bin" / "odradek"
+    assert run(odradek, "--version", cwd=working_directory).stdout.startswith("odradek ")
+    said = run(odradek, "--help", cwd=working_directory)
+    assert said.returncode == 0
+    assert {"server-start", "server-stop", "topics", "console-producer", "dump-log"} <= set(said.stdout.split())
+
+
+def test_unknown_command_exits_1(environment: Path, working_directory: Path) -> None:
+    said = run(environment / "bin" / "odradek", "no-such-tool", cwd=working_directory)
+    assert said.returncode == 1
+    assert "unknown command 'no-such-tool'" in said.stderr
+
+
+def test_server_and_a_tool(
+    environment: Path, working_directory: Path, server_start: tuple[subprocess.Popen[str], str]
+) -> None:
+    process, address = server_start
+    await_listening(address, process)
+    odradek = environment / "bin" / "odradek"
+    created = run(
+        odradek, "topics", "--bootstrap-server", address, "--create", "--topic", "from-a-wheel", cwd=working_directory
+    )
+    assert created.returncode == 0, created.stdout + created.stderr
+    listed = run(odradek, "topics", "--bootstrap-server", address, "--list", cwd=working_directory)
+    assert listed.stdout.splitlines() == ["from-a-wheel"], listed.stderr
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0, (working_directory / "output").read_text()
+    assert (working_directory / "data" / ".kafka_cleanshutdown").exists()
