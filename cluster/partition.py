@@ -34,6 +34,15 @@ class PartitionOffsets:
     last_stable_offset: int
 
 
+@dataclass(slots=True)
+class PartitionStatistics:
+    """Counters of one partition since this broker took it up."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
 class Partition:
     """This broker's replica of `topic_partition`.
 
@@ -41,13 +50,22 @@ class Partition:
     epoch stays the same.
     """
 
-    __slots__ = ("_is_leader", "high_watermark", "image", "leader_epoch_start_offset", "log", "topic_partition")
+    __slots__ = (
+        "_is_leader",
+        "high_watermark",
+        "image",
+        "leader_epoch_start_offset",
+        "log",
+        "statistics",
+        "topic_partition",
+    )
 
     def __init__(self, topic_partition: TopicPartition, log: UnifiedLog, high_watermark: int, image: PartitionImage) -> None:
         self.topic_partition = topic_partition
         self.log = log
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.image = image
+        self.statistics = PartitionStatistics()
         self.leader_epoch_start_offset = 0
         self._is_leader = False
 
@@ -114,6 +132,9 @@ class Partition:
                 f"{self.log.config.min_insync_replicas} for partition {self.topic_partition}",
             )
         info = self.log.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
+        statistics = self.statistics
+        statistics.messages_in += info.last_offset - info.first_offset + 1
+        statistics.bytes_in += len(records)
         self.advance_high_watermark()
         return info
 

@@ -124,6 +124,7 @@ class _Reader:
             upper_bound_offset=end,
             min_one_message=at_least_one,
         )
+        partition.statistics.bytes_out += info.size
         return PartitionData(
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,

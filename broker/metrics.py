@@ -1,0 +1,141 @@
+"""The broker's numbers as Prometheus text, under the names that Kafka's JMX exporter rules made common.
+
+Counting is done by the owners with plain integers; this module only reads them when somebody scrapes. The HTTP server
+is prometheus-client's, on its own daemon thread, opened by `metrics.listener`; nothing is imported until then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from broker.fetch_session import FetchSessionCache
+from broker.network.server import SocketServer
+from broker.registry import HandlerRegistry
+from broker.replica_manager import ReplicaManager
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+logger = logging.getLogger("kafka.server.Metrics")
+
+
+class BrokerCollector:
+    """A prometheus-client collector over the owners of the numbers."""
+
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        replica_manager: ReplicaManager,
+        socket_server: SocketServer,
+        fetch_sessions: FetchSessionCache,
+    ) -> None:
+        self._registry = registry
+        self._replica_manager = replica_manager
+        self._socket_server = socket_server
+        self._fetch_sessions = fetch_sessions
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of this moment. Runs on the scraper's thread: every read is one of a plain attribute."""
+        yield from self._requests()
+        yield from self._topics()
+        yield from self._broker()
+
+    def _requests(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily
+
+        requests = CounterMetricFamily(
+            "kafka_network_requestmetrics_requests", "Requests taken up.", labels=["request"]
+        )
+        failures = CounterMetricFamily(
+            "kafka_network_requestmetrics_failures", "Requests that ended the connection.", labels=["request"]
+        )
+        times = CounterMetricFamily(
+            "kafka_network_requestmetrics_totaltime_seconds", "Time from taking up to the reply.", labels=["request"]
+        )
+        for route in self._registry:
+            requests.add_metric([route.name], route.statistics.requests)
+            failures.add_metric([route.name], route.statistics.failures)
+            times.add_metric([route.name], route.statistics.total_time_s)
+        yield from (requests, failures, times)
+
+    def _topics(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        size = GaugeMetricFamily("kafka_log_log_size", "Bytes of a partition.", labels=["topic", "partition"])
+        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset.", labels=["topic", "partition"])
+        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset.", labels=["topic", "partition"])
+        for partition in list(self._replica_manager):
+            topic, index = partition.topic_partition
+            labels = [topic, str(index)]
+            size.add_metric(labels, partition.log.size_bytes)
+            start.add_metric(labels, partition.log.log_start_offset)
+            end.add_metric(labels, partition.log.log_end_offset)
+            total = totals[topic]
+            total[0] += partition.statistics.messages_in
+            total[1] += partition.statistics.bytes_in
+            total[2] += partition.statistics.bytes_out
+        yield from (size, start, end)
+        for position, (name, text) in enumerate(
+            (("messagesin", "Records appended."), ("bytesin", "Bytes appended."), ("bytesout", "Bytes fetched."))
+        ):
+            counter = CounterMetricFamily(f"kafka_server_brokertopicmetrics_{name}", text, labels=["topic"])
+            for topic, total in totals.items():
+                counter.add_metric([topic], total[position])
+            yield counter
+
+    def _broker(self) -> Iterable[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        partitions = list(self._replica_manager)
+        gauges = {
+            "kafka_server_replicamanager_partitioncount": len(partitions),
+            "kafka_server_replicamanager_leadercount": sum(partition.is_leader for partition in partitions),
+            "kafka_server_replicamanager_underreplicatedpartitions": sum(
+                partition.is_leader and len(partition.image.isr) < len(partition.image.replicas)
+                for partition in partitions
+            ),
+            "kafka_server_fetchsessioncache_numincrementalfetchsessions": len(self._fetch_sessions),
+            "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached": self._fetch_sessions.partition_count,
+        }
+        for name, value in gauges.items():
+            yield GaugeMetricFamily(name, name.rsplit("_", 1)[1], value=value)
+        connections = GaugeMetricFamily(
+            "kafka_server_socket_server_metrics_connection_count", "Open connections.", labels=["listener"]
+        )
+        for listener in self._socket_server.ports:
+            open_now = sum(connection.listener_name == listener for connection in list(self._socket_server.connections))
+            connections.add_metric([listener], open_now)
+        yield connections
+        purgatory = GaugeMetricFamily(
+            "kafka_server_delayedoperationpurgatory_purgatorysize", "Waiting operations.", labels=["delayedOperation"]
+        )
+        purgatory.add_metric([self._replica_manager.delayed_fetches.name], self._replica_manager.delayed_fetches.size)
+        yield purgatory
+
+
+class MetricsServer:
+    """The HTTP endpoint of `metrics.listener`."""
+
+    def __init__(self, collector: BrokerCollector, host: str, port: int) -> None:
+        """Open the endpoint at http://host:port/metrics. Raises OSError when the address cannot be had."""
+        from prometheus_client import GCCollector, PlatformCollector, ProcessCollector, start_http_server
+        from prometheus_client.registry import CollectorRegistry
+
+        registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        registry.register(collector)  # type: ignore[arg-type]
+        self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        self.port: int = self._server.server_port
+        logger.info("Metrics are served at http://%s:%d/metrics", host, self.port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
