@@ -8,6 +8,7 @@ frame. The tree belongs to the event loop, except during `DurableTree.flush`, wh
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ from cluster.coordination.znode_tree import Applied, CloseSession, CreateSession
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 _MAX_TRANSACTION_BYTES = 64 << 20
 
 
@@ -51,7 +54,7 @@ class _Waiting:
     def take_turn(self) -> None:
         try:
             self.result = self.action()
-        except CoordinationError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller, not to the commit loop
             self.error = error
 
     def tell(self) -> None:
@@ -236,7 +239,10 @@ class EmbeddedEnsemble:
                 return
         fired, self._fired = self._fired, []
         for watch, event in fired:
-            watch(event)
+            try:
+                watch(event)
+            except Exception:
+                logger.exception("A watch on %s failed at %s", event.path, event.type.value)
         for waiting in batch:
             waiting.tell()
 
@@ -280,21 +286,21 @@ class EmbeddedCoordination:
     async def create(
         self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
     ) -> tuple[str, ZnodeStat]:
-        with _single():
+        with _SingleOperation():
             return await self._ensemble.create(self._live_session(), Create(path, data, ephemeral, sequential))
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
         return await self._ensemble.get(self._live_session(), path, watch)
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> ZnodeStat:
-        with _single():
+        with _SingleOperation():
             (stat,) = await self._ensemble.transact(self._live_session(), (SetData(path, data, version),))
         if not isinstance(stat, ZnodeStat):
             raise TypeError(f"a set of {path} gave {stat!r}")
         return stat
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        with _single():
+        with _SingleOperation():
             await self._ensemble.transact(self._live_session(), (Delete(path, version),))
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
@@ -316,7 +322,7 @@ class EmbeddedCoordination:
             listener(state)
 
 
-class _single:
+class _SingleOperation:
     """A transaction of one operation fails with that operation's own error."""
 
     def __enter__(self) -> None:

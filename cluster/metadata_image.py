@@ -1,0 +1,132 @@
+"""The cluster as one broker knows it: immutable, replaced as a whole, sharing everything that did not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from cluster.znodes import NO_LEADER, Endpoint
+from protocol.topic_partition import TopicPartition
+
+_EMPTY: Mapping[Any, Any] = MappingProxyType({})
+
+
+class ConfigResourceType(IntEnum):
+    """Which kind of thing a configuration belongs to; the numbers are those of DescribeConfigs on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+ConfigResource = tuple[int, str]
+"""(ConfigResourceType, name). The name of a broker is its id in digits; "" means all brokers (`<default>`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name."""
+
+    broker_id: int
+    epoch: int
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    partition_epoch: int
+    controller_epoch: int
+    leader_recovery_state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic. `partitions[i].partition == i`."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionImage, ...]
+
+    def partition(self, partition: int) -> PartitionImage | None:
+        """The partition of that number, or None."""
+        return self.partitions[partition] if 0 <= partition < len(self.partitions) else None
+
+    def with_partitions(self, changed: Iterable[PartitionImage]) -> TopicImage:
+        """A copy in which `changed` replace the partitions of their numbers, or are appended behind the last."""
+        partitions = list(self.partitions)
+        for each in sorted(changed, key=lambda image: image.partition):
+            if each.partition < len(partitions):
+                partitions[each.partition] = each
+            elif each.partition == len(partitions):
+                partitions.append(each)
+            else:
+                raise ValueError(f"partition {each.partition} of {self.name} leaves a gap behind {len(partitions) - 1}")
+        return replace(self, partitions=tuple(partitions))
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """What the brokers agree on at one moment. `controller_id` is -1 when no controller is known."""
+
+    cluster_id: str = ""
+    controller_id: int = -1
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerImage] = field(default_factory=lambda: _EMPTY)
+    topics: Mapping[str, TopicImage] = field(default_factory=lambda: _EMPTY)
+    topic_names: Mapping[UUID, str] = field(default_factory=lambda: _EMPTY)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=lambda: _EMPTY)
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
+        """One partition, or None when the topic or the partition does not exist."""
+        topic = self.topics.get(topic_partition.topic)
+        return topic.partition(topic_partition.partition) if topic is not None else None
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        """The topic of that id, or None."""
+        name = self.topic_names.get(topic_id)
+        return self.topics[name] if name is not None else None
+
+    def leader_of(self, topic_partition: TopicPartition) -> int:
+        """The broker that leads a partition; -1 when there is none."""
+        partition = self.partition(topic_partition)
+        return partition.leader if partition is not None else NO_LEADER
+
+    def config(self, resource_type: int, name: str) -> Mapping[str, str]:
+        """The overrides of a topic or broker; empty when it has none."""
+        return self.configs.get((resource_type, name), _EMPTY)
+
+    def with_topics(self, changed: Iterable[TopicImage] = (), removed: Iterable[str] = ()) -> MetadataImage:
+        """A copy with topics added or replaced, and others gone (their configurations too)."""
+        topics, names, configs = dict(self.topics), dict(self.topic_names), self.configs
+        removed = set(removed)
+        for name in removed:
+            names.pop(topics.pop(name).topic_id, None)
+        for topic in changed:
+            topics[topic.name] = topic
+            names[topic.topic_id] = topic.name
+        if any((ConfigResourceType.TOPIC, name) in configs for name in removed):
+            configs = {
+                resource: config
+                for resource, config in configs.items()
+                if not (resource[0] == ConfigResourceType.TOPIC and resource[1] in removed)
+            }
+        return replace(self, topics=topics, topic_names=names, configs=configs)
+
+    def with_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
+        """A copy with configurations replaced; an empty one is dropped."""
+        configs = {**self.configs, **changed}
+        for resource, config in changed.items():
+            if not config:
+                configs.pop(resource, None)
+        return replace(self, configs=configs)

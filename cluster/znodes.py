@@ -1,0 +1,330 @@
+"""Kafka's znodes: paths, and payloads in Kafka's JSON, both ways (Kafka class `ZkData`).
+
+Encoders give the keys in the order in which Apache Kafka 3.9.1 writes them, so that payloads can be compared byte for
+byte. Decoders ignore keys they do not know and raise `ZnodeFormatError` naming the path for anything malformed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote_plus, unquote_plus
+from uuid import UUID
+
+from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
+
+T = TypeVar("T")
+
+CLUSTER = "/cluster"
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+BROKER_TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+CONFIG_CHANGES = "/config/changes"
+DELETE_TOPICS = "/admin/delete_topics"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+FEATURE = "/feature"
+
+PERSISTENT_PATHS = (
+    "/consumers",
+    "/brokers",
+    BROKER_IDS,
+    BROKER_TOPICS,
+    "/config",
+    CONFIG_CHANGES,
+    "/admin",
+    DELETE_TOPICS,
+    "/brokers/seqid",
+    "/isr_change_notification",
+    PRODUCER_ID_BLOCK,
+    "/log_dir_event_notification",
+    "/config/topics",
+    "/config/clients",
+    "/config/users",
+    "/config/brokers",
+    "/config/ips",
+)
+"""Nodes that a broker makes at its first start, parents first, all without data."""
+
+DEFAULT_ENTITY = "<default>"
+NO_LEADER = -1
+LEADER_DURING_DELETE = -2
+INITIAL_CONTROLLER_EPOCH = 0
+
+
+class ZnodeFormatError(Exception):
+    """A znode whose content this broker cannot understand; the message names the path."""
+
+
+def broker_path(broker_id: int) -> str:
+    """Registration of a broker."""
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    """Assignment of a topic."""
+    return f"{BROKER_TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    """Parent of a topic's partitions."""
+    return f"{BROKER_TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """Parent of a partition's state."""
+    return f"{BROKER_TOPICS}/{topic}/partitions/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """Leader and in-sync replicas of a partition."""
+    return f"{BROKER_TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def delete_topic_path(topic: str) -> str:
+    """The mark of a topic that is being deleted."""
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def config_path(entity_type: str, name: str) -> str:
+    """Configuration of an entity; `entity_type` is "topics", "brokers", ...; `name` comes sanitized."""
+    return f"/config/{entity_type}/{name}"
+
+
+def sanitize(name: str) -> str:
+    """A user's, client's or address' name as a znode name (Kafka class `Sanitizer`)."""
+    return quote_plus(name, safe="-_.").replace("+", "%20").replace("*", "%2A").replace("~", "%7E")
+
+
+def unsanitize(name: str) -> str:
+    """What `sanitize` was given."""
+    return unquote_plus(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a listener of a broker is reached, as clients are told."""
+
+    listener_name: str
+    host: str
+    port: int
+    security_protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """/brokers/ids/<id>, version 5."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    timestamp_ms: int = 0
+    jmx_port: int = -1
+
+    def encode(self) -> bytes:
+        """The payload. `host` and `port` repeat the first PLAINTEXT endpoint, for readers of old formats."""
+        plaintext = next((each for each in self.endpoints if each.security_protocol == "PLAINTEXT"), None)
+        value: dict[str, Any] = {
+            "features": {},
+            "listener_security_protocol_map": {each.listener_name: each.security_protocol for each in self.endpoints},
+            "endpoints": [f"{each.listener_name}://{_bracketed(each.host)}:{each.port}" for each in self.endpoints],
+            "jmx_port": self.jmx_port,
+            "port": plaintext.port if plaintext else -1,
+            "host": plaintext.host if plaintext else None,
+            "version": 5,
+            "timestamp": str(self.timestamp_ms),
+        }
+        if self.rack is not None:
+            value["rack"] = self.rack
+        return _dump(value)
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes | None) -> BrokerRegistration:
+        """From a payload of version 4 or 5, which have endpoints and a listener map."""
+
+        def build(value: dict[str, Any]) -> BrokerRegistration:
+            protocols = value["listener_security_protocol_map"]
+            endpoints = tuple(_endpoint(text, protocols) for text in value["endpoints"])
+            timestamp = int(value.get("timestamp", 0))
+            return cls(broker_id, endpoints, value.get("rack"), timestamp, int(value.get("jmx_port", -1)))
+
+        return _parse(broker_path(broker_id), data, build)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """/brokers/topics/<topic>, version 3: which brokers hold each partition. A zero id: written before Kafka 2.8."""
+
+    topic_id: UUID
+    partitions: Mapping[int, tuple[int, ...]]
+    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The payload."""
+        value: dict[str, Any] = {"partitions": _by_text(self.partitions)}
+        if self.topic_id != ZERO_UUID:
+            value["topic_id"] = uuid_to_text(self.topic_id)
+        value["adding_replicas"] = _by_text(self.adding_replicas)
+        value["removing_replicas"] = _by_text(self.removing_replicas)
+        value["version"] = 3
+        return _dump(value)
+
+    @classmethod
+    def decode(cls, topic: str, data: bytes | None) -> TopicAssignment:
+        """From a payload of version 1 to 3."""
+
+        def build(value: dict[str, Any]) -> TopicAssignment:
+            topic_id = uuid_from_text(value["topic_id"]) if "topic_id" in value else ZERO_UUID
+            partitions, adding, removing = (
+                {int(partition): tuple(map(int, replicas)) for partition, replicas in value.get(key, {}).items()}
+                for key in ("partitions", "adding_replicas", "removing_replicas")
+            )
+            return cls(topic_id, dict(sorted(partitions.items())), adding, removing)
+
+        return _parse(topic_path(topic), data, build)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """/brokers/topics/<topic>/partitions/<partition>/state, version 1 (Kafka class `TopicPartitionStateZNode`)."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    leader_recovery_state: int = 0
+
+    def encode(self) -> bytes:
+        """The payload."""
+        recovery = f',"leader_recovery_state":{self.leader_recovery_state}' if self.leader_recovery_state else ""
+        # Written by hand: a topic has thousands of these, and a formatted string takes a fifth of json.dumps' time.
+        return (
+            f'{{"controller_epoch":{self.controller_epoch},"leader":{self.leader},"version":1,'
+            f'"leader_epoch":{self.leader_epoch},"isr":[{",".join(map(str, self.isr))}]{recovery}}}'
+        ).encode()
+
+    @classmethod
+    def decode(cls, topic: str, partition: int, data: bytes | None) -> PartitionState:
+        """From a payload."""
+        return _parse(
+            partition_state_path(topic, partition),
+            data,
+            lambda value: cls(
+                int(value["leader"]),
+                int(value["leader_epoch"]),
+                tuple(map(int, value["isr"])),
+                int(value["controller_epoch"]),
+                int(value.get("leader_recovery_state", 0)),
+            ),
+        )
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    """/controller, version 2."""
+    return _dump({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes | None) -> int:
+    """The controller's broker id."""
+    return _parse(CONTROLLER, data, lambda value: int(value["brokerid"]))
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    """/controller_epoch."""
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes | None) -> int:
+    """The epoch, at least 0."""
+    try:
+        return int(data or b"")
+    except ValueError:
+        raise ZnodeFormatError(f"{CONTROLLER_EPOCH} is not a number: {data!r}") from None
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """/cluster/id, whose version is a string."""
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes | None) -> str:
+    """The cluster's id, 22 characters."""
+    return _parse(CLUSTER_ID, data, lambda value: str(value["id"]))
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    """/config/<type>/<name>."""
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes | None) -> dict[str, str]:
+    """The overrides of an entity; empty when the node carries no data."""
+    if data is None:
+        return {}
+    return _parse(path, data, lambda value: {str(key): str(each) for key, each in value["config"].items()})
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    """/config/changes/config_change_<n>, version 2; `entity_path` is such as "topics/orders"."""
+    return _dump({"version": 2, "entity_path": entity_path})
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """/latest_producer_id_block: the ids from `first` to `last` (both included) belong to `broker_id`."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        """The payload, its numbers as text."""
+        return _dump(
+            {"version": 1, "broker": self.broker_id, "block_start": str(self.first), "block_end": str(self.last)}
+        )
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerIdBlock:
+        """From a payload."""
+        return _parse(
+            PRODUCER_ID_BLOCK,
+            data,
+            lambda value: cls(int(value["broker"]), int(value["block_start"]), int(value["block_end"])),
+        )
+
+
+def encode_feature() -> bytes:
+    """/feature of a cluster that has finalized no feature."""
+    return _dump({"features": {}, "version": 2, "status": 1})
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _parse(path: str, data: bytes | None, build: Callable[[dict[str, Any]], T]) -> T:
+    try:
+        value = json.loads(data or b"")
+        if not isinstance(value, dict):
+            raise TypeError("not a JSON object")
+        return build(value)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ZnodeFormatError(f"{path} cannot be understood ({error!r}): {data!r}") from error
+
+
+def _by_text(replicas: Mapping[int, Iterable[int]]) -> dict[str, list[int]]:
+    return {str(partition): list(brokers) for partition, brokers in replicas.items()}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
+    listener, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    return Endpoint(listener, host.removeprefix("[").removesuffix("]"), int(port), protocols[listener])
