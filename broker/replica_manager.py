@@ -57,7 +57,7 @@ class ReplicaManager:
         self._executor = executor
         self._log_config_of = log_config_of
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._topic_names: dict[UUID, str] = {}
+        self._image = MetadataImage()
         self._leadership_listeners: list[LeadershipListener] = []
         self._checkpointed_high_watermarks = log_manager.read_high_watermarks()
         self.delayed_fetches = Purgatory("Fetch")
@@ -70,6 +70,7 @@ class ReplicaManager:
 
     def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
         """Make the local replicas what `new` says: create, delete, lead, resign, take over configs."""
+        self._image = new
         for name, topic in new.topics.items():
             before = old.topics.get(name)
             if before is not topic:
@@ -83,7 +84,6 @@ class ReplicaManager:
             self._apply_configs(new)
 
     def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
-        self._topic_names[topic.topic_id] = topic.name
         config: LogConfig | None = None
         for partition_image in topic.partitions:
             if self._broker_id not in partition_image.replicas:
@@ -126,7 +126,6 @@ class ReplicaManager:
                 listener(partition.topic_partition, partition.is_leader)
 
     def _remove_topic(self, topic: TopicImage) -> None:
-        self._topic_names.pop(topic.topic_id, None)
         for partition_image in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition_image.partition)
             partition = self._partitions.pop(topic_partition, None)
@@ -157,7 +156,7 @@ class ReplicaManager:
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """The name behind a topic id, or None."""
-        return self._topic_names.get(topic_id)
+        return self._image.topic_names.get(topic_id)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """The replica here. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its disk failed."""

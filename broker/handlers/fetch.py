@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from uuid import UUID
 
-from broker.fetch_session import ErrorFetchContext, FetchPartition, FetchSessionCache, PartitionData
+from broker.fetch_session import ErrorFetchContext, FetchContext, FetchPartition, FetchSessionCache, PartitionData
 from broker.network.file_slice import FileSlice
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
@@ -38,12 +38,19 @@ class FetchHandlers:
             return fetch.respond(())
         reader = _Reader(self._replica_manager, request, fetch.partitions, self._max_response_bytes)
         if reader.read() or request.max_wait_ms <= 0:
-            return fetch.respond(reader.results)
+            return self._answer(fetch, reader.results)
 
         def attempt(expired: bool) -> FetchResponse | None:
-            return fetch.respond(reader.results) if reader.read() or expired else None
+            return self._answer(fetch, reader.results) if reader.read() or expired else None
 
         return self._replica_manager.delayed_fetches.watch(reader.keys(), request.max_wait_ms, attempt)
+
+    def _answer(self, fetch: FetchContext, results: list[Result]) -> FetchResponse:
+        for wanted, data in results:
+            if data.records and wanted.topic is not None:
+                topic_partition = TopicPartition(wanted.topic, wanted.partition)
+                self._replica_manager.partition(topic_partition).statistics.bytes_out += len(data.records)
+        return fetch.respond(results)
 
 
 class _Reader:
@@ -124,7 +131,6 @@ class _Reader:
             upper_bound_offset=end,
             min_one_message=at_least_one,
         )
-        partition.statistics.bytes_out += info.size
         return PartitionData(
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,
