@@ -1,0 +1,227 @@
+"""ConfigKey: the one declaration type of everything that can be configured, with Kafka's parsing rules.
+
+The types, their parsing and the wording of the errors follow `org.apache.kafka.common.config.ConfigDef`; clients see
+those texts in INVALID_CONFIG answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+"""A parsed value: LIST keys give tuples, CLASS and PASSWORD keys text, nullable keys None."""
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used. `name` is the key, `value` the offending text, `reason` what is allowed."""
+
+    def __init__(self, name: str, value: object, reason: str | None = None) -> None:
+        self.name = name
+        self.value = value
+        self.reason = reason
+        shown = value_to_text(value) if isinstance(value, (bool, float, tuple)) else value
+        text = f"Invalid value {'null' if shown is None else shown} for configuration {name}"
+        super().__init__(f"{text}: {reason}" if reason else text)
+
+
+class ConfigRuleError(ConfigError):
+    """A rule about several keys is broken; the message stands alone and names them."""
+
+    def __init__(self, name: str, value: object, message: str) -> None:
+        super().__init__(name, value, message)
+        self.args = (message,)
+
+
+class ConfigType(IntEnum):
+    """The types with their numbers in DescribeConfigs v3+ (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class UpdateMode(IntEnum):
+    """When a broker key can change (KIP-226): at start only, on one broker, or also for the whole cluster."""
+
+    READ_ONLY = 0
+    PER_BROKER = 1
+    CLUSTER_WIDE = 2
+
+
+class Range(NamedTuple):
+    """Numbers from `low` to `high`, both included; None leaves that side open."""
+
+    low: float | None
+    high: float | None = None
+
+    def check(self, name: str, value: Any) -> None:
+        if value is None:
+            raise ConfigError(name, None, "Value must be non-null")
+        if self.low is not None and value < self.low:
+            raise ConfigError(name, value, f"Value must be at least {self.low}")
+        if self.high is not None and value > self.high:
+            raise ConfigError(name, value, f"Value must be no more than {self.high}")
+
+    def __str__(self) -> str:
+        return f"[{'' if self.low is None else self.low},...{'' if self.high is None else f',{self.high}'}]"
+
+
+class RangeOr(NamedTuple):
+    """`Range`, or one value that stands for the default (the compression levels of KIP-390)."""
+
+    low: int
+    high: int
+    other: int
+
+    def check(self, name: str, value: Any) -> None:
+        if not self.low <= value <= self.high and value != self.other:
+            raise ConfigError(name, value, f"Value must be between {self.low} and {self.high} or equal to {self.other}")
+
+    def __str__(self) -> str:
+        return f"[{self.low},...,{self.high}] or {self.other}"
+
+
+class OneOf(NamedTuple):
+    """Text, or each element of a list, that is one of a few words."""
+
+    words: tuple[str, ...]
+
+    def check(self, name: str, value: Any) -> None:
+        for word in value if isinstance(value, tuple) else (value,):
+            if word not in self.words:
+                raise ConfigError(name, word, f"String must be one of: {', '.join(self.words)}")
+
+    def __str__(self) -> str:
+        return f"[{', '.join(self.words)}]"
+
+
+class Matching(NamedTuple):
+    """Text, or each element of a list, that matches a pattern in full; `reason` is said when it does not."""
+
+    pattern: str
+    reason: str
+
+    def check(self, name: str, value: Any) -> None:
+        for text in value if isinstance(value, tuple) else (value,):
+            if text is not None and not re.fullmatch(self.pattern, text):
+                raise ConfigError(name, value, self.reason)
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Validator(Protocol):
+    """A bound on values; its text (`str`) says what is allowed."""
+
+    def check(self, name: str, value: Any, /) -> None:
+        """Raise ConfigError when `value` is not allowed for the key `name`."""
+        ...
+
+
+class ConfigKey(NamedTuple):
+    """One key. `refusal` says why a value other than the default stops the start-up; None where we keep the promise.
+
+    `internal` keys are accepted but not described, as Kafka does with the keys it reserves for its own tests.
+    """
+
+    name: str
+    type: ConfigType
+    default: Value
+    doc: str
+    valid: Validator | None = None
+    update_mode: UpdateMode = UpdateMode.READ_ONLY
+    refusal: str | None = None
+    internal: bool = False
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type is ConfigType.PASSWORD
+
+    def parse(self, text: str | None) -> Value:
+        """The value that `text` stands for, checked. Raises ConfigError naming the key, the value and the reason."""
+        value = parse_value(self.name, self.type, text)
+        if self.valid is not None:
+            self.valid.check(self.name, value)
+        return value
+
+
+# Patterns as text: most starts never need them, and compiling costs more than the rest of this module.
+_INTEGER = r"[+-]?[0-9]+"
+_COMMA = r"\s*,\s*"
+_BOUNDS = {
+    ConfigType.INT: (-(2**31), 2**31 - 1),
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.LONG: (-(2**63), 2**63 - 1),
+}
+# What java.lang.Double.parseDouble takes and Python's float() does not, or the other way about.
+_DOUBLE = r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)"
+
+
+def parse_value(name: str, value_type: ConfigType, text: str | None) -> Value:
+    """Parse by type alone (`ConfigDef.parseType`): surrounding blanks are ignored, None stays None."""
+    if text is None:
+        return None
+    trimmed = text.strip()
+    if value_type in _BOUNDS:
+        low, high = _BOUNDS[value_type]
+        if not re.fullmatch(_INTEGER, trimmed) or not low <= int(trimmed) <= high:
+            raise ConfigError(name, text, f"Not a number of type {value_type.name}")
+        return int(trimmed)
+    if value_type is ConfigType.BOOLEAN:
+        if trimmed.lower() not in {"true", "false"}:
+            raise ConfigError(name, text, "Expected value to be either true or false")
+        return trimmed.lower() == "true"
+    if value_type is ConfigType.DOUBLE:
+        if not re.fullmatch(_DOUBLE, trimmed):
+            raise ConfigError(name, text, "Not a number of type DOUBLE")
+        return float(trimmed.rstrip("dDfF") if trimmed[-1] in "dDfF" else trimmed)
+    if value_type is ConfigType.LIST:
+        return tuple(re.split(_COMMA, trimmed)) if trimmed else ()
+    return trimmed
+
+
+def value_to_text(value: Value) -> str | None:
+    """The text of a parsed value in Java's notation (`ConfigDef.convertToString`)."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return _double_to_text(value) if isinstance(value, float) else str(value)
+
+
+def _double_to_text(value: float) -> str:
+    """`java.lang.Double.toString`: at least one digit after the point, scientific outside 1e-3 .. 1e7."""
+    if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124  (NaN is the value unequal to itself)
+        return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")  # noqa: PLR0124
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        text = format(value, "f") if "e" in repr(value) else repr(value)
+        return text.rstrip("0") + "0" if text.endswith("00") else text
+    digits, exponent = format(value, ".17e").split("e")
+    for precision in range(17):
+        shorter = format(value, f".{precision}e")
+        if float(shorter) == value:
+            digits, exponent = shorter.split("e")
+            break
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
+
+
+def table(keys: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
+    """Keys by name, in the given order. Raises ValueError when a name is declared twice."""
+    by_name: dict[str, ConfigKey] = {}
+    for declared in keys:
+        if declared.name in by_name:
+            raise ValueError(f"{declared.name} is declared twice")
+        by_name[declared.name] = declared
+    return by_name

@@ -1,0 +1,49 @@
+"""The short words of the key tables: types, update modes, bounds used more than once, and reasons to refuse a key."""
+
+from __future__ import annotations
+
+from .definitions import ConfigType, Matching, OneOf, UpdateMode
+
+BOOLEAN = ConfigType.BOOLEAN
+STRING = ConfigType.STRING
+INT = ConfigType.INT
+SHORT = ConfigType.SHORT
+LONG = ConfigType.LONG
+DOUBLE = ConfigType.DOUBLE
+LIST = ConfigType.LIST
+CLASS = ConfigType.CLASS
+PASSWORD = ConfigType.PASSWORD
+
+PER_BROKER = UpdateMode.PER_BROKER
+CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+DOUBLE_MAX = 1.7976931348623157e308
+
+COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+METADATA_VERSION = Matching(
+    r"(0\.8\.[012]|0\.9\.0(\.\d+)?|0\.1[01]\.\d+(\.\d+|-IV\d)?|[1-3]\.\d+(\.\d+)?(-IV\d)?|4\.0(-IV[01])?)",
+    "Version is not a valid version",
+)
+NON_EMPTY = Matching("(?s).+", "String must be non-empty")
+THROTTLED_REPLICAS = Matching(
+    r"none|\*|([0-9]+:[0-9]+)?",
+    "must be the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
+)
+
+NO_TLS = "TLS is not implemented yet, only PLAINTEXT listeners are"
+NO_SASL = "SASL is not implemented yet, only PLAINTEXT listeners are"
+NO_TOKENS = "delegation tokens are not implemented yet"
+NO_ENCODER = "passwords in dynamic configurations are not implemented yet"
+NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything"
+NO_PLUGINS = "Java classes cannot be loaded"
+NO_POLICIES = "policies are not implemented yet, every change would be let through"
+NO_ZOOKEEPER = (
+    "coordination by ZooKeeper is not implemented yet; "
+    "leave zookeeper.* unset for a single broker that coordinates itself"
+)
+NO_KRAFT = "KRaft is not implemented; this broker works as Kafka does in ZooKeeper mode"
+NO_REMOTE_STORAGE = "remote storage is not implemented"
+NO_CONTROL_PLANE = "a separate listener for the controller is not implemented yet"
