@@ -1,16 +1,22 @@
-"""Writes v2 record batches (Kafka's `MemoryRecordsBuilder`)."""
+"""Writes v2 record batches, byte for byte as Kafka's `MemoryRecordsBuilder` does for the same records."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import sub
+from typing import TypedDict, Unpack
 
 from crc32c import crc32c
 
 from protocol.compression import CompressionType, compress
-from protocol.record_codec import Header, Record, encode_headers, encode_varint
+from protocol.record_codec import Header, Record, encode_records
 from protocol.record_format import (
+    ATTRIBUTES_AT,
     CONTROL_FLAG,
+    CRC,
     CRC_AT,
+    DELETE_HORIZON_FLAG,
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME_FLAG,
@@ -23,52 +29,47 @@ from protocol.record_format import (
     NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
 )
+from protocol.varint import VARINT_MAX_BYTES
 
-_SMALL = tuple(encode_varint(number) for number in range(16384))
-_SMALL_COUNT = len(_SMALL)
-_NULL = encode_varint(-1)
+_RECORD_OVERHEAD_BYTES = 21
+"""The most that a record adds to its key, value and headers: attributes and five varints, four of them of 32 bits
+(Kafka's `DefaultRecord.MAX_RECORD_OVERHEAD`)."""
 
 
-def _varint(number: int) -> bytes:
-    return _SMALL[number] if 0 <= number < _SMALL_COUNT else encode_varint(number)
+class BatchOptions(TypedDict, total=False):
+    """What a batch says beside its records. All may be left out; a batch is then a plain producer's.
+
+    `log_append_time_ms` makes the batch LogAppendTime; `delete_horizon_ms` marks it as KIP-534 does.
+    """
+
+    base_offset: int
+    compression: CompressionType
+    compression_level: int | None
+    log_append_time_ms: int | None
+    delete_horizon_ms: int | None
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+    is_control: bool
+    partition_leader_epoch: int
 
 
 class RecordBatchBuilder:
-    """Collects records and gives the finished batch.
+    """Collects records one by one; `build` encodes them all at once."""
 
-    Offsets count up from `base_offset` unless `append` is told otherwise (compaction keeps gaps).
-    """
+    def __init__(self, **options: Unpack[BatchOptions]) -> None:
+        self.size_bound_bytes = HEADER_BYTES
+        self._options = options
+        self._base_offset = options.get("base_offset", 0)
+        self._timestamps: list[int] = []
+        self._offset_deltas: list[int] = []
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._headers: list[Sequence[Header]] = []
 
-    def __init__(
-        self,
-        *,
-        base_offset: int = 0,
-        compression: CompressionType = CompressionType.NONE,
-        compression_level: int | None = None,
-        log_append_time_ms: int | None = None,
-        producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = NO_PRODUCER_EPOCH,
-        base_sequence: int = NO_SEQUENCE,
-        is_transactional: bool = False,
-        is_control: bool = False,
-        partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
-    ) -> None:
-        self.base_offset = base_offset
-        self.compression = compression
-        self.compression_level = compression_level
-        self.log_append_time_ms = log_append_time_ms
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
-        self.is_transactional = is_transactional
-        self.is_control = is_control
-        self.partition_leader_epoch = partition_leader_epoch
-        self.count = 0
-        self.size_in_bytes = HEADER_BYTES
-        self._parts: list[bytes] = []
-        self._base_timestamp = NO_TIMESTAMP
-        self._max_timestamp = NO_TIMESTAMP
-        self._last_offset_delta = -1
+    def __len__(self) -> int:
+        return len(self._values)
 
     def append(
         self,
@@ -78,88 +79,102 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
         offset: int | None = None,
     ) -> None:
-        """Add one record; `size_in_bytes` then tells the size of the batch before compression."""
-        if self.count == 0:
-            self._base_timestamp = timestamp
-        self._max_timestamp = max(self._max_timestamp, timestamp)
-        delta = self._last_offset_delta + 1 if offset is None else offset - self.base_offset
-        self._last_offset_delta = delta
-        body = b"".join(
-            (
-                b"\x00",
-                _varint(timestamp - self._base_timestamp),
-                _varint(delta),
-                *((_NULL,) if key is None else (_varint(len(key)), key)),
-                *((_NULL,) if value is None else (_varint(len(value)), value)),
-                encode_headers(headers) if headers else b"\x00",
-            )
-        )
-        size = _varint(len(body))
-        self._parts += (size, body)
-        self.size_in_bytes += len(size) + len(body)
-        self.count += 1
+        """Add one record; `offset` None continues with the next.
+
+        `size_bound_bytes` then tells how large the batch can become at most, before compression.
+        """
+        deltas = self._offset_deltas
+        if offset is not None:
+            deltas.append(offset - self._base_offset)
+        else:
+            deltas.append(deltas[-1] + 1 if deltas else 0)
+        self._timestamps.append(timestamp)
+        self._keys.append(key)
+        self._values.append(value)
+        self._headers.append(headers)
+        size = _RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        for name, content in headers:
+            size += 2 * VARINT_MAX_BYTES + len(name.encode()) + len(content or b"")
+        self.size_bound_bytes += size
 
     def build(self) -> bytes:
-        """The batch, its CRC computed. The builder stays usable: more records may be appended and built again."""
-        attributes = int(self.compression)
-        max_timestamp = self._max_timestamp
-        if self.log_append_time_ms is not None:
-            attributes |= LOG_APPEND_TIME_FLAG
-            max_timestamp = self.log_append_time_ms
-        if self.is_transactional:
-            attributes |= TRANSACTIONAL_FLAG
-        if self.is_control:
-            attributes |= CONTROL_FLAG
-        body = b"".join(self._parts)
-        if self.compression != CompressionType.NONE:
-            body = compress(self.compression, body, self.compression_level)
-        header = bytearray(
-            HEADER.pack(
-                self.base_offset,
-                HEADER_BYTES + len(body) - LOG_OVERHEAD_BYTES,
-                self.partition_leader_epoch,
-                MAGIC_V2,
-                0,
-                attributes,
-                self._last_offset_delta,
-                self._base_timestamp,
-                max_timestamp,
-                self.producer_id,
-                self.producer_epoch,
-                self.base_sequence,
-                self.count,
-            )
-        )
-        crc = crc32c(body, crc32c(memoryview(header)[CRC_AT + 4 :]))
-        header[CRC_AT : CRC_AT + 4] = crc.to_bytes(4, "big")
-        return bytes(header) + body
+        """The batch. Raises ValueError when nothing was appended."""
+        return _build(self._timestamps, self._offset_deltas, self._keys, self._values, self._headers, self._options)
 
 
-def build_batch(
-    records: Iterable[Record],
-    *,
-    compression: CompressionType = CompressionType.NONE,
-    compression_level: int | None = None,
-    base_offset: int = 0,
-    log_append_time_ms: int | None = None,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    is_transactional: bool = False,
-    partition_leader_epoch: int = NO_PARTITION_LEADER_EPOCH,
+def build_batch(records: Iterable[Record], **options: Unpack[BatchOptions]) -> bytes:
+    """One batch of `records`, their offsets counting up from `base_offset` (those in the records are not looked at).
+
+    Raises ValueError when there are none.
+    """
+    rows = list(records)
+    if not rows:
+        raise ValueError("a record batch needs at least one record")
+    _, timestamps, keys, values, headers = zip(*rows, strict=True)
+    return _build(timestamps, range(len(rows)), keys, values, headers, options)
+
+
+def build_values_batch(values: Sequence[bytes], timestamp: int, **options: Unpack[BatchOptions]) -> bytes:
+    """One batch of records that have nothing but a value and the same `timestamp`: the fastest way to write.
+
+    Raises ValueError when there are none.
+    """
+    count = len(values)
+    return _build((timestamp,) * count, range(count), (None,) * count, values, ((),) * count, options)
+
+
+def _build(
+    timestamps: Sequence[int],
+    offset_deltas: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Sequence[Header]],
+    options: BatchOptions,
 ) -> bytes:
-    """One batch of `records`, whose offsets count up from `base_offset` (those in the records are not looked at)."""
-    builder = RecordBatchBuilder(
-        base_offset=base_offset,
-        compression=compression,
-        compression_level=compression_level,
-        log_append_time_ms=log_append_time_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        is_transactional=is_transactional,
-        partition_leader_epoch=partition_leader_epoch,
+    if not values:
+        raise ValueError("a record batch needs at least one record")
+    horizon = options.get("delete_horizon_ms")
+    base_timestamp = timestamps[0] if horizon is None else horizon
+    deltas = list(map(sub, timestamps, repeat(base_timestamp)))
+    body = encode_records(deltas, offset_deltas, keys, values, headers)
+    compression = options.get("compression", CompressionType.NONE)
+    if compression:
+        body = compress(compression, body, options.get("compression_level"))
+    latest = max(timestamps)
+    append_time = options.get("log_append_time_ms")
+    header = bytearray(
+        HEADER.pack(
+            options.get("base_offset", 0),
+            HEADER_BYTES + len(body) - LOG_OVERHEAD_BYTES,
+            options.get("partition_leader_epoch", NO_PARTITION_LEADER_EPOCH),
+            MAGIC_V2,
+            0,
+            _attributes(compression, options),
+            offset_deltas[-1],
+            base_timestamp,
+            max(NO_TIMESTAMP, latest) if append_time is None else append_time,
+            options.get("producer_id", NO_PRODUCER_ID),
+            options.get("producer_epoch", NO_PRODUCER_EPOCH),
+            options.get("base_sequence", NO_SEQUENCE),
+            len(values),
+        )
     )
-    for record in records:
-        builder.append(record.timestamp, record.key, record.value, record.headers)
-    return builder.build()
+    CRC.pack_into(header, CRC_AT, crc32c(body, crc32c(memoryview(header)[ATTRIBUTES_AT:])))
+    return b"".join((header, body))
+
+
+def _attributes(compression: CompressionType, options: BatchOptions) -> int:
+    attributes = int(compression)
+    if options.get("log_append_time_ms") is not None:
+        attributes |= LOG_APPEND_TIME_FLAG
+    if options.get("is_transactional"):
+        attributes |= TRANSACTIONAL_FLAG
+    if options.get("is_control"):
+        attributes |= CONTROL_FLAG
+    if options.get("delete_horizon_ms") is not None:
+        attributes |= DELETE_HORIZON_FLAG
+    return attributes

@@ -1,17 +1,38 @@
-"""Single records inside a batch: zigzag varints, keys, values and headers (Kafka's `DefaultRecord`, KIP-98)."""
+"""Single records inside a batch: keys, values, headers, timestamps (Kafka's `DefaultRecord`, KIP-98).
+
+Decoding is one loop with the common one and two byte varints unrolled, because a call for each varint would double
+its time. Stretches of records that all have the same shape, which fixed-size values make, are decoded column by
+column instead (protocol.record_runs), several times as fast. Encoding always goes by columns, so no bytecode runs for
+each record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, repeat
+from operator import add
+from typing import NamedTuple, cast
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.record_runs import decode_run
+from protocol.varint import (
+    NULL_LENGTH,
+    VARLONG_MAX_BYTES,
+    Column,
+    decode_varint,
+    encode_varint,
+    varint_column,
+)
 
 Header = tuple[str, bytes | None]
 """Key and value of a record header; keys are UTF-8 on the wire and may repeat."""
 
 MIN_RECORD_BYTES = 7
 """Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
+
+_CHUNK_RECORDS = 512
+_SAFE_TIMESTAMP = 2**62
 
 
 class Record(NamedTuple):
@@ -24,99 +45,239 @@ class Record(NamedTuple):
     headers: Sequence[Header] = ()
 
 
-def encode_varint(value: int) -> bytes:
-    """`value` zigzag encoded, 7 bits to a byte, low ones first: Kafka's varint and varlong alike."""
-    rest = (value << 1) ^ (value >> 63)
-    if rest < 0x80:
-        return bytes((rest,))
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+_new_record = cast("Callable[[tuple[object, ...]], Record]", partial(tuple.__new__, Record))
+"""`Record._make` without its check, and without a Python frame for each record."""
 
 
 def _invalid(reason: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_RECORD, reason)
 
 
-def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The zigzag varint (up to 64 bits) at `position`, and the position after it.
-
-    Raises ApiError INVALID_RECORD for one longer than ten bytes, IndexError at the end of `data`.
-    """
-    byte = data[position]
-    position += 1
-    raw = byte & 0x7F
-    shift = 7
-    while byte > 0x7F:
-        if shift > 63:
-            raise _invalid(f"Varint at byte {position - 1} is longer than ten bytes")
-        byte = data[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    return (raw >> 1) ^ -(raw & 1), position
+# -- decoding --------------------------------------------------------------------------------------------------------
 
 
 def decode_records(
-    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
+    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time_ms: int | None
 ) -> Iterator[Record]:
-    """The `count` records that `data` consists of; `append_time` replaces their own timestamps where given.
+    """The `count` records that `data` consists of; `append_time_ms` replaces their own timestamps where given.
 
-    Raises ApiError INVALID_RECORD when the bytes are not exactly that many records.
+    Raises ApiError INVALID_RECORD, while iterated, when the bytes are not exactly that many records.
     """
     if count < 0 or count * MIN_RECORD_BYTES > len(data):
         raise _invalid(f"Found invalid record count {count} in {len(data)} bytes of records")
-    position = 0
-    for index in range(count):
-        start = position
+    return chain.from_iterable(_chunks(data, count, base_offset, base_timestamp, append_time_ms))
+
+
+def _chunks(
+    data: bytes, count: int, base_offset: int, base_timestamp: int, append_time_ms: int | None
+) -> Iterator[list[Record]]:
+    position = index = 0
+    may_overflow = abs(base_timestamp) > _SAFE_TIMESTAMP
+    while index < count:
+        chunk: list[Record] = []
+        wanted = min(count - index, _CHUNK_RECORDS)
+        failure: ApiError | None = None
         try:
-            size, position = decode_varint(data, position)
-            end = position + size
-            if size < 0 or end > len(data):
-                raise _invalid(f"Record {index} declares {size} bytes, {len(data) - position} are left")
-            position += 1  # attributes: no bit is in use
-            timestamp_delta, position = decode_varint(data, position)
-            offset_delta, position = decode_varint(data, position)
-            key, position = _decode_bytes(data, position, end)
-            value, position = _decode_bytes(data, position, end)
-            header_count, position = decode_varint(data, position)
-            headers: Sequence[Header] = ()
-            if header_count:
-                headers, position = _decode_headers(data, position, end, header_count)
+            run = decode_run(data, position, index, wanted)
+            if run is None:
+                position = _decode_each(data, position, wanted, base_offset, base_timestamp, chunk)
+            else:
+                position = run.end
+                timestamps = map(base_timestamp.__add__, run.timestamp_deltas)
+                offsets = range(base_offset + index, base_offset + index + run.size)
+                chunk = list(map(_new_record, zip(offsets, timestamps, run.keys, run.values, repeat(()))))
         except IndexError:
-            raise _invalid(f"Record {index} at byte {start} is cut off") from None
-        if position != end:
-            raise _invalid(f"Record {index} declares {size} bytes, but its fields take {position - end + size}")
-        timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-        yield Record(base_offset + offset_delta, timestamp, key, value, headers)
+            failure = _invalid(f"Record {index + len(chunk)} is cut off")
+        except ApiError as error:
+            failure = error
+        index += len(chunk)
+        if append_time_ms is not None:
+            chunk = [record._replace(timestamp=append_time_ms) for record in chunk]
+        elif may_overflow:
+            chunk = [record._replace(timestamp=_wrap_int64(record.timestamp)) for record in chunk]
+        yield chunk
+        if failure is not None:
+            raise failure  # after a reader got what stands before the damage
     if position != len(data):
         raise _invalid(f"{len(data) - position} bytes follow the {count} declared records")
 
 
-def _decode_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = decode_varint(data, position)
-    if size < 0:
-        return None, position
-    stop = position + size
-    if stop > end:
-        raise _invalid(f"Field of {size} bytes at byte {position} does not fit into its record")
-    return data[position:stop], stop
+def _wrap_int64(number: int) -> int:
+    """As Java's addition of longs leaves it."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
-def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[list[Header], int]:
+def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what reading records costs
+    data: bytes, position: int, count: int, base_offset: int, base_timestamp: int, out: list[Record]
+) -> int:
+    """Append `count` records to `out`; returns where they end. Raises IndexError at the end of `data`."""
+    size_of_data = len(data)
+    append, new = out.append, tuple.__new__
+    headers: Sequence[Header]
+    for _ in range(count):
+        size = data[position]
+        position += 1
+        if size > 127:
+            byte = data[position]
+            position += 1
+            if byte > 127:
+                size, position = decode_varint(data, position - 2)
+            else:
+                size = ((size & 127 | byte << 7) >> 1) ^ -(size & 1)
+        else:
+            size = (size >> 1) ^ -(size & 1)
+        end = position + size
+        if size < 0 or end > size_of_data:
+            raise _invalid(f"Record declares {size} bytes, {size_of_data - position} are left")
+        position += 1  # attributes: no bit is in use
+
+        timestamp = data[position]
+        position += 1
+        if timestamp > 127:
+            byte = data[position]
+            position += 1
+            if byte > 127:
+                timestamp, position = decode_varint(data, position - 2, VARLONG_MAX_BYTES)
+                timestamp = _wrap_int64(base_timestamp + timestamp)
+            else:
+                timestamp = base_timestamp + (((timestamp & 127 | byte << 7) >> 1) ^ -(timestamp & 1))
+        else:
+            timestamp = base_timestamp + ((timestamp >> 1) ^ -(timestamp & 1))
+
+        offset = data[position]
+        position += 1
+        if offset > 127:
+            byte = data[position]
+            position += 1
+            if byte > 127:
+                offset, position = decode_varint(data, position - 2)
+            else:
+                offset = ((offset & 127 | byte << 7) >> 1) ^ -(offset & 1)
+        else:
+            offset = (offset >> 1) ^ -(offset & 1)
+
+        size = data[position]
+        position += 1
+        if size & 1 and size < 128:
+            key = None
+        else:
+            if size > 127:
+                size, position = decode_varint(data, position - 1)
+            else:
+                size >>= 1
+            if size < 0:
+                key = None
+            else:
+                stop = position + size
+                key = data[position:stop]
+                position = stop
+
+        size = data[position]
+        position += 1
+        if size & 1 and size < 128:
+            value = None
+        else:
+            if size > 127:
+                byte = data[position]
+                position += 1
+                if byte > 127 or size & 1:
+                    size, position = decode_varint(data, position - 2)
+                else:
+                    size = (size & 127 | byte << 7) >> 1
+            else:
+                size >>= 1
+            if size < 0:
+                value = None
+            else:
+                stop = position + size
+                value = data[position:stop]
+                position = stop
+
+        if data[position]:
+            headers, position = _decode_headers(data, position, end)
+        else:
+            headers = ()
+            position += 1
+        if position != end:
+            raise _invalid(f"The fields of a record end {position - end} bytes off its declared size")
+        append(new(Record, (base_offset + offset, timestamp, key, value, headers)))
+    return position
+
+
+def _decode_headers(data: bytes, position: int, end: int) -> tuple[list[Header], int]:
+    count, position = decode_varint(data, position)
     if not 0 <= count <= (end - position) // 2:
         raise _invalid(f"Found invalid number of record headers {count}")
     headers: list[Header] = []
     for _ in range(count):
-        key, position = _decode_bytes(data, position, end)
-        if key is None:
-            raise _invalid("Invalid negative header key size")
-        value, position = _decode_bytes(data, position, end)
-        headers.append((key.decode("utf-8", "replace"), value))
+        size, position = decode_varint(data, position)
+        if size < 0 or position + size > end:
+            raise _invalid(f"Invalid header key size {size}")
+        key = data[position : position + size].decode("utf-8", "replace")
+        position += size
+        size, position = decode_varint(data, position)
+        value = None if size < 0 else data[position : position + size]
+        position += max(size, 0)
+        headers.append((key, value))
     return headers, position
+
+
+# -- encoding --------------------------------------------------------------------------------------------------------
+
+
+def encode_records(
+    timestamp_deltas: Sequence[int],
+    offset_deltas: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Sequence[Header]],
+) -> bytes:
+    """Records as they stand in a batch, each given by one entry of every column."""
+    columns: list[Column] = [
+        b"\0",  # attributes
+        varint_column(timestamp_deltas),
+        varint_column(offset_deltas),
+        *_nullable_columns(keys),
+        *_nullable_columns(values),
+        list(map(encode_headers, headers)) if any(headers) else b"\0",
+    ]
+    return _join_columns(columns, len(values))
+
+
+def _join_columns(columns: Sequence[Column], count: int) -> bytes:
+    """`count` records, each a row of `columns` with its size before it."""
+    constant_size = 0
+    merged: list[Column] = []
+    sizes: Iterable[int] | None = None
+    for column in columns:
+        if not isinstance(column, bytes):
+            sizes = map(len, column) if sizes is None else map(add, sizes, map(len, column))
+            merged.append(column)
+            continue
+        constant_size += len(column)
+        if merged and isinstance(merged[-1], bytes):
+            merged[-1] += column
+        else:
+            merged.append(column)
+    total = [constant_size] * count if sizes is None else list(map(constant_size.__add__, sizes))
+    rows = [varint_column(total), *merged]
+    return b"".join(
+        chain.from_iterable(
+            zip(*(repeat(column, count) if isinstance(column, bytes) else column for column in rows), strict=True)
+        )
+    )
+
+
+def _nullable_columns(fields: Sequence[bytes | None]) -> tuple[Column, ...]:
+    """Lengths and contents; fields that are all missing need the lengths only."""
+    missing = fields.count(None)
+    if missing == len(fields):
+        return (NULL_LENGTH,)
+    if missing:
+        lengths = [NULL_LENGTH if field is None else encode_varint(len(field)) for field in fields]
+        return (lengths, [field or b"" for field in fields])
+    present = cast("list[bytes]", fields)
+    return (varint_column(list(map(len, present))), present)
 
 
 def encode_headers(headers: Sequence[Header]) -> bytes:
@@ -125,5 +286,5 @@ def encode_headers(headers: Sequence[Header]) -> bytes:
     for key, value in headers:
         raw = key.encode()
         parts += (encode_varint(len(raw)), raw)
-        parts += (encode_varint(-1),) if value is None else (encode_varint(len(value)), value)
+        parts += (NULL_LENGTH,) if value is None else (encode_varint(len(value)), value)
     return b"".join(parts)

@@ -8,6 +8,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 """baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta, baseTimestamp, maxTimestamp,
 producerId, producerEpoch, baseSequence, records count."""
 HEADER_BYTES = HEADER.size
+CRC = struct.Struct(">I")
 
 BASE_OFFSET_AT = 0
 LENGTH_AT = 8

@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 from protocol.compression import MAX_DECOMPRESSED_BYTES, CompressionType, decompress
 from protocol.errors import ApiError, ErrorCode
-from protocol.record_builder import RecordBatchBuilder, build_batch
+from protocol.record_builder import BatchOptions, RecordBatchBuilder, build_batch, build_values_batch
 from protocol.record_codec import Header, Record, decode_records
 from protocol.record_format import (
     ATTRIBUTES_AT,
@@ -26,6 +26,7 @@ from protocol.record_format import (
     BASE_OFFSET_AT,
     CODEC_MASK,
     CONTROL_FLAG,
+    CRC,
     CRC_AT,
     DELETE_HORIZON_FLAG,
     HEADER,
@@ -37,6 +38,7 @@ from protocol.record_format import (
     MAGIC_AT,
     MAGIC_V2,
     MAX_TIMESTAMP_AT,
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
@@ -47,9 +49,12 @@ from protocol.record_format import (
 __all__ = [
     "HEADER_BYTES",
     "LOG_OVERHEAD_BYTES",
+    "MAGIC_V2",
+    "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
+    "BatchOptions",
     "CompressionType",
     "Header",
     "Record",
@@ -58,13 +63,13 @@ __all__ = [
     "TimestampType",
     "assign_offsets",
     "build_batch",
+    "build_values_batch",
     "increment_sequence",
     "read_batches",
 ]
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
-_U32 = struct.Struct(">I")
 _I64 = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iib")
 
@@ -208,9 +213,7 @@ class RecordBatch:
                 f"there are {len(self.buffer)}",
             )
         if self.magic != MAGIC_V2:
-            raise ApiError(
-                ErrorCode.CORRUPT_MESSAGE, f"Invalid magic {self.magic} in record batch, not 2"
-            )
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic {self.magic} in record batch, not 2")
         computed = crc32c(self.buffer[ATTRIBUTES_AT:])
         if computed != self.crc:
             raise ApiError(
@@ -337,4 +340,4 @@ def assign_offsets(
 def _set_timestamps(batch: memoryview, attributes: int, max_timestamp: int) -> None:
     _I16.pack_into(batch, ATTRIBUTES_AT, attributes)
     _I64.pack_into(batch, MAX_TIMESTAMP_AT, max_timestamp)
-    _U32.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
+    CRC.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
