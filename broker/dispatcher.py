@@ -15,11 +15,11 @@ from broker.registry import CloseConnection, HandlerRegistry, Reply, RequestCont
 from broker.seams import Clock
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.headers import decode_request_header
-from protocol.messages import ApiVersionsResponse
+from protocol.messages import ApiVersionsResponse, RequestHeader
 
-_RESPONSE_HEADER = struct.Struct(">ii")
-_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iib")
+_KEY_AND_VERSION = struct.Struct(">hh")
+_SIZE = struct.Struct(">i")
+_SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
 
 
 class Dispatcher:
@@ -31,11 +31,13 @@ class Dispatcher:
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Awaitable[Parts | None] | None:
         """See `broker.network.connection.Dispatch`."""
-        header, body_at = decode_request_header(frame)
-        version = header.request_api_version
-        route = self._routes.get(header.request_api_key)
+        if len(frame) < _KEY_AND_VERSION.size:
+            raise CloseConnection(f"Received a request of {len(frame)} bytes, which is shorter than any header")
+        api_key, version = _KEY_AND_VERSION.unpack_from(frame)
+        route = self._routes.get(api_key)
         if route is None:
-            raise CloseConnection(f"Received request api key {header.request_api_key} which is not enabled")
+            raise CloseConnection(f"Received request api key {api_key} which is not enabled")
+        header, body_at = RequestHeader.decode_prefix(frame, route.api_key.request_header_version(version))
         context = RequestContext(
             version,
             header.correlation_id,
@@ -89,15 +91,9 @@ def encode_reply(api_key: ApiKey, context: RequestContext, reply: Reply) -> Part
     """Frame a reply: size, response header, body."""
     if reply is None:
         return None
-    parts: Parts = list(reply.encode(context.api_version))
-    size = sum(map(len, parts))
-    if api_key.response_header_version(context.api_version):
-        head = _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, context.correlation_id, 0)
-    else:
-        head = _RESPONSE_HEADER.pack(size + 4, context.correlation_id)
-    first = parts[0]
-    if isinstance(first, bytes):
-        parts[0] = head + first
-    else:
-        parts.insert(0, head)
+    version = context.api_version
+    head = bytearray(9 if api_key.response_header_version(version) else 8)
+    _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, context.correlation_id)
+    parts: Parts = list(reply.encode_after(head, version))
+    _SIZE.pack_into(head, 0, sum(map(len, parts)) - 4)
     return parts

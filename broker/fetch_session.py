@@ -18,11 +18,10 @@ from protocol.messages import FetchRequest, FetchResponse
 INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
-ZERO_UUID: Final = UUID(int=0)
 NAMES_UNTIL_VERSION: Final = 12
 """Fetch names topics up to this version and gives their ids above it (KIP-516)."""
 
-PartitionData = FetchResponse.FetchableTopicResponse.PartitionData
+PartitionData = FetchResponse.PartitionData
 ResolveTopic = Callable[[UUID], str | None]
 PartitionResult = tuple["FetchPartition", PartitionData]
 
@@ -42,18 +41,21 @@ class FetchPartition:
         "topic_id",
     )
 
-    def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchTopic.FetchPartition) -> None:
+    def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = asked.partition
         self.reported_high_watermark = -1
         self.reported_log_start_offset = -1
-        self.ask(asked)
-
-    def ask(self, asked: FetchRequest.FetchTopic.FetchPartition) -> None:
-        """Take over new parameters."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    def ask(self, asked: FetchPartition) -> None:
+        """Take over new parameters."""
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
 
@@ -64,7 +66,7 @@ class FetchPartition:
             or data.high_watermark != self.reported_high_watermark
             or data.log_start_offset != self.reported_log_start_offset
             or data.preferred_read_replica != -1
-            or data.diverging_epoch.epoch != -1
+            or data.diverging_epoch is not None
         )
         self.reported_high_watermark = data.high_watermark
         self.reported_log_start_offset = data.log_start_offset
@@ -81,19 +83,37 @@ _Key = tuple[str | UUID, int]
 class FetchSession:
     """The partitions a client follows. `epoch` is the one its next request must carry."""
 
-    __slots__ = ("created_s", "epoch", "last_used_s", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = ("epoch", "last_used_s", "partitions", "session_id", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, partitions: dict[_Key, FetchPartition], now_s: float) -> None:
+    def __init__(
+        self, session_id: int, uses_topic_ids: bool, partitions: dict[_Key, FetchPartition], now_s: float
+    ) -> None:
         self.session_id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
         self.epoch = 1
-        self.created_s = now_s
         self.last_used_s = now_s
+
+    def update(self, request: FetchRequest, resolve: ResolveTopic) -> None:
+        """Take over what a request adds, changes and forgets."""
+        for forgotten in request.forgotten_topics_data:
+            topic: str | UUID = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            for partition in forgotten.partitions:
+                self.partitions.pop((topic, partition), None)
+        for key, asked in _asked(request, self.uses_topic_ids, resolve).items():
+            known = self.partitions.get(key)
+            if known is None:
+                self.partitions[key] = asked
+            else:
+                known.ask(asked)
+        for known in self.partitions.values():
+            if known.topic is None:
+                # The topic may have come into being since.
+                known.topic = resolve(known.topic_id)
 
 
 class FetchContext:
-    """One Fetch request's partitions, and the shape of its answer. This base class answers in full, without a session."""
+    """One Fetch request's partitions and the shape of its answer; this base class answers in full, without a session."""
 
     def __init__(self, partitions: Sequence[FetchPartition]) -> None:
         self.partitions = partitions
@@ -158,7 +178,9 @@ class FetchSessionCache:
     (Kafka's two minutes); otherwise the new client simply gets no session and sends full requests.
     """
 
-    def __init__(self, max_sessions: int, random: Random, monotonic_s: Callable[[], float], min_idle_s: float = 120.0) -> None:
+    def __init__(
+        self, max_sessions: int, random: Random, monotonic_s: Callable[[], float], min_idle_s: float = 120.0
+    ) -> None:
         self._max_sessions = max_sessions
         self._random = random
         self._monotonic_s = monotonic_s
@@ -209,23 +231,7 @@ class FetchSessionCache:
             return ErrorFetchContext(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             return ErrorFetchContext(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        for forgotten in request.forgotten_topics_data:
-            topic: str | UUID = forgotten.topic_id if uses_topic_ids else forgotten.topic
-            for partition in forgotten.partitions:
-                session.partitions.pop((topic, partition), None)
-        for topic_data in request.topics:
-            for asked in topic_data.partitions:
-                key: _Key = (topic_data.topic_id if uses_topic_ids else topic_data.topic, asked.partition)
-                known = session.partitions.get(key)
-                if known is None:
-                    name = resolve(topic_data.topic_id) if uses_topic_ids else topic_data.topic
-                    session.partitions[key] = FetchPartition(name, topic_data.topic_id, asked)
-                else:
-                    known.ask(asked)
-        if uses_topic_ids:
-            for known in session.partitions.values():
-                if known.topic is None:
-                    known.topic = resolve(known.topic_id)
+        session.update(request, resolve)
         if not session.partitions:
             # Kafka ends a session that follows nothing; the answer then carries no session.
             del self._sessions[session.session_id]

@@ -129,7 +129,7 @@ class MetricsServer:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(collector)  # type: ignore[arg-type]
+        registry.register(collector)
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         self.port: int = self._server.server_port
         logger.info("Metrics are served at http://%s:%d/metrics", host, self.port)

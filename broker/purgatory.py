@@ -91,6 +91,6 @@ class Purgatory:
         for key in operation.keys:
             watchers = self._watchers.get(key)
             if watchers is not None:
-                watchers.discard(operation)  # type: ignore[arg-type]
+                watchers.discard(operation)
                 if not watchers:
                     del self._watchers[key]

@@ -6,6 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+from storage.log_manager import LogManager
+from storage.unified_log import AppendOrigin, LogAppendInfo
+
 from broker.purgatory import Purgatory
 from broker.seams import Clock, Executor
 from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
@@ -13,8 +16,6 @@ from cluster.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig
-from storage.log_manager import LogManager
-from storage.unified_log import AppendOrigin, LogAppendInfo
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
@@ -34,7 +35,7 @@ _ANSWERED_WITHOUT_LOG_START = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
     }
 )
-"""Produce errors that Kafka answers with log start offset -1; others carry the partition's (ReplicaManager.appendToLocalLog)."""
+"""Produce errors answered with log start offset -1; others carry the partition's (ReplicaManager.appendToLocalLog)."""
 
 
 class ReplicaManager:
@@ -162,9 +163,7 @@ class ReplicaManager:
         """The replica here. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its disk failed."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
-            raise ApiError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker holds no replica of {topic_partition}"
-            )
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker holds no replica of {topic_partition}")
         return partition
 
     def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
@@ -212,5 +211,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint of every log directory. Synchronous; runs off the loop."""
-        marks = {topic_partition: partition.high_watermark for topic_partition, partition in list(self._partitions.items())}
+        marks = {
+            topic_partition: partition.high_watermark for topic_partition, partition in list(self._partitions.items())
+        }
         self._log_manager.write_high_watermarks(marks)

@@ -48,7 +48,7 @@ class Executor(Protocol):
 
 
 class Listener(Protocol):
-    """A bound address, deaf until `start`: a broker knows its ports and that they are free before it touches anything."""
+    """A bound address, deaf until `start`: a broker knows that its ports are free before it touches anything."""
 
     @property
     def port(self) -> int:

@@ -24,9 +24,7 @@ class Supervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _repeat(
-        self, interval_ms: int, first_ms: int, name: str, work: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _repeat(self, interval_ms: int, first_ms: int, name: str, work: Callable[[], Awaitable[None]]) -> None:
         delay_ms = first_ms
         while True:
             await asyncio.sleep(delay_ms / 1000)

@@ -93,9 +93,7 @@ class TcpNetwork:
         return _TcpListener(self._bound(family, address), self._backlog)
 
     @staticmethod
-    def _bound(
-        family: socket.AddressFamily, address: tuple[str, int], *, dual_stack: bool = False
-    ) -> socket.socket:
+    def _bound(family: socket.AddressFamily, address: tuple[str, int], *, dual_stack: bool = False) -> socket.socket:
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from storage.unified_log import AppendOrigin, LogAppendInfo, UnifiedLog
+
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.unified_log import AppendOrigin, LogAppendInfo, UnifiedLog
 
 NO_EPOCH = -1
 """A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
@@ -60,7 +61,9 @@ class Partition:
         "topic_partition",
     )
 
-    def __init__(self, topic_partition: TopicPartition, log: UnifiedLog, high_watermark: int, image: PartitionImage) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, log: UnifiedLog, high_watermark: int, image: PartitionImage
+    ) -> None:
         self.topic_partition = topic_partition
         self.log = log
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
@@ -102,7 +105,7 @@ class Partition:
         """
         if not self._is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}")
-        if requested_epoch == NO_EPOCH or requested_epoch == self.image.leader_epoch:
+        if requested_epoch in (NO_EPOCH, self.image.leader_epoch):
             return
         if requested_epoch < self.image.leader_epoch:
             raise ApiError(
@@ -155,7 +158,7 @@ class Partition:
         if not 0 <= target <= self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} of {self.topic_partition} is not within 0 and the high watermark {self.high_watermark}",
+                f"offset {offset} of {self.topic_partition} is above the high watermark {self.high_watermark}",
             )
         self.log.delete_records_before(target, now_ms=now_ms)
         return self.log.log_start_offset

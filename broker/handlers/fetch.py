@@ -1,9 +1,10 @@
-"""Fetch: records from the log, at once or when enough have come (KIP-227 sessions, KIP-516 topic ids, KIP-320 epochs)."""
+"""Fetch: records from the log, at once or when enough have come (KIP-227, KIP-320, KIP-516)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import cast
 from uuid import UUID
 
 from broker.fetch_session import ErrorFetchContext, FetchContext, FetchPartition, FetchSessionCache, PartitionData
@@ -68,7 +69,9 @@ class _Reader:
         self._isolation = IsolationLevel(request.isolation_level)
         self._max_bytes = min(request.max_bytes, max_response_bytes)
         self._min_bytes = request.min_bytes
-        self._is_consumer = request.replica_id < 0 and request.replica_state.replica_id < 0
+        self._is_consumer = request.replica_id < 0 and (
+            request.replica_state is None or request.replica_state.replica_id < 0
+        )
         self.results: list[Result] = []
 
     def keys(self) -> set[TopicPartition]:
@@ -86,7 +89,7 @@ class _Reader:
             size = len(data.records or b"")
             remaining = max(0, remaining - size)
             total += size
-            if data.error_code or data.diverging_epoch.epoch >= 0:
+            if data.error_code or data.diverging_epoch is not None:
                 answer_now = True
             results.append((partition, data))
         return answer_now or total >= self._min_bytes
@@ -120,11 +123,7 @@ class _Reader:
             if diverging is not None:
                 return diverging
         offsets = partition.offsets()
-        end = (
-            offsets.last_stable_offset
-            if self._isolation is IsolationLevel.READ_COMMITTED
-            else offsets.high_watermark
-        )
+        end = offsets.last_stable_offset if self._isolation is IsolationLevel.READ_COMMITTED else offsets.high_watermark
         info = partition.log.read(
             wanted.fetch_offset,
             max_bytes=min(wanted.max_bytes, remaining),
@@ -138,7 +137,7 @@ class _Reader:
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
             aborted_transactions=self._no_aborted_transactions(),
-            records=FileSlice(info.file, info.position, info.size) if info.size else b"",
+            records=cast("memoryview", FileSlice(info.file, info.position, info.size)) if info.size else b"",
         )
 
     def _diverging_epoch(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
@@ -154,11 +153,11 @@ class _Reader:
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
             aborted_transactions=self._no_aborted_transactions(),
-            diverging_epoch=PartitionData.EpochEndOffset(epoch=epoch, end_offset=end_offset),
+            diverging_epoch=FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset),
             records=b"",
         )
 
-    def _no_aborted_transactions(self) -> list[PartitionData.AbortedTransaction] | None:
+    def _no_aborted_transactions(self) -> list[FetchResponse.AbortedTransaction] | None:
         # A read_uncommitted reader gets null (trap 19).
         return [] if self._isolation is IsolationLevel.READ_COMMITTED else None
 

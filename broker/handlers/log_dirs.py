@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from storage.log_manager import LogManager
+
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from protocol.topic_partition import TopicPartition
-from storage.log_manager import LogManager
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
-Topic = Result.DescribeLogDirsTopic
+Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 
 
 class LogDirHandlers:
@@ -46,7 +47,7 @@ class LogDirHandlers:
                     usable_bytes=usage.usable_bytes,
                 )
             )
-        return DescribeLogDirsResponse(error_code=ErrorCode.NONE, results=results)
+        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
 
     def _topics_in(self, path: str, wanted: set[TopicPartition] | None) -> list[Topic]:
         topics: dict[str, Topic] = {}
@@ -59,7 +60,7 @@ class LogDirHandlers:
             if topic is None:
                 topic = topics[name] = Topic(name=name, partitions=[])
             topic.partitions.append(
-                Topic.DescribeLogDirsPartition(
+                DescribeLogDirsResponse.DescribeLogDirsPartition(
                     partition_index=index,
                     partition_size=log.size_bytes,
                     offset_lag=max(0, partition.high_watermark - log.log_end_offset),

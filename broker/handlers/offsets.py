@@ -31,7 +31,7 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 UNKNOWN = -1
 
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
-ListedPartition = ListedTopic.ListOffsetsPartitionResponse
+ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
 EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 DeletedTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
 
@@ -46,7 +46,7 @@ class OffsetHandlers:
 
     @api(ApiKey.LIST_OFFSETS, versions=(1, 9))
     def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Answered from memory but for searches."""
+        """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
         asked_times = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
         isolation = IsolationLevel(request.isolation_level)
         topics = []
@@ -55,7 +55,9 @@ class OffsetHandlers:
             for asked in topic.partitions:
                 try:
                     if asked_times[topic.name, asked.partition_index] > 1:
-                        raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.name}-{asked.partition_index} is asked twice")
+                        raise ApiError(
+                            ErrorCode.INVALID_REQUEST, f"{topic.name}-{asked.partition_index} is asked twice"
+                        )
                     found = self._list_partition(context.api_version, topic.name, asked, isolation)
                 except ApiError as error:
                     found = _listed(asked.partition_index, error_code=error.error_code)
@@ -67,7 +69,7 @@ class OffsetHandlers:
         self,
         version: int,
         topic: str,
-        asked: ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition,
+        asked: ListOffsetsRequest.ListOffsetsPartition,
         isolation: IsolationLevel,
     ) -> ListedPartition:
         timestamp = asked.timestamp
@@ -108,7 +110,7 @@ class OffsetHandlers:
         for topic in request.topics:
             result = EpochTopic(topic=topic.topic, partitions=[])
             for asked in topic.partitions:
-                end = EpochTopic.EpochEndOffset(
+                end = OffsetForLeaderEpochResponse.EpochEndOffset(
                     error_code=ErrorCode.NONE, partition=asked.partition, leader_epoch=UNKNOWN, end_offset=UNKNOWN
                 )
                 try:
@@ -135,7 +137,7 @@ class OffsetHandlers:
         for topic in request.topics:
             deleted = DeletedTopic(name=topic.name, partitions=[])
             for asked in topic.partitions:
-                result = DeletedTopic.DeleteRecordsPartitionResult(
+                result = DeleteRecordsResponse.DeleteRecordsPartitionResult(
                     partition_index=asked.partition_index, low_watermark=UNKNOWN, error_code=ErrorCode.NONE
                 )
                 try:
@@ -150,7 +152,7 @@ class OffsetHandlers:
                     result.error_code = error.error_code
                 deleted.partitions.append(result)
             topics.append(deleted)
-        return DeleteRecordsResponse(topics=topics)
+        return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
 def _listed(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from storage.unified_log import LogAppendInfo, RecordValidationError
+
 from broker.registry import CloseConnection, RequestContext, api
 from broker.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
@@ -11,7 +13,6 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.messages import ProduceRequest, ProduceResponse
 from protocol.records import MAGIC_V2, CompressionType, RecordBatch, read_batches
 from protocol.topic_partition import TopicPartition, is_internal
-from storage.unified_log import LogAppendInfo, RecordValidationError
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
@@ -22,7 +23,7 @@ VALID_ACKS = (-1, 0, 1)
 NO_OFFSET = -1
 
 Topic = ProduceResponse.TopicProduceResponse
-Partition = Topic.PartitionProduceResponse
+Partition = ProduceResponse.PartitionProduceResponse
 
 
 class ProduceHandlers:
@@ -109,7 +110,7 @@ class ProduceHandlers:
         if isinstance(error, RecordValidationError):
             refusal.error_message = str(error)
             refusal.record_errors = [
-                Partition.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.record_errors
             ]
         return refusal
@@ -145,5 +146,6 @@ def check_client_batch(records: memoryview, version: int) -> None:
     if len(records) > batch.size_in_bytes and next(read_batches(records[batch.size_in_bytes :]), None) is not None:
         raise ApiError(
             ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {version} are only allowed to contain exactly one record batch per partition",
+            f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
+            "partition",
         )

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol
 
+from protocol.frames import FrameError, FrameReader
+
 from broker.network.file_slice import FileSlice, Part
 from broker.registry import CloseConnection
 from protocol.errors import DecodeError
-from protocol.frames import FrameError, FrameReader
 
 if TYPE_CHECKING:
     from broker.network.server import SocketServer
@@ -211,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
                         self._read_cold(part)
                         break
                     if not chunk:
-                        self.close(f"{part} is no longer readable", level=logging.WARNING)
+                        self.close(f"{part!r} is no longer readable", level=logging.WARNING)
                         return
                     part.advance(len(chunk))
                     if not len(part):
@@ -232,14 +233,14 @@ class Connection(asyncio.BufferedProtocol):
         task = asyncio.ensure_future(self._server.executor.run(part.read, min(len(part), CHUNK_BYTES)))
         task.add_done_callback(self._on_cold_read)
 
-    def _on_cold_read(self, future: asyncio.Future[bytes]) -> None:
+    def _on_cold_read(self, future: asyncio.Future[bytes | bytearray]) -> None:
         self._reading_file = False
         if future.cancelled() or self.closed or self._transport is None:
             return
         part = self._outgoing[0]
         error = future.exception()
         if error is not None or not isinstance(part, FileSlice) or not future.result():
-            self.close(f"{part} could not be read: {error}", level=logging.ERROR)
+            self.close(f"{part!r} could not be read: {error}", level=logging.ERROR)
             return
         chunk = future.result()
         part.advance(len(chunk))

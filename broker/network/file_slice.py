@@ -22,11 +22,11 @@ class FileSlice:
     def __repr__(self) -> str:
         return f"{self._length} bytes of {self._file} at {self._position}"
 
-    def try_read(self, size: int) -> bytes | None:
+    def try_read(self, size: int) -> bytes | bytearray | None:
         """The next `size` bytes if they are in memory; None when reading them would block on the disk."""
         return self._file.try_pread(self._position, size)
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes | bytearray:
         """The next `size` bytes, waiting for the disk."""
         return self._file.pread(self._position, size)
 

@@ -42,7 +42,10 @@ class ConnectionLimits:
         address = connection.client_address
         limit = self.per_ip_overrides.get(address, self.max_per_ip)
         if self._by_address[address] >= limit:
-            return f"Rejected connection from /{address}, address already has the configured maximum of {limit} connections."
+            return (
+                f"Rejected connection from /{address}, address already has the configured maximum of {limit} "
+                "connections."
+            )
         self._by_address[address] += 1
         connection.counted = True
         if self._admitted >= self.max_connections:

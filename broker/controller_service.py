@@ -1,0 +1,363 @@
+"""The broker's part in the cluster: its session, its registration, the controller's office, and the current image.
+
+One owner for the MetadataImage. Every change goes one way: a pure decision of `cluster.controller` on the current
+image, its operations carried out as fenced transactions, then the new image to all listeners, one change at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from broker.seams import Clock, Random
+from cluster import znodes
+from cluster.controller import topics as decisions
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, take_over
+from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
+from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.coordination.contract import Coordination, Create, MultiError, NodeExistsError, Operation, SetData
+from cluster.metadata_image import BrokerImage, ConfigResource, ConfigResourceType, MetadataImage, TopicImage
+from protocol.errors import ApiError, ErrorCode
+from protocol.uuids import uuid_to_text
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+ImageListener = Callable[[MetadataImage, MetadataImage], None]
+
+PRODUCER_ID_BLOCK_SIZE = 1000
+
+
+class StartUpError(Exception):
+    """The cluster cannot be joined; the message names what is in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How an internal topic is created when it is first needed."""
+
+    num_partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """Broker settings this service works by."""
+
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    auto_create_topics: bool = True
+    delete_topics: bool = True
+    internal_topics: Mapping[str, InternalTopic] | None = None
+
+
+class ControllerService:
+    """See the module. Methods that change something raise ApiError for what Kafka refuses."""
+
+    def __init__(
+        self,
+        registration: znodes.BrokerRegistration,
+        coordination: Coordination,
+        clock: Clock,
+        random: Random,
+        settings: ControllerSettings,
+        validate_topic_config: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self.settings = settings
+        self._registration = registration
+        self._coordination = coordination
+        self._clock = clock
+        self._random = random
+        self._validate_topic_config = validate_topic_config
+        self._image = MetadataImage()
+        self._term = ControllerTerm(0, 0)
+        self._listeners: list[ImageListener] = []
+        self._changing = asyncio.Lock()
+        self._auto_creating: set[str] = set()
+
+    @property
+    def broker_id(self) -> int:
+        """This broker."""
+        return self._registration.broker_id
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as it is now."""
+        return self._image
+
+    def add_listener(self, listener: ImageListener) -> None:
+        """`listener(old, new)` is called at every change, in order; listeners in the order in which they were added."""
+        self._listeners.append(listener)
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    async def start(self, cluster_id: str | None, found: Sequence[FoundReplica] = ()) -> None:
+        """Join the cluster, become its controller, elect leaders, publish the first image.
+
+        `cluster_id` is the one in meta.properties, if there is one. `found` are the logs on this broker's disks: when
+        the tree has never had a controller they are adopted. Raises StartUpError.
+        """
+        await self._coordination.connect()
+        await self._create_missing(znodes.PERSISTENT_PATHS)
+        cluster_id = await self._agree_on_cluster_id(cluster_id)
+        broker = await self._register()
+        first_start = await self._coordination.exists(znodes.CONTROLLER_EPOCH) is None
+        self._term = await self._claim_controller()
+        image = MetadataImage(
+            cluster_id=cluster_id,
+            controller_id=self.broker_id,
+            controller_epoch=self._term.epoch,
+            brokers={broker.broker_id: broker},
+        )
+        image = await self._load(image)
+        if first_start and found:
+            operations, adopted = adopt(found, self.broker_id, image, self._random.uuid)
+            await self._transact(operations)
+            image = image.with_topics(adopted)
+            logger.info("Adopted %d topics found in the log directories", len(adopted))
+        await self._finish_deletions(image)
+
+    async def close(self) -> None:
+        """Leave: the registration and the office vanish with the session."""
+        await self._coordination.close()
+
+    async def _create_missing(self, paths: Iterable[str]) -> None:
+        missing = [path for path in paths if await self._coordination.exists(path) is None]
+        if missing:
+            await self._coordination.multi([Create(path) for path in missing])
+
+    async def _agree_on_cluster_id(self, known: str | None) -> str:
+        if await self._coordination.exists(znodes.CLUSTER_ID) is None:
+            chosen = known or uuid_to_text(self._random.uuid())
+            await self._create_missing([znodes.CLUSTER])
+            await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(chosen))
+            return chosen
+        cluster_id = znodes.decode_cluster_id((await self._coordination.get(znodes.CLUSTER_ID))[0])
+        if known is not None and known != cluster_id:
+            raise StartUpError(
+                f"The cluster id {cluster_id} does not match the one in meta.properties, {known}: "
+                "the log directories belong to another cluster"
+            )
+        return cluster_id
+
+    async def _register(self) -> BrokerImage:
+        registration = replace(self._registration, timestamp_ms=self._clock.now_ms())
+        path = znodes.broker_path(self.broker_id)
+        try:
+            _, stat = await self._coordination.create(path, registration.encode(), ephemeral=True)
+        except NodeExistsError:
+            raise StartUpError(f"A broker is already registered with the id {self.broker_id}") from None
+        endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
+        return BrokerImage(self.broker_id, stat.czxid, endpoints, registration.rack)
+
+    async def _claim_controller(self) -> ControllerTerm:
+        """One transaction for the office and its epoch (Kafka's registerControllerAndIncrementControllerEpoch)."""
+        if await self._coordination.exists(znodes.CONTROLLER_EPOCH) is None:
+            first = znodes.encode_controller_epoch(znodes.INITIAL_CONTROLLER_EPOCH)
+            await self._coordination.create(znodes.CONTROLLER_EPOCH, first)
+        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        epoch = znodes.decode_controller_epoch(data) + 1
+        claim = znodes.encode_controller(self.broker_id, self._clock.now_ms())
+        try:
+            await self._coordination.multi(
+                [
+                    Create(znodes.CONTROLLER, claim, ephemeral=True),
+                    SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch), stat.version),
+                ]
+            )
+        except MultiError as error:
+            raise StartUpError(f"Another broker is the controller already ({error})") from error
+        await self._create_feature_node()
+        logger.info("Broker %d is the controller with epoch %d", self.broker_id, epoch)
+        return ControllerTerm(epoch, stat.version + 1)
+
+    async def _create_feature_node(self) -> None:
+        if await self._coordination.exists(znodes.FEATURE) is None:
+            await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
+
+    async def _load(self, image: MetadataImage) -> MetadataImage:
+        """Topics and configurations from the tree, with half-created topics completed and leaders elected."""
+        operations: list[Operation] = []
+        topics: list[TopicImage] = []
+        for name in (await self._coordination.children(znodes.BROKER_TOPICS))[0]:
+            changes, topic = take_over(await self._read_topic(name), image)
+            operations.extend(changes)
+            topics.append(topic)
+        await self._transact(operations)
+        configs: dict[ConfigResource, Mapping[str, str]] = {}
+        for entity_type, resource_type in _CONFIG_ENTITIES.items():
+            for name in (await self._coordination.children(f"/config/{entity_type}"))[0]:
+                path = znodes.config_path(entity_type, name)
+                config = znodes.decode_config(path, (await self._coordination.get(path))[0])
+                configs[resource_type, "" if name == znodes.DEFAULT_ENTITY else name] = config
+        return image.with_topics(topics).with_configs(configs)
+
+    async def _read_topic(self, name: str) -> ReadTopic:
+        data, _ = await self._coordination.get(znodes.topic_path(name))
+        assignment = znodes.TopicAssignment.decode(name, data)
+        has_partitions = await self._coordination.exists(znodes.partitions_path(name)) is not None
+        numbers = (await self._coordination.children(znodes.partitions_path(name)))[0] if has_partitions else []
+        states = {}
+        for number in sorted(map(int, numbers)):
+            data, stat = await self._coordination.get(znodes.partition_state_path(name, number))
+            states[number] = (znodes.PartitionState.decode(name, number, data), stat.version)
+        return ReadTopic(name, assignment, states, has_partitions)
+
+    async def _finish_deletions(self, image: MetadataImage) -> None:
+        """Publish the first image; then delete the topics whose deletion a stop interrupted."""
+        self._publish(image)
+        marked = (await self._coordination.children(znodes.DELETE_TOPICS))[0]
+        await self._drop([image.topics[name] for name in marked if name in image.topics])
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, TopicPlan | ApiError]:
+        """Create what can be created; by topic name, the plan carried out or why there is none.
+
+        Returns after the listeners have applied the new topics, so leaders exist where a replica is alive.
+        """
+        async with self._changing:
+            outcome: dict[str, TopicPlan | ApiError] = {}
+            for topic in new_topics:
+                try:
+                    outcome[topic.name] = self._plan(topic)
+                except ApiError as error:
+                    outcome[topic.name] = error
+            plans = [plan for plan in outcome.values() if isinstance(plan, TopicPlan)]
+            if plans and not validate_only:
+                await self._create(plans)
+            return outcome
+
+    def _plan(self, topic: NewTopic) -> TopicPlan:
+        defaults = TopicDefaults(self.settings.num_partitions, self.settings.default_replication_factor)
+        return decisions.plan_topic(topic, self._image, defaults, self._validate_topic_config, self._random.randrange)
+
+    async def _create(self, plans: Sequence[TopicPlan]) -> None:
+        operations: list[Operation] = []
+        topics = []
+        for plan in plans:
+            changes, topic = decisions.creation_operations(plan, self._random.uuid(), self._image)
+            operations.extend(changes)
+            topics.append(topic)
+        await self._transact(operations)
+        configs: dict[ConfigResource, Mapping[str, str]] = {
+            (ConfigResourceType.TOPIC, plan.name): plan.config for plan in plans
+        }
+        self._publish(self._image.with_topics(topics).with_configs(configs))
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics, all of which exist: when this returns nothing of them is left."""
+        async with self._changing:
+            topics = [self._image.topics[name] for name in names if name in self._image.topics]
+            await self._transact([decisions.deletion_mark(topic.name) for topic in topics])
+            await self._drop(topics)
+
+    async def _drop(self, topics: Sequence[TopicImage]) -> None:
+        """Replicas first, nodes last: a crash in between leaves the mark, and the next start comes here again."""
+        if not topics:
+            return
+        self._publish(self._image.with_topics(removed=[topic.name for topic in topics]))
+        operations: list[Operation] = []
+        for topic in topics:
+            config = znodes.config_path("topics", topic.name)
+            has_config = await self._coordination.exists(config) is not None
+            operations.extend(decisions.removal_operations(topic, has_config=has_config))
+        await self._transact(operations)
+
+    async def create_partitions(
+        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool = False
+    ) -> None:
+        """Grow a topic to `count` partitions. Raises ApiError."""
+        async with self._changing:
+            topic = self._image.topics.get(name)
+            if topic is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            added = decisions.expand_topic(topic, count, assignments, self._image)
+            if validate_only:
+                return
+            operations, grown = decisions.expansion_operations(topic, added, self._image)
+            await self._transact(operations)
+            self._publish(self._image.with_topics([grown]))
+
+    async def auto_create_topic(self, name: str) -> ErrorCode:
+        """Create a topic that a client asked metadata of; gives the error code to answer (Kafka's
+        AutoTopicCreationManager): LEADER_NOT_AVAILABLE when it was created now."""
+        if name in self._auto_creating:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._auto_creating.add(name)
+        try:
+            return await self._auto_create(name)
+        finally:
+            self._auto_creating.discard(name)
+
+    async def _auto_create(self, name: str) -> ErrorCode:
+        internal = (self.settings.internal_topics or {}).get(name)
+        if internal is None:
+            topic = NewTopic(name)
+        else:
+            topic = NewTopic(name, internal.num_partitions, internal.replication_factor, config=dict(internal.config))
+        outcome = (await self.create_topics([topic]))[name]
+        if isinstance(outcome, TopicPlan) or outcome.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        logger.warning("Topic %s could not be created automatically: %s", name, outcome)
+        return outcome.error_code
+
+    async def ensure_internal_topic(self, name: str) -> None:
+        """Create an internal topic unless it exists. Raises ApiError when it cannot be created."""
+        if name in self._image.topics:
+            return
+        error_code = await self._auto_create(name)
+        if error_code is not ErrorCode.LEADER_NOT_AVAILABLE:
+            raise ApiError(error_code, f"The internal topic {name} could not be created")
+
+    # -- configurations and producer ids -------------------------------------------------------------------------------
+
+    async def alter_configs(self, resource_type: int, name: str, new_config: Mapping[str, str]) -> None:
+        """Replace the overrides of a topic or broker ("" for all brokers), which the caller has validated."""
+        async with self._changing:
+            entity_type = next(entity for entity, each in _CONFIG_ENTITIES.items() if each == resource_type)
+            entity = name or znodes.DEFAULT_ENTITY
+            path = znodes.config_path(entity_type, entity)
+            data = znodes.encode_config(new_config)
+            exists = await self._coordination.exists(path) is not None
+            await self._transact(
+                [
+                    SetData(path, data) if exists else Create(path, data),
+                    Create(
+                        f"{znodes.CONFIG_CHANGES}/config_change_",
+                        znodes.encode_config_change(f"{entity_type}/{entity}"),
+                        sequential=True,
+                    ),
+                ]
+            )
+            self._publish(self._image.with_configs({(resource_type, name): dict(new_config)}))
+
+    async def allocate_producer_ids(self) -> znodes.ProducerIdBlock:
+        """A block of producer ids that nobody else has or will get (Kafka's ZkProducerIdManager)."""
+        async with self._changing:
+            data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
+            first = znodes.ProducerIdBlock.decode(data).last + 1 if data else 0
+            block = znodes.ProducerIdBlock(self.broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
+            await self._coordination.set(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)
+            return block
+
+    # -- carrying out --------------------------------------------------------------------------------------------------
+
+    async def _transact(self, operations: Iterable[Operation]) -> None:
+        for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
+            await self._coordination.multi(transaction)
+
+    def _publish(self, image: MetadataImage) -> None:
+        old, self._image = self._image, image
+        for listener in self._listeners:
+            try:
+                listener(old, image)
+            except Exception:
+                logger.exception("A listener failed to apply the new metadata")
+
+
+_CONFIG_ENTITIES = {"topics": ConfigResourceType.TOPIC, "brokers": ConfigResourceType.BROKER}

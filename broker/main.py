@@ -1,0 +1,103 @@
+"""The broker's command line, signals and exit codes (Kafka class `kafka.Kafka`)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from broker.logging_setup import configure_logging
+from broker.server import KafkaServer, StartupError
+from config.broker_config import BrokerConfig
+from config.definitions import ConfigError
+
+logger = logging.getLogger("kafka.Kafka")
+
+USAGE = "USAGE: kafka-server-start.sh [-daemon] server.properties [--override property=value]*"
+
+
+class UsageError(Exception):
+    """The command line cannot be understood; the message says which part."""
+
+
+def parse_arguments(argv: list[str]) -> tuple[str, dict[str, str]]:
+    """(path of server.properties, overrides). Raises UsageError."""
+    if not argv or argv[0].startswith("-"):
+        raise UsageError(USAGE)
+    path, *rest = argv
+    overrides: dict[str, str] = {}
+    while rest:
+        option = rest.pop(0)
+        if option.startswith("--override="):
+            pair = option.removeprefix("--override=")
+        elif option == "--override" and rest:
+            pair = rest.pop(0)
+        else:
+            raise UsageError(f"Found non argument parameters: {option}\n{USAGE}")
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"Invalid command line property: {pair}\n{USAGE}")
+        overrides[name.strip()] = value.strip()
+    return path, overrides
+
+
+def main(argv: list[str]) -> int:
+    """Run a broker until it is told to stop. Exit code 0 after a clean shutdown, 1 when it could not start."""
+    try:
+        path, overrides = parse_arguments(argv)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
+        configure_logging(os.environ.get("LOG_DIR", "logs") if os.environ.get("ODRADEK_DAEMON") else None)
+        config = BrokerConfig.load(path, overrides)
+    except (ConfigError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    for name in config.unknown():
+        logger.warning("Unknown configuration '%s' is ignored", name)
+    for name in config.without_effect():
+        logger.warning("Configuration '%s' is known to Kafka but has no effect here", name)
+    return run_loop(lambda: serve(config))
+
+
+def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run on uvloop where it exists, on asyncio elsewhere or with ODRADEK_LOOP=asyncio."""
+    if os.environ.get("ODRADEK_LOOP") != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            logger.info("uvloop is not installed; running on asyncio's own loop")
+        else:
+            return uvloop.run(main_coroutine())
+    return asyncio.run(main_coroutine())
+
+
+async def serve(config: BrokerConfig) -> int:
+    """Start, wait for SIGTERM or SIGINT, shut down cleanly."""
+    server = KafkaServer.on_this_machine(config)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        await server.start()
+    except StartupError as error:
+        logger.error("%s", error)
+        await server.abandon()
+        return 1
+    # What start-up made lives as long as the broker: the collector need not walk it again and again.
+    gc.collect()
+    gc.freeze()
+    failed = asyncio.ensure_future(server.failed.wait())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)
+    for waiter in (failed, stopping):
+        waiter.cancel()
+    await server.shutdown()
+    return 1 if server.failed.is_set() else 0
