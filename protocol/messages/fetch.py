@@ -1,0 +1,154 @@
+"""Fetch: read record batches, as a consumer or as a follower."""
+
+from __future__ import annotations
+
+from protocol.api_keys import ApiKey
+from protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    field,
+    int8,
+    int16,
+    int32,
+    int64,
+    nullable_records,
+    nullable_string,
+    string,
+    uuid,
+)
+from protocol.uuids import ZERO_UUID
+
+
+class FetchRequest(Request, api_key=ApiKey.FETCH, versions="0-17", flexible="12+"):
+    """Partitions and offsets to read from; the order of partitions is the order of service when `max_bytes` runs out.
+
+    - v3: a limit for the whole response, which yields to the first batch (KIP-74)
+    - v4: isolation level: 0 read uncommitted, 1 read committed
+    - v5: the follower's log start offset
+    - v7: sessions, so that only changes are sent (KIP-227)
+    - v9: the reader's leader epoch, for fencing (KIP-320)
+    - v11: rack, to be sent to a closer replica (KIP-392)
+    - v12: flexible; the epoch last fetched, so that divergence is found at once (KIP-595)
+    - v13: topic ids instead of names (KIP-516)
+    - v15: replica state instead of replica id (KIP-903)
+    - v17: the follower's log directory (KIP-853)
+    """
+
+    class ReplicaState(Struct):
+        """Which follower asks, and in which incarnation; -1 for a consumer."""
+
+        replica_id: int32 = -1
+        replica_epoch: int64 = -1
+
+    class FetchPartition(Struct):
+        """One partition to read. An epoch of -1 is not checked."""
+
+        partition: int32
+        current_leader_epoch: int32 = field("9+", default=-1, ignorable=True)
+        fetch_offset: int64
+        last_fetched_epoch: int32 = field("12+", default=-1)
+        log_start_offset: int64 = field("5+", default=-1, ignorable=True)
+        partition_max_bytes: int32
+        replica_directory_id: uuid = field("17+", tag=0, default=ZERO_UUID, ignorable=True)
+
+    class FetchTopic(Struct):
+        """The partitions of one topic."""
+
+        topic: string = field("0-12", default="", ignorable=True)
+        topic_id: uuid = field("13+", default=ZERO_UUID, ignorable=True)
+        partitions: list[FetchRequest.FetchPartition]
+
+    class ForgottenTopic(Struct):
+        """Partitions to drop from the session."""
+
+        topic: string = field("7-12", default="", ignorable=True)
+        topic_id: uuid = field("13+", default=ZERO_UUID, ignorable=True)
+        partitions: list[int32]
+
+    cluster_id: nullable_string = field("12+", tag=0, default=None, ignorable=True)
+    replica_id: int32 = field("0-14", default=-1)
+    replica_state: ReplicaState | None = field("15+", tag=1, default=None)
+    max_wait_ms: int32
+    min_bytes: int32
+    max_bytes: int32 = field("3+", default=0x7FFFFFFF, ignorable=True)
+    isolation_level: int8 = field("4+", default=0, ignorable=True)
+    session_id: int32 = field("7+", default=0, ignorable=True)
+    session_epoch: int32 = field("7+", default=-1, ignorable=True)
+    topics: list[FetchTopic]
+    forgotten_topics_data: list[ForgottenTopic] = field("7+", default=[])
+    rack_id: string = field("11+", default="", ignorable=True)
+
+
+class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17", flexible="12+"):
+    """Batches, the first of which may begin before the offset asked for.
+
+    - v1: throttle time
+    - v4: last stable offset and aborted transactions
+    - v5: log start offset
+    - v7: session id and an error for the whole request (KIP-227)
+    - v11: a replica that the consumer should rather read from (KIP-392); -1 for none
+    - v12: flexible; divergence, current leader and snapshot as tagged fields (KIP-595)
+    - v13: topic ids instead of names (KIP-516)
+    - v16: addresses of new leaders (KIP-951)
+    """
+
+    class EpochEndOffset(Struct):
+        """Where the leader's log and the follower's part ways."""
+
+        epoch: int32 = -1
+        end_offset: int64 = -1
+
+    class LeaderIdAndEpoch(Struct):
+        """The leader the broker knows of."""
+
+        leader_id: int32 = -1
+        leader_epoch: int32 = -1
+
+    class SnapshotId(Struct):
+        """A snapshot to load instead; KRaft only."""
+
+        end_offset: int64 = -1
+        epoch: int32 = -1
+
+    class AbortedTransaction(Struct):
+        """Records of `producer_id` from `first_offset` to its next ABORT marker are to be skipped."""
+
+        producer_id: int64
+        first_offset: int64
+
+    class PartitionData(Struct):
+        """What was read from one partition. `aborted_transactions` is null for read uncommitted."""
+
+        partition_index: int32
+        error_code: int16
+        high_watermark: int64
+        last_stable_offset: int64 = field("4+", default=-1, ignorable=True)
+        log_start_offset: int64 = field("5+", default=-1, ignorable=True)
+        diverging_epoch: FetchResponse.EpochEndOffset | None = field("12+", tag=0, default=None)
+        current_leader: FetchResponse.LeaderIdAndEpoch | None = field("12+", tag=1, default=None)
+        snapshot_id: FetchResponse.SnapshotId | None = field("12+", tag=2, default=None)
+        aborted_transactions: list[FetchResponse.AbortedTransaction] | None = field("4+", default=[], ignorable=True)
+        preferred_read_replica: int32 = field("11+", default=-1)
+        records: nullable_records
+
+    class FetchableTopicResponse(Struct):
+        """The partitions of one topic."""
+
+        topic: string = field("0-12", default="", ignorable=True)
+        topic_id: uuid = field("13+", default=ZERO_UUID, ignorable=True)
+        partitions: list[FetchResponse.PartitionData]
+
+    class NodeEndpoint(Struct):
+        """The address of a leader named in `current_leader`."""
+
+        node_id: int32
+        host: string
+        port: int32
+        rack: nullable_string = None
+
+    throttle_time_ms: int32 = field("1+", default=0, ignorable=True)
+    error_code: int16 = field("7+", default=0, ignorable=True)
+    session_id: int32 = field("7+", default=0)
+    responses: list[FetchableTopicResponse]
+    node_endpoints: list[NodeEndpoint] = field("16+", tag=0, default=[])

@@ -1,0 +1,57 @@
+"""DescribeLogDirs: what lies in which log directory (KIP-113)."""
+
+from __future__ import annotations
+
+from protocol.api_keys import ApiKey
+from protocol.schema import Request, Response, Struct, boolean, field, int16, int32, int64, string
+
+
+class DescribeLogDirsRequest(Request, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4", flexible="2+"):
+    """Partitions whose replicas on this broker are asked for; null for all.
+
+    - v2: flexible
+    """
+
+    class DescribableLogDirTopic(Struct):
+        """The partitions of one topic."""
+
+        topic: string
+        partitions: list[int32]
+
+    topics: list[DescribableLogDirTopic] | None
+
+
+class DescribeLogDirsResponse(Response, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4", flexible="2+"):
+    """The log directories of this broker.
+
+    - v2: flexible
+    - v3: an error for the whole request
+    - v4: size of the directory's volume and bytes usable there (KIP-827)
+    """
+
+    class DescribeLogDirsPartition(Struct):
+        """One replica; `offset_lag` counts messages behind the high watermark, or the replica it will replace."""
+
+        partition_index: int32
+        partition_size: int64
+        offset_lag: int64
+        is_future_key: boolean
+
+    class DescribeLogDirsTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[DescribeLogDirsResponse.DescribeLogDirsPartition]
+
+    class DescribeLogDirsResult(Struct):
+        """One log directory."""
+
+        error_code: int16
+        log_dir: string
+        topics: list[DescribeLogDirsResponse.DescribeLogDirsTopic]
+        total_bytes: int64 = field("4+", default=-1, ignorable=True)
+        usable_bytes: int64 = field("4+", default=-1, ignorable=True)
+
+    throttle_time_ms: int32
+    error_code: int16 = field("3+", default=0, ignorable=True)
+    results: list[DescribeLogDirsResult]

@@ -1,0 +1,75 @@
+"""The generated source of one compiled function: its lines, and which field each line works on.
+
+A compiled function carries no names: when it fails, the line that failed tells the field. That keeps the hot path free
+of bookkeeping.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+
+class SourceWriter:
+    """Collects lines and the globals they use; `compile` makes the function."""
+
+    def __init__(self, **names: Any) -> None:
+        self.names: dict[str, Any] = dict(names)
+        self._lines: list[str] = []
+        self._fields: list[str | list[tuple[int, str]]] = []
+        self._depth = 0
+        self._counter = 0
+
+    def fresh(self, prefix: str) -> str:
+        """A local variable's name that nothing else uses."""
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def constant(self, prefix: str, value: Any) -> str:
+        """A global name bound to `value`."""
+        name = self.fresh(prefix)
+        self.names[name] = value
+        return name
+
+    def struct_method(self, method: str, codes: str) -> str:
+        """A global name for `struct.Struct('>' + codes).<method>`; the same name for the same codes."""
+        name = f"{method}_{codes}".replace("?", "_")
+        if name not in self.names:
+            self.names[name] = getattr(struct.Struct(">" + codes), method)
+        return name
+
+    def line(self, text: str, field: str | list[tuple[int, str]] = "") -> None:
+        """Append a line. `field` is what it works on, or (bytes from the start, field) pairs for a run of fields."""
+        self._lines.append("    " * self._depth + text)
+        self._fields.append(field)
+
+    @contextmanager
+    def block(self, header: str, field: str = "") -> Iterator[None]:
+        """Append `header` and indent what is written inside."""
+        self.line(header, field)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def compile(self, function: str, filename: str) -> Callable[..., Any]:
+        """Run the source and give the function it defines, with the source kept beside it for error reports."""
+        exec(compile("\n".join(self._lines), filename, "exec"), self.names)  # noqa: S102  source is our own
+        compiled: Callable[..., Any] = self.names[function]
+        return compiled
+
+    def field_at(self, traceback: TracebackType | None, function: Callable[..., Any]) -> str:
+        """The field that `function` was working on when it raised the exception of `traceback`."""
+        code = function.__code__
+        while traceback is not None and traceback.tb_frame.f_code is not code:
+            traceback = traceback.tb_next
+        if traceback is None:
+            return ""
+        field = self._fields[traceback.tb_lineno - 1]
+        if isinstance(field, str):
+            return field
+        local = traceback.tb_frame.f_locals
+        left = local["e"] - local["p"] if "e" in local else 0
+        return next((name for end, name in field if end > left), field[-1][1])
