@@ -190,7 +190,3 @@ class DecodeError(Exception):
 
 class EncodeError(Exception):
     """A value that its field cannot carry: out of range, null where null is not allowed, too long, not UTF-8."""
-
-
-class FrameError(Exception):
-    """A frame whose length no peer may send; the connection cannot be read any further."""
