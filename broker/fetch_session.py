@@ -113,7 +113,7 @@ class FetchSession:
 
 
 class FetchContext:
-    """One Fetch request's partitions and the shape of its answer; this base class answers in full, without a session."""
+    """The partitions of one Fetch request and the shape of its answer; this base class answers in full, sessionless."""
 
     def __init__(self, partitions: Sequence[FetchPartition]) -> None:
         self.partitions = partitions
