@@ -1,0 +1,62 @@
+"""Apache Kafka's jars for the tests that compare with it, fetched by Maven once and kept between runs.
+
+They go to `$ODRADEK_CACHE`, or `~/.cache/odradek-tests`. Where Java or Maven is missing, tests are skipped with the
+reason, and fail under `CI=true`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_POM = Path(__file__).with_name("jars") / "pom.xml"
+
+
+def cache_directory() -> Path:
+    """Where tests keep what they fetch."""
+    return Path(os.environ.get("ODRADEK_CACHE") or Path.home() / ".cache" / "odradek-tests")
+
+
+def require(*programs: str) -> None:
+    """Skip the running test when one of `programs` is missing; fail it under CI=true."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if not missing:
+        return
+    reason = f"needs {' and '.join(missing)} on the PATH"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def kafka_classpath() -> str:
+    """A class path with Apache Kafka 3.9.1: clients, broker (`kafka.Kafka`), tools and ZooKeeper.
+
+    Fetches the jars when they are not there. Skips (or fails, see `require`) without Java and Maven.
+    """
+    require("java", "mvn")
+    # The pom names the directory, so that a changed version never meets old jars.
+    target = cache_directory() / f"kafka-jars-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]}"
+    if not target.is_dir():
+        _fetch(target)
+    return str(target / "*")
+
+
+def _fetch(target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.is_dir():
+            return
+        partial = target.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode != 0:
+            pytest.fail(f"Maven could not fetch Kafka's jars:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        partial.rename(target)
