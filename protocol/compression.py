@@ -50,14 +50,14 @@ def decompress(
 ) -> bytes:
     """The bytes that were compressed into `data`, at most `max_output_bytes`.
 
-    Raises ApiError CORRUPT_MESSAGE when `data` is not what the codec writes, INVALID_RECORD when there would be more
-    output than allowed.
+    Raises ApiError INVALID_RECORD when `data` is not what the codec writes, and when there would be more output than
+    allowed. (Not CORRUPT_MESSAGE, which clients retry: the CRC said that this is what the producer sent.)
     """
     return _DECOMPRESSORS[codec](data, max_output_bytes)
 
 
-def _corrupt(codec: str, reason: object) -> ApiError:
-    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"Failed to decompress {codec} record batch: {reason}")
+def _malformed(codec: str, reason: object) -> ApiError:
+    return ApiError(ErrorCode.INVALID_RECORD, f"Failed to decompress {codec} record batch: {reason}")
 
 
 def _too_large(codec: str, max_output_bytes: int) -> NoReturn:
@@ -124,12 +124,12 @@ def _gzip_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
                 parts.append(part)
                 position += len(piece) - len(member.unused_data)
             if not member.eof:
-                raise _corrupt("gzip", "unexpected end of data")
+                raise _malformed("gzip", "unexpected end of data")
             if bytes(data[position : position + 2]) != b"\x1f\x8b":
                 break  # like java.util.zip.GZIPInputStream, which ignores what follows the last member
             feed = 4096  # small pieces from here on: each member copies what it leaves over of its last piece
     except (module.error, zlib.error) as error:
-        raise _corrupt("gzip", error) from error
+        raise _malformed("gzip", error) from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -154,10 +154,10 @@ def _snappy_block(data: bytes | memoryview, max_output_bytes: int) -> bytes:
         declared = cramjam.snappy.decompress_raw_len(data)
         _check_cap("snappy", declared, max_output_bytes)
         if declared > len(data) * _SNAPPY_MAX_RATIO:
-            raise _corrupt("snappy", f"{len(data)} bytes cannot hold the declared {declared}")
+            raise _malformed("snappy", f"{len(data)} bytes cannot hold the declared {declared}")
         return bytes(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
-        raise _corrupt("snappy", error) from error
+        raise _malformed("snappy", error) from error
 
 
 def _snappy_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
@@ -172,7 +172,7 @@ def _snappy_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes
         size = int.from_bytes(data[position : position + 4], "big", signed=True)
         position += 4
         if not 0 < size <= end - position:
-            raise _corrupt("snappy", f"block of {size} bytes at {position}, {end - position} bytes left")
+            raise _malformed("snappy", f"block of {size} bytes at {position}, {end - position} bytes left")
         part = _snappy_block(data[position : position + size], max_output_bytes - produced)
         produced += len(part)
         parts.append(part)
@@ -208,13 +208,13 @@ def _lz4_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
         while not decompressor.eof:
             part = decompressor.decompress(feed, max_length=min(step, max_output_bytes - produced + 1))
             if not part and not decompressor.eof:
-                raise _corrupt("lz4", "unexpected end of data")
+                raise _malformed("lz4", "unexpected end of data")
             produced += len(part)
             _check_cap("lz4", produced, max_output_bytes)
             parts.append(part)
             feed = b""
     except (RuntimeError, ValueError, EOFError) as error:
-        raise _corrupt("lz4", error) from error
+        raise _malformed("lz4", error) from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -265,7 +265,7 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
             return whole
         return _zstd_decompress_carefully(context, data, max_output_bytes)
     except zstandard.ZstdError as error:
-        raise _corrupt("zstd", error) from error
+        raise _malformed("zstd", error) from error
     finally:
         if len(_zstd_decompressors) < _ZSTD_POOL_LIMIT:
             _zstd_decompressors.append(context)
@@ -280,7 +280,7 @@ def _zstd_decompress_carefully(context: Any, data: bytes | memoryview, max_outpu
         while not frame.eof:
             piece = data[position : position + _ZSTD_SMALL_FEED_BYTES]
             if not piece:
-                raise _corrupt("zstd", "unexpected end of data")
+                raise _malformed("zstd", "unexpected end of data")
             part = frame.decompress(piece)
             produced += len(part)
             _check_cap("zstd", produced, max_output_bytes)

@@ -16,13 +16,12 @@ from enum import IntEnum
 
 from crc32c import crc32c
 
-from protocol.compression import MAX_DECOMPRESSED_BYTES, CompressionType, decompress
+from protocol.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress, decompress
 from protocol.errors import ApiError, ErrorCode
 from protocol.record_builder import BatchOptions, RecordBatchBuilder, build_batch, build_values_batch
 from protocol.record_codec import Header, Record, decode_records
 from protocol.record_format import (
     ATTRIBUTES_AT,
-    ATTRIBUTES_MASK,
     BASE_OFFSET_AT,
     CODEC_MASK,
     CONTROL_FLAG,
@@ -64,14 +63,21 @@ __all__ = [
     "assign_offsets",
     "build_batch",
     "build_values_batch",
+    "find_timestamp",
     "increment_sequence",
+    "offset_of_max_timestamp",
     "read_batches",
+    "recompress",
 ]
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iib")
+
+
+def _invalid(reason: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_RECORD, reason)
 
 
 class TimestampType(IntEnum):
@@ -165,10 +171,10 @@ class RecordBatch:
 
     @property
     def compression(self) -> CompressionType:
-        """Raises ApiError CORRUPT_MESSAGE for a codec id that does not exist."""
+        """Raises ApiError INVALID_RECORD for a codec id that does not exist."""
         codec = self.attributes & CODEC_MASK
         if codec > CompressionType.ZSTD:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Unknown compression type id {codec} in record batch")
+            raise _invalid(f"Unknown compression type id {codec} in record batch")
         return CompressionType(codec)
 
     @property
@@ -223,50 +229,31 @@ class RecordBatch:
     def validate(self) -> None:
         """What a batch sent by a client must satisfy before its offsets are assigned; the records are not walked.
 
-        Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic, CRC or attributes, INVALID_RECORD for a header that
-        contradicts itself, INVALID_TIMESTAMP for timestamps out of bounds.
+        Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic or CRC, INVALID_RECORD for a header that contradicts
+        itself. Timestamps are not judged, and attribute bits without a meaning pass, as in Kafka.
         """
         self.ensure_valid()
         count = self.count
         if count <= 0:
-            raise ApiError(ErrorCode.INVALID_RECORD, f"Invalid reported count for record batch: {count}")
+            raise _invalid(f"Invalid reported count for record batch: {count}")
         if self.last_offset_delta != count - 1:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD,
-                f"Inconsistent batch offset range [{self.base_offset}, {self.last_offset}] "
-                f"and count of records {count}",
+            raise _invalid(
+                f"Inconsistent batch offset range [{self.base_offset}, {self.last_offset}] and count of records {count}"
             )
         if self.base_offset != 0:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD,
-                f"The baseOffset of a record batch to append should be 0, but is {self.base_offset}",
+            raise _invalid(f"The baseOffset of a record batch to append should be 0, but it is {self.base_offset}")
+        if self.producer_id > NO_PRODUCER_ID and self.base_sequence < 0:
+            raise _invalid(
+                f"Invalid sequence number {self.base_sequence} in record batch with producerId {self.producer_id}"
             )
         attributes = self.attributes
         if attributes:
-            self._validate_attributes()
-        if self.producer_id > NO_PRODUCER_ID:
-            if self.base_sequence < 0 or self.producer_epoch < 0:
-                raise ApiError(
-                    ErrorCode.INVALID_RECORD,
-                    f"Invalid sequence number {self.base_sequence} or epoch {self.producer_epoch} in record batch "
-                    f"with producerId {self.producer_id}",
-                )
-        elif attributes & TRANSACTIONAL_FLAG:
-            raise ApiError(ErrorCode.INVALID_RECORD, "Transactional record batch without a producerId")
-        if self.base_timestamp < NO_TIMESTAMP or self.max_timestamp < NO_TIMESTAMP:
-            raise ApiError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"Invalid timestamps in record batch: base {self.base_timestamp}, max {self.max_timestamp}",
-            )
-
-    def _validate_attributes(self) -> None:
-        attributes = self.attributes
-        if attributes & ~ATTRIBUTES_MASK or attributes & CODEC_MASK > CompressionType.ZSTD:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid attributes {attributes:#06x} in record batch")
-        if attributes & CONTROL_FLAG:
-            raise ApiError(ErrorCode.INVALID_RECORD, "Clients are not allowed to write control records")
-        if attributes & DELETE_HORIZON_FLAG:
-            raise ApiError(ErrorCode.INVALID_RECORD, "Clients are not allowed to set a delete horizon")
+            if attributes & CODEC_MASK > CompressionType.ZSTD:
+                raise _invalid(f"Unknown compression type id {attributes & CODEC_MASK} in record batch")
+            if attributes & CONTROL_FLAG:
+                raise _invalid("Clients are not allowed to write control records")
+            if attributes & TRANSACTIONAL_FLAG and self.producer_id <= NO_PRODUCER_ID:
+                raise _invalid("Transactional record batch without a producerId")
 
     def records_payload(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
         """The encoded records, decompressed; at most `max_output_bytes` (see protocol.compression for the errors)."""
@@ -314,13 +301,17 @@ def read_batches(buffer: memoryview) -> Iterator[RecordBatch]:
 
 
 def assign_offsets(
-    buffer: memoryview, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None
+    buffer: memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    log_append_time_ms: int | None = None,
+    max_timestamp: int | None = None,
 ) -> int:
     """Give the batches in `buffer` (writable, complete, checked) their place in the log; returns the next offset.
 
     Base offset and leader epoch are written in place. `log_append_time_ms` makes it the timestamp of every record
-    (LogAppendTime); None keeps the producer's timestamps. Only where that changes the attributes or the largest
-    timestamp is the CRC computed anew.
+    (LogAppendTime); None keeps the producer's timestamps, and a `max_timestamp` found in the records then replaces
+    the producer's claim. Only where that changes the header is the CRC computed anew.
     """
     position, end = 0, len(buffer)
     while position < end:
@@ -330,8 +321,9 @@ def assign_offsets(
         stop = position + batch.size_in_bytes
         if log_append_time_ms is not None:
             _set_timestamps(buffer[position:stop], batch.attributes | LOG_APPEND_TIME_FLAG, log_append_time_ms)
-        elif batch.attributes & LOG_APPEND_TIME_FLAG:
-            _set_timestamps(buffer[position:stop], batch.attributes & ~LOG_APPEND_TIME_FLAG, batch.max_timestamp)
+        elif batch.attributes & LOG_APPEND_TIME_FLAG or max_timestamp not in {None, batch.max_timestamp}:
+            latest = batch.max_timestamp if max_timestamp is None else max_timestamp
+            _set_timestamps(buffer[position:stop], batch.attributes & ~LOG_APPEND_TIME_FLAG, latest)
         base_offset += batch.last_offset_delta + 1
         position = stop
     return base_offset
@@ -340,4 +332,45 @@ def assign_offsets(
 def _set_timestamps(batch: memoryview, attributes: int, max_timestamp: int) -> None:
     _I16.pack_into(batch, ATTRIBUTES_AT, attributes)
     _I64.pack_into(batch, MAX_TIMESTAMP_AT, max_timestamp)
+    _set_crc(batch)
+
+
+def _set_crc(batch: memoryview) -> None:
     CRC.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
+
+
+def recompress(
+    batch: RecordBatch,
+    compression: CompressionType,
+    level: int | None = None,
+    max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> bytearray:
+    """The same batch with its records in another codec: no record is decoded, all of the header but codec, length and
+    CRC stays.
+
+    Raises what protocol.compression raises for the old contents.
+    """
+    payload = compress(compression, batch.records_payload(max_output_bytes), level)
+    out = bytearray(HEADER_BYTES + len(payload))
+    out[:HEADER_BYTES] = batch.buffer[:HEADER_BYTES]
+    out[HEADER_BYTES:] = payload
+    view = memoryview(out)
+    _I32.pack_into(view, LENGTH_AT, len(out) - LOG_OVERHEAD_BYTES)
+    _I16.pack_into(view, ATTRIBUTES_AT, batch.attributes & ~CODEC_MASK | compression)
+    _set_crc(view)
+    return out
+
+
+def find_timestamp(batch: RecordBatch, timestamp: int, from_offset: int = 0) -> Record | None:
+    """The first record from `from_offset` on whose timestamp is at least `timestamp` (FileRecords.searchForTimestamp)."""
+    if batch.max_timestamp < timestamp or batch.last_offset < from_offset:
+        return None
+    return next((row for row in batch.records() if row.timestamp >= timestamp and row.offset >= from_offset), None)
+
+
+def offset_of_max_timestamp(batch: RecordBatch) -> int | None:
+    """Offset of the first record that has the batch's largest timestamp; None when no record has it."""
+    if batch.attributes & LOG_APPEND_TIME_FLAG and batch.count > 0:
+        return batch.base_offset
+    latest = batch.max_timestamp
+    return next((record.offset for record in batch.records() if record.timestamp == latest), None)
