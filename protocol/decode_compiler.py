@@ -115,6 +115,7 @@ class DecodeCompiler:
             self.writer.line("p = 0")
             self.writer.line(f"g = {MAX_ELEMENTS}")
             self._struct(struct, "o", "")
+            self._flush()
             self.writer.line("return o, p")
         self.function = self.writer.compile("decode", f"<decode {struct.__name__} v{version}>")
 
