@@ -1,0 +1,96 @@
+"""The options every job has, and their values."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any
+
+from spark_jobs.common.source import SourceConfig, read_client_properties, starting_options
+
+AVAILABLE_NOW = "available-now"
+INTERVAL = re.compile(r"(\d+)\s*(ms|s|m|h)")
+UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+def trigger_options(text: str) -> dict[str, Any]:
+    """Arguments of `DataStreamWriter.trigger` for `available-now` or `30s` and the like; raises ArgumentTypeError."""
+    if text == AVAILABLE_NOW:
+        return {"availableNow": True}
+    interval = INTERVAL.fullmatch(text)
+    if interval is None:
+        raise argparse.ArgumentTypeError(f"'{text}': must be {AVAILABLE_NOW} or an interval like 500ms, 30s, 5m, 1h")
+    return {"processingTime": f"{interval[1]} {UNITS[interval[2]]}"}
+
+
+def starting_position(text: str) -> str:
+    """`text` when it names a position to start from; raises ArgumentTypeError otherwise."""
+    try:
+        starting_options(text)
+    except ValueError as failure:
+        raise argparse.ArgumentTypeError(str(failure)) from None
+    return text
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1; raises ArgumentTypeError."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a whole number of at least 1")
+    return int(text)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Session, source, trigger and checkpoint options."""
+    source = parser.add_argument_group("source")
+    source.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
+    source.add_argument("--command-config", metavar="FILE", help="Kafka client properties")
+    which = source.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topics", metavar="T1,T2,...")
+    which.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches (a Java regular expression)")
+    source.add_argument(
+        "--starting",
+        type=starting_position,
+        default="earliest",
+        metavar="POSITION",
+        help="where a new checkpoint begins: earliest, latest, @TIMESTAMP or JSON of offsets (default: earliest)",
+    )
+    source.add_argument(
+        "--max-offsets-per-trigger", type=positive, default=1_000_000, metavar="N", help="records a batch"
+    )
+    source.add_argument(
+        "--min-partitions", type=positive, metavar="N", help="split topic partitions into this many tasks"
+    )
+    source.add_argument("--isolation-level", choices=["read_committed", "read_uncommitted"], default="read_committed")
+    source.add_argument(
+        "--fail-on-data-loss",
+        choices=["true", "false"],
+        default="true",
+        help="whether to stop when records were deleted before they could be read (default: true)",
+    )
+    running = parser.add_argument_group("running")
+    running.add_argument("--checkpoint", required=True, metavar="DIR", help="one per job and output, never shared")
+    running.add_argument(
+        "--trigger",
+        type=trigger_options,
+        default=AVAILABLE_NOW,
+        metavar="WHEN",
+        help="available-now: read what is there and end; 30s: run on, a batch every 30 s (default: available-now)",
+    )
+    running.add_argument("--master", help="Spark master when not started by spark-submit (default: local[*])")
+    running.add_argument("--kafka-jars", metavar="DIR", help="the connector's jars, instead of asking Maven Central")
+
+
+def source_config(arguments: argparse.Namespace) -> SourceConfig:
+    """The source that the common options name; raises OSError or ValueError for a bad --command-config file."""
+    properties = read_client_properties(arguments.command_config) if arguments.command_config else {}
+    return SourceConfig(
+        bootstrap_servers=arguments.bootstrap_servers,
+        topics=arguments.topics,
+        pattern=arguments.pattern,
+        starting=arguments.starting,
+        max_offsets_per_trigger=arguments.max_offsets_per_trigger,
+        min_partitions=arguments.min_partitions,
+        isolation_level=arguments.isolation_level,
+        fail_on_data_loss=arguments.fail_on_data_loss == "true",
+        client_properties=properties,
+    )

@@ -1,0 +1,58 @@
+"""Small files beside a table, on whatever file system Spark writes to (local, HDFS, S3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+class TableDirectory:
+    """A directory in Spark's Hadoop file system, by URI or local path."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._configuration = self._jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf()
+        self._directory = self._jvm.org.apache.hadoop.fs.Path(path)
+        self._file_system = self._directory.getFileSystem(self._configuration)
+
+    def _child(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
+
+    def read_text(self, name: str) -> str | None:
+        """The file's text, or None when there is no such file."""
+        path = self._child(name)
+        if not self._file_system.exists(path):
+            return None
+        stream = self._file_system.open(path)
+        try:
+            text: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return text
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write the file, whole or not at all (a temporary one is renamed); the file must not exist yet."""
+        temporary = self._child(f".{name}.tmp")
+        stream = self._file_system.create(temporary, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+        if not self._file_system.rename(temporary, self._child(name)):
+            raise FileExistsError(f"{self.path}/{name} appeared while it was being written")
+
+    def remove_children(self, prefix: str) -> int:
+        """Remove the direct children whose names begin with `prefix`; returns how many there were."""
+        if not self._file_system.exists(self._directory):
+            return 0
+        doomed = [
+            status.getPath()
+            for status in self._file_system.listStatus(self._directory)
+            if status.getPath().getName().startswith(prefix)
+        ]
+        for path in doomed:
+            self._file_system.delete(path, True)
+        return len(doomed)

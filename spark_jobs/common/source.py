@@ -1,0 +1,104 @@
+"""The Kafka source: which topics, from where, how much at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+FETCH_OPTIONS = {
+    "kafka.max.poll.records": "10000",
+    "kafka.fetch.max.bytes": "104857600",
+    "kafka.max.partition.fetch.bytes": "10485760",
+}
+"""Large polls: the executor asks for both ends of the partition at each poll, 500 records at a time by default."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceConfig:
+    """What to read. Exactly one of `topics` (comma separated) and `pattern` (a Java regular expression) is given.
+
+    `starting` counts for a new checkpoint only: `earliest`, `latest`, `@TIMESTAMP` (milliseconds or ISO 8601, UTC
+    unless it says otherwise), or Spark's JSON of offsets. `client_properties` are Kafka's own, without a prefix.
+    """
+
+    bootstrap_servers: str
+    topics: str | None = None
+    pattern: str | None = None
+    starting: str = "earliest"
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    isolation_level: str = "read_committed"
+    fail_on_data_loss: bool = True
+    client_properties: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def read_client_properties(path: str) -> dict[str, str]:
+    """The `key=value` lines of a client properties file; raises ValueError naming a line that is none."""
+    properties = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ValueError(f"{path}:{number}: not 'key=value': {text}")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def starting_options(starting: str) -> dict[str, str]:
+    """Spark's source options for a `starting` value; raises ValueError when it is none of the four forms."""
+    if starting in {"earliest", "latest"}:
+        return {"startingOffsets": starting}
+    if starting.startswith("@"):
+        # A time after the last record starts at the end, as a consumer's seek does, instead of failing the query.
+        return {
+            "startingTimestamp": str(timestamp_ms(starting[1:])),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    try:
+        json.loads(starting)
+    except json.JSONDecodeError:
+        raise ValueError(f"--starting {starting}: must be earliest, latest, @TIMESTAMP or JSON of offsets") from None
+    return {"startingOffsets": starting}
+
+
+def timestamp_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number or an ISO 8601 time (UTC unless it names an offset); raises ValueError."""
+    if text.isdigit():
+        return int(text)
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def source_options(config: SourceConfig) -> dict[str, str]:
+    """Every option of the Kafka source for `config`; a client property of the user's wins over `FETCH_OPTIONS`."""
+    options = dict(FETCH_OPTIONS)
+    options |= {f"kafka.{key}": value for key, value in config.client_properties.items()}
+    options |= starting_options(config.starting)
+    options |= {
+        "kafka.bootstrap.servers": config.bootstrap_servers,
+        "kafka.isolation.level": config.isolation_level,
+        "failOnDataLoss": str(config.fail_on_data_loss).lower(),
+        "includeHeaders": "true",
+    }
+    if config.topics is not None:
+        options["subscribe"] = config.topics
+    if config.pattern is not None:
+        options["subscribePattern"] = config.pattern
+    if config.max_offsets_per_trigger is not None:
+        options["maxOffsetsPerTrigger"] = str(config.max_offsets_per_trigger)
+    if config.min_partitions is not None:
+        options["minPartitions"] = str(config.min_partitions)
+    return options
+
+
+def read_stream(spark: SparkSession, config: SourceConfig) -> DataFrame:
+    """The records as an unbounded frame with the connector's columns, headers included."""
+    return spark.readStream.format("kafka").options(**source_options(config)).load()

@@ -1,0 +1,80 @@
+"""A broker as a user runs it: a process of its own, on a free port, to kill and to start again on its data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def free_port() -> int:
+    """A port that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class BrokerProcess:
+    """One broker on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
+
+    def __init__(self, directory: Path, overrides: dict[str, str] | None = None) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.output = directory / "broker.log"
+        self._properties = directory / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        settings = {
+            "broker.id": "0",
+            "listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(directory / "data"),
+            "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **(overrides or {}),
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    def start(self, timeout_s: float = 30) -> None:
+        """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "broker", str(self._properties)],
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        host, port = self.address.split(":")
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+                return
+            time.sleep(0.02)
+        self.kill()
+        raise RuntimeError(f"the broker did not start:\n{self.output.read_text()}")
+
+    def kill(self) -> None:
+        """End it without a chance to clean up (SIGKILL); nothing happens when it does not run."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self) -> int | None:
+        """End it cleanly (SIGTERM) and return its exit code; None when it did not run."""
+        return self._end(signal.SIGTERM, 30)
+
+    def _end(self, signal_number: int, timeout_s: float) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.send_signal(signal_number)
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise

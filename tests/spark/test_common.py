@@ -1,0 +1,143 @@
+"""Options, source settings, schema files and progress lines of the jobs: no Spark needed for most of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_jobs.common.cli import add_common_options, source_config, trigger_options
+from spark_jobs.common.progress import progress_line
+from spark_jobs.common.schema import read_schema
+from spark_jobs.common.session import build_session, connector_coordinate
+from spark_jobs.common.source import SourceConfig, read_client_properties, source_options, starting_options
+
+REQUIRED = ["--bootstrap-servers", "b:9092", "--topics", "t", "--checkpoint", "c"]
+
+
+def parse(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_common_options(parser)
+    return parser.parse_args([*REQUIRED, *options])
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("available-now", {"availableNow": True}),
+        ("30s", {"processingTime": "30 seconds"}),
+        ("500ms", {"processingTime": "500 milliseconds"}),
+        ("2 h", {"processingTime": "2 hours"}),
+    ],
+)
+def test_triggers(text: str, options: dict[str, Any]) -> None:
+    assert trigger_options(text) == options
+
+
+@pytest.mark.parametrize("text", ["", "30", "s", "-3s", "once"])
+def test_bad_triggers_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be available-now or an interval"):
+        trigger_options(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("latest", {"startingOffsets": "latest"}),
+        ('{"t":{"0":5}}', {"startingOffsets": '{"t":{"0":5}}'}),
+        ("@1700000000000", {"startingTimestamp": "1700000000000", "startingOffsetsByTimestampStrategy": "latest"}),
+        ("@2026-01-01", {"startingTimestamp": "1767225600000", "startingOffsetsByTimestampStrategy": "latest"}),
+        (
+            "@2026-01-01T01:00+01:00",
+            {"startingTimestamp": "1767225600000", "startingOffsetsByTimestampStrategy": "latest"},
+        ),
+    ],
+)
+def test_starting_positions(text: str, options: dict[str, str]) -> None:
+    assert starting_options(text) == options
+
+
+@pytest.mark.parametrize(
+    "options", [["--starting", "soon"], ["--starting", "@soon"], ["--max-offsets-per-trigger", "0"]]
+)
+def test_bad_values_are_refused(options: list[str]) -> None:
+    with pytest.raises(argparse.ArgumentError):
+        parse(*options)
+
+
+def test_options_reach_the_source(tmp_path: Path) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("# comment\nclient.id=x\nmax.poll.records = 7\n")
+    options = source_options(source_config(parse("--command-config", str(properties), "--fail-on-data-loss", "false")))
+    assert options["subscribe"] == "t"
+    assert options["kafka.bootstrap.servers"] == "b:9092"
+    assert options["kafka.client.id"] == "x"
+    assert options["kafka.max.poll.records"] == "7"
+    assert options["failOnDataLoss"] == "false"
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert options["maxOffsetsPerTrigger"] == "1000000"
+
+
+def test_a_pattern_instead_of_topics() -> None:
+    assert source_options(SourceConfig(bootstrap_servers="b", pattern="t.*"))["subscribePattern"] == "t.*"
+
+
+def test_a_line_that_is_no_property_is_named(tmp_path: Path) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("client.id=x\nnonsense\n")
+    with pytest.raises(ValueError, match=r"client\.properties:2: not 'key=value': nonsense"):
+        read_client_properties(str(properties))
+
+
+def test_the_connector_is_of_pysparks_version() -> None:
+    import pyspark
+
+    assert connector_coordinate().endswith(f":{pyspark.__version__}")
+
+
+def test_a_directory_without_jars_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--kafka-jars"):
+        build_session("x", kafka_jars=str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["-- a comment\na INT NOT NULL,\n  b STRING\n", None])
+@pytest.mark.spark
+def test_schema_files(spark: Any, tmp_path: Path, text: str | None) -> None:
+    from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+    expected = StructType([StructField("a", IntegerType(), nullable=False), StructField("b", StringType())])
+    path = tmp_path / "schema"
+    path.write_text(text if text is not None else expected.json())
+    assert read_schema(str(path)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-- only a comment", "{", '{"type": "struct"}'])
+def test_bad_schema_files_are_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "schema"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"--schema {path}"):
+        read_schema(str(path))
+
+
+def progress(start: object, end: object, latest: object, rows: int = 0) -> dict[str, Any]:
+    source = {"startOffset": start, "endOffset": end, "latestOffset": latest, "numInputRows": rows}
+    return {"batchId": 3, "batchDuration": 2000, "sources": [source]}
+
+
+def test_progress_says_rate_and_lag() -> None:
+    line = progress_line(progress({"t": {"0": 10, "1": 0}}, {"t": {"0": 60, "1": 50}}, {"t": {"0": 70, "1": 1050}}))
+    assert line == "batch 3: 100 records in 2.0 s (50 records/s), lag 1,010 (t-1: 1,000)"
+
+
+def test_progress_of_the_first_batch_and_at_the_end() -> None:
+    end = json.dumps({"t": {"0": 100}})
+    assert progress_line(progress(None, end, end, rows=40)) == "batch 3: 40 records in 2.0 s (20 records/s), lag 0"
+
+
+def test_an_idle_batch_says_nothing() -> None:
+    assert progress_line(progress({"t": {"0": 1}}, {"t": {"0": 1}}, {"t": {"0": 1}})) is None

@@ -1,0 +1,255 @@
+"""End to end: 336,776 real records through a standard producer, the broker and the lake; the table equals the source.
+
+`ODRADEK_TEST_BOOTSTRAP` names another broker (Apache Kafka, say) to run against; what kills the broker is skipped then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.dataset  # type: ignore[import-untyped]
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.broker_process import ROOT, BrokerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+
+INTEGERS = ("year", "month", "day", "sched_dep_time", "sched_arr_time", "flight", "distance", "hour", "minute")
+DOUBLES = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
+COLUMNS = ("row", *INTEGERS, *DOUBLES, *TEXTS)
+BAD_VALUES = (b"not json", b'{"row": "x"}', b"", None)
+
+
+def typed(row_number: int, flight: dict[str, str]) -> dict[str, object]:
+    """A flight with the types of its columns, and its place in the source; what is NA there is left out."""
+    values: dict[str, object] = {"row": row_number}
+    values |= {name: int(flight[name]) for name in INTEGERS if flight[name]}
+    values |= {name: float(flight[name]) for name in DOUBLES if flight[name]}
+    return values | {name: flight[name] for name in TEXTS if flight[name]}
+
+
+@pytest.fixture(scope="module")
+def source_rows(flights: list[dict[str, str]]) -> list[dict[str, object]]:
+    return [typed(number, flight) for number, flight in enumerate(flights)]
+
+
+@pytest.fixture(scope="module")
+def source_table(source_rows: list[dict[str, object]]) -> pa.Table:
+    columns = {name: [row.get(name) for row in source_rows] for name in COLUMNS}
+    types = {name: pa.int32() for name in ("row", *INTEGERS)} | {name: pa.float64() for name in DOUBLES}
+    return pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess | None]:
+    """Our broker, or None when `ODRADEK_TEST_BOOTSTRAP` names another."""
+    if os.environ.get("ODRADEK_TEST_BOOTSTRAP"):
+        yield None
+        return
+    process = BrokerProcess(tmp_path / "broker")
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def bootstrap(broker: BrokerProcess | None) -> str:
+    return broker.address if broker is not None else os.environ["ODRADEK_TEST_BOOTSTRAP"]
+
+
+@pytest.fixture
+def topic(bootstrap: str, tmp_path: Path) -> str:
+    name = f"flights-{tmp_path.name}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(name, num_partitions=3)]).values():
+        created.result(30)
+    return name
+
+
+class LakeJob:
+    """The job as a user runs it, in a process group of its own so that its JVM dies with it."""
+
+    def __init__(self, bootstrap: str, topic: str, directory: Path) -> None:
+        self.directory = directory
+        self.said = directory / "lake.log"
+        schema = directory / "flights.ddl"
+        fields = [f"{name} INT" for name in INTEGERS] + [f"{name} DOUBLE" for name in DOUBLES]
+        schema.write_text(",\n".join(["row INT NOT NULL", *fields, *(f"{name} STRING" for name in TEXTS)]))
+        self._command = [
+            sys.executable, "-m", "spark_jobs.jobs.lake", "--master", "local[2]",
+            "--bootstrap-servers", bootstrap, "--topics", topic, "--schema", str(schema), "--partition-by", "origin",
+            "--output", str(directory / "table"), "--checkpoint", str(directory / "checkpoint"),
+        ]  # fmt: skip
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        with self.said.open("ab") as said:
+            return subprocess.Popen(
+                [*self._command, *options],
+                cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def run(self, *options: str, timeout_s: float = 240) -> str:
+        """Run until what is there now has been read; returns the job's last line."""
+        process = self.start("--trigger", "available-now", *options)
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            kill_group(process)
+        text = self.said.read_text(errors="replace")
+        assert code == 0, text[-5000:]
+        return text.splitlines()[-1]
+
+    def table(self, name: str = "table") -> pa.Table:
+        """What any reader of Parquet sees, every column with its type."""
+        files = pyarrow.dataset.dataset(self.directory / name, partitioning="hive", exclude_invalid_files=True)
+        return files.to_table()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def produce(bootstrap: str, topic: str, rows: list[dict[str, object]]) -> int:
+    """Send every row with an idempotent producer, through restarts of the broker; returns how many arrived."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.timeout.ms": 120_000,
+            "reconnect.backoff.max.ms": 500,
+        }
+    )
+    acknowledged = 0
+
+    def delivered(error: object, _message: object) -> None:
+        nonlocal acknowledged
+        acknowledged += error is None
+
+    for row in rows:
+        while True:
+            try:
+                producer.produce(topic, json.dumps(row).encode(), on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+    return acknowledged
+
+
+def assert_table_equals_source(job: LakeJob, source: pa.Table) -> None:
+    table = job.table()
+    assert table.num_rows == source.num_rows
+    ours = table.select(list(COLUMNS)).cast(source.schema).sort_by("row")
+    assert ours.equals(source)
+
+
+def test_the_table_equals_the_source(
+    bootstrap: str, topic: str, tmp_path: Path, source_rows: list[dict[str, object]], source_table: pa.Table
+) -> None:
+    assert produce(bootstrap, topic, source_rows) == len(source_rows)
+    bad = Producer({"bootstrap.servers": bootstrap})
+    for value in BAD_VALUES:
+        bad.produce(topic, value, key=b"bad")
+    bad.flush(30)
+
+    job = LakeJob(bootstrap, topic, tmp_path)
+    summary = job.run("--max-offsets-per-trigger", "200000")
+    assert summary == f"lake: {len(source_rows):,} records and {len(BAD_VALUES)} dead letters in 2 batches"
+    assert_table_equals_source(job, source_table)
+    letters = job.table("table-dead-letters")
+    assert sorted(letters["value"].to_pylist(), key=str) == sorted(BAD_VALUES, key=str)
+    assert letters["kafka_key"].to_pylist() == [b"bad"] * len(BAD_VALUES)
+    said = job.said.read_text(errors="replace")
+    assert "records/s), lag 136,780" in said
+    assert "lag 0" in said
+
+
+def test_the_table_equals_the_source_after_broker_and_job_were_killed(
+    broker: BrokerProcess | None,
+    bootstrap: str,
+    topic: str,
+    tmp_path: Path,
+    source_rows: list[dict[str, object]],
+    source_table: pa.Table,
+) -> None:
+    acknowledged = []
+    half = len(source_rows) // 2
+    assert produce(bootstrap, topic, source_rows[:half]) == half
+    second_half = threading.Thread(target=lambda: acknowledged.append(produce(bootstrap, topic, source_rows[half:])))
+
+    job = LakeJob(bootstrap, topic, tmp_path)
+    running = job.start("--trigger", "500ms", "--max-offsets-per-trigger", "15000")
+    await_line(job, "batch 1:", running)
+    second_half.start()
+    time.sleep(0.3)
+    if broker is not None:
+        broker.kill()
+        broker.start()
+    await_line(job, "batch 3:", running)
+    kill_group(running)
+    second_half.join(150)
+    assert acknowledged == [len(source_rows) - half]
+
+    # A second life that dies in the middle of writing a batch: its staging directory holds what the table does not yet.
+    running = job.start("--trigger", "500ms", "--max-offsets-per-trigger", "60000")
+    await_staging(tmp_path / "table", running)
+    kill_group(running)
+
+    job.run()
+    assert_table_equals_source(job, source_table)
+    assert not list((tmp_path / "table").glob(".spark-staging-*"))
+
+
+def await_line(job: LakeJob, text: str, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while text not in job.said.read_text(errors="replace"):
+        assert time.monotonic() < deadline, job.said.read_text(errors="replace")[-5000:]
+        assert process.poll() is None, job.said.read_text(errors="replace")[-5000:]
+        time.sleep(0.1)
+
+
+def await_staging(table: Path, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
+    before = set(table.glob(".spark-staging-*"))
+    deadline = time.monotonic() + timeout_s
+    # Those that the first life left are cleared when the second starts: wait for one of its own that holds a file.
+    while not any(list(path.rglob("*.parquet")) for path in set(table.glob(".spark-staging-*")) - before):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+def test_an_output_of_another_checkpoint_is_refused(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    job = LakeJob(bootstrap, topic, tmp_path)
+    assert job.run() == "lake: 0 records and 0 dead letters in 0 batches"
+    (tmp_path / "checkpoint").rename(tmp_path / "lost")
+    process = job.start("--trigger", "available-now")
+    try:
+        assert process.wait(120) == 1
+    finally:
+        kill_group(process)
+    assert "belongs to another checkpoint than" in job.said.read_text(errors="replace")

@@ -1,0 +1,128 @@
+"""The lake's transform on static frames: what parses, what is set aside and why, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_jobs.common.source import SourceConfig
+from spark_jobs.jobs.lake import LakeConfig, dead_letter_rows, replace_batch, table_rows, transform
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+pytestmark = pytest.mark.spark
+
+CONNECTOR_COLUMNS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+FrameOf = Callable[..., "DataFrame"]
+
+
+@pytest.fixture(scope="module")
+def records(spark: SparkSession) -> FrameOf:
+    """A function from values to the frame that the connector would give for them."""
+
+    def frame(*values: bytes | None, timestamp: dt.datetime = NOON) -> DataFrame:
+        rows = [(b"k", value, "t", 0, offset, timestamp, 0, None) for offset, value in enumerate(values)]
+        return spark.createDataFrame(rows, CONNECTOR_COLUMNS)
+
+    return frame
+
+
+def schema(ddl: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL(ddl)
+
+
+def config(ddl: str | None = None, **fields: Any) -> LakeConfig:
+    return LakeConfig(
+        source=SourceConfig(bootstrap_servers="unused:9092", topics="t"),
+        output="unused",
+        dead_letters="unused",
+        checkpoint="unused",
+        schema=schema(ddl) if ddl is not None else None,
+        **fields,
+    )
+
+
+def test_fields_become_columns(records: FrameOf) -> None:
+    lake = config("a INT, b STRING")
+    (row,) = table_rows(transform(records(b'{"a": 1, "b": "x", "other": 2}'), lake)).collect()
+    assert row.asDict() == {
+        "a": 1, "b": "x", "kafka_key": b"k", "kafka_partition": 0, "kafka_offset": 0,
+        "kafka_timestamp": NOON.replace(tzinfo=None), "kafka_headers": None, "topic": "t", "date": dt.date(2026, 3, 1),
+    }  # fmt: skip
+
+
+def test_without_a_schema_nothing_is_a_dead_letter(records: FrameOf) -> None:
+    lake = config()
+    rows = transform(records(b"\xff\x00", None, b""), lake)
+    assert [row.value for row in table_rows(rows).orderBy("kafka_offset").collect()] == [b"\xff\x00", None, b""]
+    assert "raw_value" not in rows.columns
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "value is null"),
+        (b"", "not a JSON object"),
+        (b"garbage", "not JSON of the schema"),
+        (b"5", "not JSON of the schema"),
+        (b"[1]", "not JSON of the schema"),
+        (b'{"a": "text"}', "not JSON of the schema"),
+        (b'{"a": 1', "not JSON of the schema"),
+        (b"\xff\xfe", "not JSON of the schema"),
+        (b"{}", "field a is missing or null"),
+        (b'{"a": null}', "field a is missing or null"),
+    ],
+)
+def test_dead_letters_say_why(records: FrameOf, value: bytes | None, reason: str) -> None:
+    lake = config("a INT NOT NULL, b STRING")
+    rows = transform(records(value), lake)
+    assert table_rows(rows).count() == 0
+    (letter,) = dead_letter_rows(rows).collect()
+    assert (letter.value, letter.dead_letter_reason, letter.kafka_offset, letter.topic) == (value, reason, 0, "t")
+
+
+def test_table_and_dead_letters_share_nothing_and_lose_nothing(records: FrameOf) -> None:
+    lake = config("a INT NOT NULL")
+    values = [b'{"a": %d}' % n if n % 3 else b"bad" for n in range(30)]
+    rows = transform(records(*values), lake)
+    kept = {row.kafka_offset for row in table_rows(rows).collect()}
+    dead = {row.kafka_offset for row in dead_letter_rows(rows).collect()}
+    assert (kept & dead, kept | dead, len(dead)) == (set(), set(range(30)), 10)
+
+
+def test_a_batch_run_again_replaces_itself_and_no_other(records: FrameOf, tmp_path: Path, spark: SparkSession) -> None:
+    lake = config("a INT")
+    path = str(tmp_path / "table")
+    first = table_rows(transform(records(b'{"a": 1}', b'{"a": 2}'), lake))
+    second = table_rows(transform(records(b'{"a": 3}'), lake))
+    replace_batch(first, 0, lake.partition_by, path)
+    replace_batch(second, 1, lake.partition_by, path)
+    replace_batch(first, 0, lake.partition_by, path)
+    assert sorted(row.a for row in spark.read.parquet(path).collect()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "partition_by", "message"),
+    [
+        ("a INT, topic STRING", ("date",), "columns of its own with these names: topic"),
+        ("a INT", ("b",), "--partition-by b"),
+        ("a INT", (), "--partition-by"),
+        ("a INT", ("a",), "at least one field"),
+    ],
+)
+def test_impossible_layouts_are_refused(ddl: str, partition_by: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(ddl, partition_by=partition_by)
