@@ -41,7 +41,7 @@ class FindCoordinatorResponse(Response, api_key=ApiKey.FIND_COORDINATOR, version
 
     throttle_time_ms: int32 = field("1+", default=0, ignorable=True)
     error_code: int16 = field("0-3", default=0)
-    error_message: nullable_string = field("1-3", default=None, ignorable=True)
+    error_message: nullable_string = field("1-3", default="", ignorable=True)
     node_id: int32 = field("0-3", default=0)
     host: string = field("0-3", default="")
     port: int32 = field("0-3", default=0)
