@@ -1,0 +1,80 @@
+"""Deadlines in one heap. Moving a deadline later costs an assignment, so a heartbeat costs nothing here."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from cluster.coordinator.turn import Turn
+
+Action = Callable[[Turn], None]
+
+
+class Deadline:
+    """A moment after which `action` is due. At most one heap entry stands for it, never later than the moment."""
+
+    __slots__ = ("_deadlines", "_heap_ms", "action", "due_ms")
+
+    def __init__(self, deadlines: Deadlines, action: Action) -> None:
+        self._deadlines = deadlines
+        self._heap_ms: int | None = None
+        self.due_ms: int | None = None
+        self.action = action
+
+    def set(self, due_ms: int) -> None:
+        """Be due at `due_ms` (monotonic milliseconds) instead of whenever it was."""
+        self.due_ms = due_ms
+        if self._heap_ms is None or due_ms < self._heap_ms:
+            self._heap_ms = due_ms
+            self._deadlines.push(due_ms, self)
+
+    def clear(self) -> None:
+        """Not be due any more."""
+        self.due_ms = None
+
+    def reached(self, heap_ms: int, monotonic_ms: int) -> bool:
+        """Take the heap entry of `heap_ms` back; whether the deadline itself is reached."""
+        if self._heap_ms != heap_ms:
+            return False  # an older entry: an earlier one took its place
+        self._heap_ms = None
+        due_ms = self.due_ms
+        if due_ms is None:
+            return False
+        if due_ms > monotonic_ms:
+            self.set(due_ms)
+            return False
+        self.due_ms = None
+        return True
+
+
+class Deadlines:
+    """All deadlines of a shard."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Deadline]] = []
+        self._order = count()
+
+    def push(self, due_ms: int, deadline: Deadline) -> None:
+        """Called by `Deadline` alone."""
+        heapq.heappush(self._heap, (due_ms, next(self._order), deadline))
+
+    def next_ms(self) -> int | None:
+        """When `expire` should be called next, in monotonic milliseconds; maybe for nothing. None: never."""
+        return self._heap[0][0] if self._heap else None
+
+    def expire(self, turn: Turn) -> None:
+        """Run what is due at `turn.monotonic_ms`, earliest first.
+
+        What an action makes due at once waits for the next call, so that no action can keep this one busy for ever.
+        """
+        started = next(self._order)
+        set_meanwhile = []
+        while self._heap and self._heap[0][0] <= turn.monotonic_ms:
+            entry = heapq.heappop(self._heap)
+            if entry[1] > started:
+                set_meanwhile.append(entry)
+            elif entry[2].reached(entry[0], turn.monotonic_ms):
+                entry[2].action(turn)
+        for entry in set_meanwhile:
+            heapq.heappush(self._heap, entry)

@@ -1,0 +1,109 @@
+"""What stands in __consumer_offsets, in Kafka's formats, so that Kafka's coordinator and other readers understand it.
+
+Keys: OffsetCommitKey v1 (v0 is read too), GroupMetadataKey v2. Values: OffsetCommitValue v3, or v1 when the client gave
+an expiry of its own; GroupMetadataValue v3. No value: a tombstone. (Kafka class GroupMetadataManager; KIP-848 keys 3 to
+8 are those of a coordinator that this one is not.)
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.errors import DecodeError
+from protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.schema import decode_versioned, encode_versioned
+from protocol.topic_partition import TopicPartition
+
+NO_TIMESTAMP: Final = -1
+
+_OFFSET_KEY: Final = 1
+_GROUP_KEY: Final = 2
+_OFFSET_VALUE: Final = 3
+_OFFSET_VALUE_WITH_EXPIRY: Final = 1
+_GROUP_VALUE: Final = 3
+_VERSION: Final = struct.Struct(">h")
+
+
+@dataclass(slots=True)
+class CommittedOffset:
+    """A committed position. Times are wall-clock milliseconds; leader epoch and expiry are -1 when there is none.
+
+    `log_offset` is where the record stands in the partition of __consumer_offsets.
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int = NO_TIMESTAMP
+    log_offset: int = field(default=-1, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """The committed offset of one partition in one group; without a value, its end."""
+
+    group_id: str
+    topic_partition: TopicPartition
+    value: CommittedOffset | None
+
+    def encode(self) -> tuple[bytes, bytes | None]:
+        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        topic, partition = self.topic_partition
+        key = encode_versioned(OffsetCommitKey(group=self.group_id, topic=topic, partition=partition), _OFFSET_KEY)
+        committed = self.value
+        if committed is None:
+            return key, None
+        value = OffsetCommitValue(
+            offset=committed.offset,
+            leader_epoch=committed.leader_epoch,
+            metadata=committed.metadata,
+            commit_timestamp=committed.commit_timestamp_ms,
+            expire_timestamp=committed.expire_timestamp_ms,
+        )
+        expires = committed.expire_timestamp_ms != NO_TIMESTAMP
+        return key, encode_versioned(value, _OFFSET_VALUE_WITH_EXPIRY if expires else _OFFSET_VALUE)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group's generation with its members and their assignments; without a value, the group's end."""
+
+    group_id: str
+    value: GroupMetadataValue | None
+
+    def encode(self) -> tuple[bytes, bytes | None]:
+        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        key = encode_versioned(GroupMetadataKey(group=self.group_id), _GROUP_KEY)
+        return key, None if self.value is None else encode_versioned(self.value, _GROUP_VALUE)
+
+
+CoordinatorRecord = OffsetRecord | GroupRecord
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+    """The record behind a key and a value; None for a key version this coordinator does not keep.
+
+    Raises DecodeError, or ApiError UNSUPPORTED_VERSION, for what cannot be read.
+    """
+    if key is None or len(key) < _VERSION.size:
+        raise DecodeError("record key", -1, "", "a record of __consumer_offsets has no key or a cut-off one")
+    (version,) = _VERSION.unpack_from(key)
+    if 0 <= version <= _OFFSET_KEY:
+        offset_key, _ = decode_versioned(OffsetCommitKey, key)
+        topic_partition = TopicPartition(offset_key.topic, offset_key.partition)
+        return OffsetRecord(offset_key.group, topic_partition, None if value is None else _committed_offset(value))
+    if version == _GROUP_KEY:
+        group_key, _ = decode_versioned(GroupMetadataKey, key)
+        metadata = None if value is None else decode_versioned(GroupMetadataValue, value)[0]
+        return GroupRecord(group_key.group, metadata)
+    return None
+
+
+def _committed_offset(value: bytes) -> CommittedOffset:
+    decoded, _ = decode_versioned(OffsetCommitValue, value)
+    return CommittedOffset(
+        decoded.offset, decoded.leader_epoch, decoded.metadata, decoded.commit_timestamp, decoded.expire_timestamp
+    )
