@@ -1,0 +1,398 @@
+"""The disk as storage sees it: the FileSystem contract and its implementation on the operating system.
+
+Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can put
+`MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
+
+Threads: a File may be read (`pread`, `try_pread`) and flushed by other threads while its owner appends to it. Every other
+call on one File belongs to the thread that owns the log.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import stat
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class FileInfo(NamedTuple):
+    """One entry of a directory. `size` in bytes (0 for a directory), `modified_ms` wall clock."""
+
+    name: str
+    size: int
+    modified_ms: int
+    is_dir: bool
+
+
+class File(Protocol):
+    """A file that grows at its end. Raises OSError as the operating system does."""
+
+    path: str
+    size: int
+    """Bytes written through this handle and found at opening: the position of the next append."""
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Write all parts at the end, in order, in one system call where the platform has it.
+
+        On OSError `size` has not moved; bytes beyond it may have reached the file (`truncate(size)` removes them).
+        """
+
+    def pread(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the disk."""
+
+    def try_pread(self, position: int, size: int) -> bytes | bytearray | None:
+        """As `pread`, or None when the disk would have to be waited for (always answers where that cannot be told)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes (never longer)."""
+
+    def flush(self) -> None:
+        """Return once everything appended so far is on stable storage (fsync)."""
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, replacing what has it; readers of this handle do not notice."""
+
+    def close(self) -> None:
+        """Let go of the descriptor. The handle opens it again if it is used once more."""
+
+
+class Lock(Protocol):
+    """An exclusive lock held by this process."""
+
+    def release(self) -> None:
+        """Give the lock up."""
+
+
+class FileSystem(Protocol):
+    """Files and directories by absolute path. Raises OSError (FileNotFoundError, ...) as the operating system does."""
+
+    def open(self, path: str) -> File:
+        """The file at `path`, created empty when missing."""
+
+    def attach(self, path: str, size: int) -> File:
+        """A handle on an existing file of known size; nothing is opened before its first use."""
+
+    def create(self, path: str) -> None:
+        """Make an empty file if there is none."""
+
+    def read_file(self, path: str) -> bytes:
+        """The whole content."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace the content in place. Not atomic: see `storage.checkpoints.write_atomically`."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+
+    def list_dir(self, path: str) -> list[FileInfo]:
+        """What a directory holds, in no order."""
+
+    def make_dir(self, path: str) -> None:
+        """Create one directory. Raises FileExistsError."""
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents where missing."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory; a file replaces the file that has the name."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it."""
+
+    def sync_file(self, path: str) -> None:
+        """Fsync a file by name."""
+
+    def sync_dir(self, path: str) -> None:
+        """Fsync a directory: what was created, renamed and removed in it survives a power cut afterwards."""
+
+    def disk_space(self, path: str) -> tuple[int, int]:
+        """(total bytes, bytes usable by this process) of the disk that holds `path`."""
+
+    def lock(self, path: str) -> Lock:
+        """Lock the file at `path` against other processes (created if missing). Raises BlockingIOError when it is taken."""
+
+
+class _Descriptor:
+    """An open descriptor that closes itself with the last reference to it.
+
+    Whoever uses a file holds a reference for as long as the system call takes, so eviction by another thread can never
+    close (and the kernel reuse) a number that is in use; no lock is needed.
+    """
+
+    __slots__ = ("_close", "fd", "recently_used")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.recently_used = True
+        self._close = os.close
+
+    def __del__(self) -> None:
+        self._close(self.fd)
+
+
+_FLAGS = os.O_RDWR | os.O_CLOEXEC
+_HAS_PWRITEV = hasattr(os, "pwritev")
+_MAX_PARTS = 1024  # IOV_MAX on Linux and macOS
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+def _fsync(fd: int) -> None:
+    """Fsync to the medium: macOS' fsync leaves the data in the drive's cache, its F_FULLFSYNC does not."""
+    if _FULL_FSYNC is not None:
+        try:
+            fcntl.fcntl(fd, _FULL_FSYNC)
+        except OSError as error:
+            if error.errno not in {errno.ENOTSUP, errno.EINVAL, errno.ENOTTY}:
+                raise
+        else:
+            return
+    os.fsync(fd)
+
+
+class OsFile:
+    """A File whose descriptor is opened on use and may be closed behind its back by `OsFileSystem`'s limit."""
+
+    __slots__ = ("_descriptor", "_files", "path", "size")
+
+    def __init__(self, files: OsFileSystem, path: str, size: int, descriptor: _Descriptor | None) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        self.path = path
+        self.size = size
+
+    def _open(self) -> _Descriptor:
+        descriptor = self._files._open_descriptor(self, _FLAGS)
+        self._descriptor = descriptor
+        return descriptor
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        descriptor = self._descriptor or self._open()
+        descriptor.recently_used = True
+        total = 0
+        for part in parts:
+            total += len(part)
+        position = self.size
+        if _HAS_PWRITEV and len(parts) <= _MAX_PARTS:
+            written = os.pwritev(descriptor.fd, parts, position)
+        else:
+            written = 0
+        if written != total:
+            self._append_rest(descriptor, parts, written)
+        self.size = position + total
+
+    def _append_rest(
+        self, descriptor: _Descriptor, parts: Sequence[bytes | bytearray | memoryview], written: int
+    ) -> None:
+        """Write what is left after a short write; a full disk shows itself here as OSError."""
+        position = self.size + written
+        for part in parts:
+            if written >= len(part):
+                written -= len(part)
+                continue
+            rest = memoryview(part)[written:]
+            written = 0
+            while rest:
+                count = os.pwrite(descriptor.fd, rest, position)
+                position += count
+                rest = rest[count:]
+
+    def pread(self, position: int, size: int) -> bytes:
+        descriptor = self._descriptor or self._open()
+        descriptor.recently_used = True
+        data = os.pread(descriptor.fd, size, position)
+        if len(data) < size and position + len(data) < self.size:
+            pieces = [data]
+            position += len(data)
+            size -= len(data)
+            while size > 0 and (data := os.pread(descriptor.fd, size, position)):
+                pieces.append(data)
+                position += len(data)
+                size -= len(data)
+            return b"".join(pieces)
+        return data
+
+    def try_pread(self, position: int, size: int) -> bytes | bytearray | None:
+        if not self._files.can_read_without_waiting:
+            return self.pread(position, size)
+        descriptor = self._descriptor or self._open()
+        descriptor.recently_used = True
+        size = min(size, max(self.size - position, 0))
+        data = bytearray(size)
+        try:
+            count = os.preadv(descriptor.fd, (data,), position, _NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}:
+                raise
+            self._files.can_read_without_waiting = False
+            return self.pread(position, size)
+        return data if count == size else None
+
+    def truncate(self, size: int) -> None:
+        descriptor = self._descriptor or self._open()
+        os.ftruncate(descriptor.fd, size)
+        self.size = size
+
+    def flush(self) -> None:
+        # After an eviction this opens the file again: fsync works on the inode, so no dirty page is missed.
+        descriptor = self._descriptor or self._open()
+        _fsync(descriptor.fd)
+
+    def rename(self, path: str) -> None:
+        os.replace(self.path, path)
+        self.path = path
+
+    def close(self) -> None:
+        self._files._forget(self)
+        self._descriptor = None
+
+
+class _OsLock:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: _Descriptor) -> None:
+        self._descriptor: _Descriptor | None = descriptor
+
+    def release(self) -> None:
+        self._descriptor = None
+
+
+class OsFileSystem:
+    """FileSystem on the operating system, holding at most `max_open_files` descriptors of Files at a time.
+
+    Default limit: half of the process' soft RLIMIT_NOFILE (the other half is for connections), at most 8192. Which
+    descriptor to close is decided by second chance (a clock), which costs the hot path one attribute store.
+    """
+
+    def __init__(self, max_open_files: int | None = None) -> None:
+        if max_open_files is None:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            max_open_files = 8192 if soft == resource.RLIM_INFINITY else min(8192, soft // 2)
+        self.max_open_files = max(max_open_files, 8)
+        self.can_read_without_waiting = _NOWAIT != 0 and hasattr(os, "preadv")
+        self._open_files: OrderedDict[OsFile, None] = OrderedDict()
+
+    @property
+    def open_file_count(self) -> int:
+        """Descriptors held for Files now."""
+        return len(self._open_files)
+
+    def _open_descriptor(self, file: OsFile, flags: int) -> _Descriptor:
+        while len(self._open_files) >= self.max_open_files:
+            self._evict_one()
+        try:
+            fd = os.open(file.path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            # Somebody else (connections) used the descriptors up: give half of ours back and live with fewer.
+            for _ in range(len(self._open_files) // 2 + 1):
+                self._evict_one()
+            fd = os.open(file.path, flags, 0o644)
+        self._open_files[file] = None
+        return _Descriptor(fd)
+
+    def _evict_one(self) -> None:
+        for _ in range(len(self._open_files) + 1):
+            try:
+                file, _value = self._open_files.popitem(last=False)
+            except KeyError:  # another thread was faster
+                return
+            descriptor = file._descriptor
+            if descriptor is None:
+                return
+            if not descriptor.recently_used:
+                file._descriptor = None
+                return
+            descriptor.recently_used = False
+            self._open_files[file] = None
+
+    def _forget(self, file: OsFile) -> None:
+        self._open_files.pop(file, None)
+
+    def open(self, path: str) -> OsFile:
+        file = OsFile(self, path, 0, None)
+        descriptor = self._open_descriptor(file, _FLAGS | os.O_CREAT)
+        file._descriptor = descriptor
+        file.size = os.fstat(descriptor.fd).st_size
+        return file
+
+    def attach(self, path: str, size: int) -> OsFile:
+        return OsFile(self, path, size, None)
+
+    def create(self, path: str) -> None:
+        os.close(os.open(path, _FLAGS | os.O_CREAT, 0o644))
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list_dir(self, path: str) -> list[FileInfo]:
+        entries = []
+        with os.scandir(path) as scan:
+            for entry in scan:
+                info = entry.stat()
+                is_dir = stat.S_ISDIR(info.st_mode)
+                size = 0 if is_dir else info.st_size
+                entries.append(FileInfo(entry.name, size, info.st_mtime_ns // 1_000_000, is_dir))
+        return entries
+
+    def make_dir(self, path: str) -> None:
+        os.mkdir(path)
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_file(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_dir(self, path: str) -> None:
+        self.sync_file(path)
+
+    def disk_space(self, path: str) -> tuple[int, int]:
+        space = os.statvfs(path)
+        return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+
+    def lock(self, path: str) -> _OsLock:
+        descriptor = _Descriptor(os.open(path, _FLAGS | os.O_CREAT, 0o644))
+        try:
+            # A record lock (not flock), because that is what a JVM takes: both kinds of broker see each other.
+            fcntl.lockf(descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except PermissionError:  # POSIX allows EACCES for "taken"
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from None
+        return _OsLock(descriptor)

@@ -1,0 +1,59 @@
+"""One entry of `log.dirs`: whether it still works, and what is waiting to be removed from it.
+
+A directory goes offline with the first write or fsync that fails, and stays so until the broker is started again: after a failed fsync
+the kernel may have dropped the pages and would call the next one a success.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from storage.unified_log import UnifiedLog
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk refused to take more, which leaves what it holds intact."""
+    return error.errno in _DISK_FULL
+
+
+@dataclass(slots=True)
+class DeferredDeletion:
+    """Files (or one tree) already renamed out of the way, to be removed `delay_ms` after they were first seen as such."""
+
+    paths: tuple[str, ...]
+    is_tree: bool
+    delay_ms: int
+    due_ms: int | None = None
+
+
+class LogDirectory:
+    """A log directory. `failure` is None while it works; afterwards it says what failed."""
+
+    __slots__ = ("_on_failure", "deferred_deletions", "failure", "path", "rolled_logs")
+
+    def __init__(self, path: str, on_failure: Callable[[str, str], None]) -> None:
+        """`on_failure` is called once with path and reason when the directory goes offline."""
+        self.path = path
+        self.failure: str | None = None
+        self.deferred_deletions: list[DeferredDeletion] = []
+        self.rolled_logs: set[UnifiedLog] = set()
+        self._on_failure = on_failure
+
+    def fail(self, error: OSError, doing: str) -> ApiError:
+        """Take the directory offline because of `error`; returns what to raise."""
+        if self.failure is None:
+            self.failure = f"{doing}: {error}"
+            self._on_failure(self.path, self.failure)
+        return self.offline_error()
+
+    def offline_error(self) -> ApiError:
+        """What every access to a log of an offline directory is answered with."""
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory {self.path} is offline ({self.failure})")

@@ -1,0 +1,254 @@
+"""Opening the directory of a partition: sound after a clean stop, repaired after any other (Kafka class `LogLoader`).
+
+After a clean stop only the end of the last segment is looked at. Otherwise everything above the recovery point is read batch by batch,
+the tail is cut at the first batch that is not whole, and indexes, leader epochs and producer state are built anew from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from protocol.records import RecordBatch
+from protocol.topic_partition import TopicPartition
+from storage.file_system import FileInfo, FileSystem
+from storage.log_config import LogConfig
+from storage.log_directory import DeferredDeletion, LogDirectory
+from storage.log_segment import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    LogSegment,
+    UnsupportedFormatError,
+    file_name,
+    scan_headers,
+)
+from storage.partition_metadata import read_topic_id
+from storage.recovery import rebuild_indexes, recover_segment
+from storage.unified_log import UnifiedLog
+
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """A loaded log, and what had to be repaired in it."""
+
+    log: UnifiedLog
+    recovered_segments: int = 0
+    truncated_bytes: int = 0
+    """Cut off at the end because they were not whole batches, segments behind them included."""
+    lost_below_high_watermark: int = 0
+    """Offsets that had been committed (by the checkpointed high watermark) and are no longer there: data loss on this disk."""
+
+
+@dataclass(slots=True, frozen=True)
+class LoadOptions:
+    """What is known of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have none."""
+
+    clean: bool
+    recovery_point: int
+    log_start_offset: int
+    high_watermark: int
+    now_ms: int
+    on_bytes: Callable[[int], None]
+
+
+class LogLoader:
+    """Loads one log; made for one call of `load`."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        options: LoadOptions,
+    ) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._topic_partition = topic_partition
+        self._path = f"{directory.path}/{topic_partition}"
+        self._config = config
+        self._options = options
+        self._recovered = 0
+        self._truncated_bytes = 0
+
+    def load(self) -> LoadResult:
+        """Raises UnsupportedFormatError, ValueError and ApiError CORRUPT_MESSAGE (the message names the file), OSError."""
+        files = {info.name: info for info in self._file_system.list_dir(self._path) if not info.is_dir}
+        topic_id = read_topic_id(self._file_system, self._path)
+        files = self._finish_interrupted_swaps(files)
+        segments = self._find_segments(files)
+        snapshots = [
+            int(match[1]) for name in files if (match := _SEGMENT_FILE.fullmatch(name)) and match[2] == SNAPSHOT_SUFFIX
+        ]
+        if not segments:
+            return self._create_first_segment(topic_id, snapshots)
+        self._check_format(segments[0])
+        log_start = max(self._options.log_start_offset, segments[0].base_offset)
+        if self._options.clean:
+            self._rebuild_missing_indexes(segments, files)
+            log_end = segments[-1].next_offset()
+            recovery_point = log_end
+            log = self._make_log(topic_id, segments, log_start, log_end, recovery_point, snapshots)
+        else:
+            log = self._recover(topic_id, segments, log_start, snapshots)
+        if log.log_end_offset < log_start:
+            # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
+            log.truncate_fully_and_start_at(log_start, self._options.now_ms)
+        lost = max(self._options.high_watermark - log.log_end_offset, 0)
+        return LoadResult(log, self._recovered, self._truncated_bytes, lost)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def _finish_interrupted_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
+        """Bring the directory to a state without `.deleted`, `.cleaned` and `.swap` files.
+
+        `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their range of offsets.
+        A `.swap` at or above a `.cleaned` belongs to a split that was not finished (KAFKA-6264), drop.
+        """
+        leftovers = [name for name in files if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX))]
+        if not leftovers:
+            return files
+        cleaned = [int(name[:20]) for name in leftovers if name.endswith(CLEANED_SUFFIX)]
+        first_cleaned = min(cleaned, default=2**63 - 1)
+        for name in leftovers:
+            if not name.endswith(SWAP_SUFFIX) or int(name[:20]) >= first_cleaned:
+                self._file_system.remove(f"{self._path}/{name}")
+                del files[name]
+        swaps = sorted(name for name in files if name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
+        if swaps:
+            first, end = int(swaps[0][:20]), int(swaps[-1][:20])
+            for name in swaps:
+                file = self._file_system.attach(f"{self._path}/{name}", files[name].size)
+                for _, batch in scan_headers(file, 0, file.size):
+                    end = max(end, batch.next_offset)
+            for name in list(files):
+                match = _SEGMENT_FILE.fullmatch(name)
+                if match and match[2] != SNAPSHOT_SUFFIX and first <= int(match[1]) < end:
+                    self._file_system.remove(f"{self._path}/{name}")
+        for name in files:
+            if name.endswith(SWAP_SUFFIX):
+                path = f"{self._path}/{name}"
+                if f"{name[:20]}{LOG_SUFFIX}{SWAP_SUFFIX}" in swaps:
+                    self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))
+                else:
+                    self._file_system.remove(path)
+        self._file_system.sync_dir(self._path)
+        return {info.name: info for info in self._file_system.list_dir(self._path) if not info.is_dir}
+
+    def _find_segments(self, files: dict[str, FileInfo]) -> list[LogSegment]:
+        segments = []
+        for name, info in files.items():
+            match = _SEGMENT_FILE.fullmatch(name)
+            if match is None:
+                continue
+            if match[2] == LOG_SUFFIX:
+                segments.append(
+                    LogSegment(self._file_system, self._path, int(match[1]), info.size, self._options.now_ms)
+                )
+            elif match[2] in {OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX} and match[1] + LOG_SUFFIX not in files:
+                self._file_system.remove(f"{self._path}/{name}")
+        segments.sort(key=lambda segment: segment.base_offset)
+        return segments
+
+    def _check_format(self, segment: LogSegment) -> None:
+        """Refuse records of format v0 and v1, which only the oldest segment can have if any does."""
+        for _ in scan_headers(segment.file, 0, segment.size, 64):
+            break
+
+    def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
+        for segment in segments:
+            for suffix, width in ((OFFSET_INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
+                info = files.get(file_name(segment.base_offset, suffix))
+                if segment.size and (info is None or info.size % width):
+                    rebuild_indexes(segment, self._config.index_interval_bytes)
+                    self._recovered += 1
+                    break
+
+    # -- making the log -----------------------------------------------------------------------------------------------
+
+    def _make_log(
+        self,
+        topic_id: UUID | None,
+        segments: list[LogSegment],
+        log_start: int,
+        log_end: int,
+        recovery_point: int,
+        snapshots: list[int],
+    ) -> UnifiedLog:
+        return UnifiedLog(
+            file_system=self._file_system,
+            directory=self._directory,
+            path=self._path,
+            topic_partition=self._topic_partition,
+            topic_id=topic_id,
+            config=self._config,
+            segments=segments,
+            log_start_offset=min(log_start, log_end),
+            log_end_offset=log_end,
+            recovery_point=min(recovery_point, log_end),
+            snapshot_offsets=tuple(snapshots),
+            names_are_synced=self._options.clean,
+            now_ms=self._options.now_ms,
+        )
+
+    def _create_first_segment(self, topic_id: UUID | None, snapshots: list[int]) -> LoadResult:
+        base = self._options.log_start_offset
+        self._file_system.create(f"{self._path}/{file_name(base, LOG_SUFFIX)}")
+        segment = LogSegment(self._file_system, self._path, base, 0, self._options.now_ms)
+        log = self._make_log(topic_id, [segment], base, base, base, snapshots)
+        return LoadResult(log, lost_below_high_watermark=max(self._options.high_watermark - base, 0))
+
+    def _recover(
+        self, topic_id: UUID | None, segments: list[LogSegment], log_start: int, snapshots: list[int]
+    ) -> UnifiedLog:
+        point = min(self._options.recovery_point, segments[-1].base_offset)
+        first = max((at for at, segment in enumerate(segments) if segment.base_offset <= point), default=0)
+        epochs: list[tuple[int, int]] = []
+
+        def note_epoch(batch: RecordBatch) -> None:
+            if not epochs or batch.partition_leader_epoch > epochs[-1][0]:
+                epochs.append((batch.partition_leader_epoch, batch.base_offset))
+
+        log_end = segments[first].base_offset
+        for at in range(first, len(segments)):
+            segment = segments[at]
+            after = segments[at + 1].base_offset if at + 1 < len(segments) else None
+            size = segment.size
+            scan = recover_segment(
+                segment, after, self._config.index_interval_bytes, note_epoch, self._options.on_bytes
+            )
+            self._recovered += 1
+            log_end = scan.next_offset if after is None or scan.valid_bytes < size else after
+            if scan.valid_bytes < size:
+                self._truncated_bytes += size - scan.valid_bytes
+                self._drop_behind(segments, at + 1)
+                break
+        log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
+        cache = log.leader_epochs
+        for epoch, offset in epochs:
+            if epoch > cache.latest_epoch:
+                cache.assign(epoch, offset)
+        _ = log.producer_state  # built now rather than on the first append
+        return log
+
+    def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
+        """What follows a torn batch cannot be told from what never was: set it aside."""
+        for segment in segments[at:]:
+            self._truncated_bytes += segment.size
+            paths = segment.mark_deleted(DELETED_SUFFIX)
+            self._directory.deferred_deletions.append(
+                DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms)
+            )
+        del segments[at:]
+
+
+__all__ = ["LoadOptions", "LoadResult", "LogLoader", "UnsupportedFormatError"]

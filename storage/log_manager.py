@@ -1,0 +1,454 @@
+"""All logs of a broker and the directories they live in (Kafka class `LogManager`).
+
+Nothing here waits for a clock: whoever owns the manager calls `flush_dirty`, `delete_expired`, the checkpoints and so on when it is time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    CorruptCheckpointError,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
+from storage.file_system import FileSystem, Lock
+from storage.log_config import LogConfig
+from storage.log_directory import DeferredDeletion, LogDirectory, is_disk_full
+from storage.log_flush import FlushTask
+from storage.log_loader import LoadOptions, LoadResult, LogLoader
+from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
+from storage.partition_metadata import write_topic_id
+from storage.unified_log import UnifiedLog
+
+LOCK_FILE = ".lock"
+_DELETE_SUFFIX = "-delete"
+_PARTITION_DIR = re.compile(r"(.+)-(\d+)")
+_SET_ASIDE = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
+_MAX_NAME = 255
+
+
+class LogDirError(Exception):
+    """A log directory that this broker must not use. The message is one line that names it and the reason."""
+
+
+class LoadProgress(NamedTuple):
+    """How far `LogManager.load` is. `recovered_bytes` were read to repair logs after an unclean stop."""
+
+    directory: str
+    logs_done: int
+    logs_total: int
+    recovered_bytes: int
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What `LogManager.load` found. `repaired` holds only logs that were not sound."""
+
+    clean: bool = True
+    broker_epoch: int = -1
+    """Of the run that ended in order; -1 when it did not or did not say."""
+    repaired: list[LoadResult] = field(default_factory=list)
+    refused: dict[TopicPartition, str] = field(default_factory=dict)
+    """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
+    ignored: list[str] = field(default_factory=list)
+    """Directories that were left alone (`-future`, `-stray`), and checkpoints that could not be read."""
+
+
+class LogManager:
+    """Owner of every UnifiedLog. A log whose directory is offline is still here, and refuses every access."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        log_dirs: Sequence[str],
+        default_config: LogConfig,
+        *,
+        producer_id_expiration_ms: int = 24 * 3600 * 1000,
+        on_directory_failure: Callable[[str, str], None] = lambda _path, _reason: None,
+    ) -> None:
+        """`on_directory_failure` is told path and reason when a directory goes offline, possibly in the midst of an append."""
+        self._file_system = file_system
+        self.default_config = default_config
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.directories = [LogDirectory(path, on_directory_failure) for path in log_dirs]
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """As checkpointed by the last run; what the replicas start from."""
+        self.refused: dict[TopicPartition, str] = {}
+        self._log_counts = {directory.path: 0 for directory in self.directories}
+        self._locks: list[Lock] = []
+
+    # -- loading ------------------------------------------------------------------------------------------------------
+
+    def lock_directories(self) -> None:
+        """Create the directories where missing and lock them against other brokers. Raises LogDirError."""
+        for directory in self.directories:
+            path = directory.path
+            try:
+                self._file_system.make_dirs(path)
+                self._locks.append(self._file_system.lock(f"{path}/{LOCK_FILE}"))
+            except BlockingIOError:
+                raise LogDirError(
+                    f"Failed to acquire lock on file {LOCK_FILE} in {path}. "
+                    "A Kafka instance in another process or thread is using this directory."
+                ) from None
+            except OSError as error:
+                raise LogDirError(f"Log directory {path} cannot be used: {error}") from None
+
+    def unlock_directories(self) -> None:
+        """Let other brokers have the directories."""
+        while self._locks:
+            self._locks.pop().release()
+
+    def load(
+        self,
+        now_ms: int,
+        topic_configs: Mapping[str, LogConfig] | None = None,
+        on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
+    ) -> LoadReport:
+        """Open every log in every directory. A directory that fails goes offline; the others are loaded all the same.
+
+        Raises LogDirError for a directory that holds what no log directory can.
+        """
+        report = LoadReport()
+        for directory in self.directories:
+            try:
+                self._load_directory(directory, now_ms, topic_configs or {}, on_progress, report)
+            except OSError as error:
+                directory.fail(error, f"Error while loading log dir {directory.path}")
+        self.refused = report.refused
+        return report
+
+    def _load_directory(
+        self,
+        directory: LogDirectory,
+        now_ms: int,
+        topic_configs: Mapping[str, LogConfig],
+        on_progress: Callable[[LoadProgress], None],
+        report: LoadReport,
+    ) -> None:
+        path = directory.path
+        shutdown = take_clean_shutdown(self._file_system, path)
+        if shutdown is None:
+            report.clean = False
+        else:
+            report.broker_epoch = max(report.broker_epoch, shutdown.broker_epoch)
+        recovery_points = self._read_checkpoint(path, RECOVERY_POINT_CHECKPOINT, report)
+        log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
+        high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
+        partitions = self._find_partitions(directory, report)
+        recovered_bytes = 0
+
+        def count_bytes(count: int) -> None:
+            nonlocal recovered_bytes
+            recovered_bytes += count
+            on_progress(LoadProgress(path, done, len(partitions), recovered_bytes))
+
+        for done, partition in enumerate(partitions):
+            options = LoadOptions(
+                clean=shutdown is not None,
+                recovery_point=recovery_points.get(partition, 0),
+                log_start_offset=log_starts.get(partition, 0),
+                high_watermark=high_watermarks.get(partition, 0),
+                now_ms=now_ms,
+                on_bytes=count_bytes,
+            )
+            config = topic_configs.get(partition.topic, self.default_config)
+            try:
+                result = LogLoader(self._file_system, directory, partition, config, options).load()
+            except (ValueError, ApiError) as error:
+                report.refused[partition] = getattr(error, "message", "") or str(error)
+                continue
+            if partition in self.logs:
+                raise LogDirError(
+                    f"Duplicate log directories for {partition} are found in both {self.logs[partition].path} "
+                    f"and {result.log.path}. It is likely because a log directory failed while the partition was being moved."
+                )
+            self._add(result.log)
+            if partition in high_watermarks:
+                self.high_watermarks[partition] = min(high_watermarks[partition], result.log.log_end_offset)
+            if result.truncated_bytes or result.lost_below_high_watermark:
+                report.repaired.append(result)
+            on_progress(LoadProgress(path, done + 1, len(partitions), recovered_bytes))
+
+    def _read_checkpoint(self, path: str, name: str, report: LoadReport) -> dict[TopicPartition, int]:
+        try:
+            return read_offset_checkpoint(self._file_system, f"{path}/{name}")
+        except CorruptCheckpointError as error:
+            report.ignored.append(str(error))
+            return {}
+
+    def _find_partitions(self, directory: LogDirectory, report: LoadReport) -> list[TopicPartition]:
+        partitions = []
+        for info in self._file_system.list_dir(directory.path):
+            name = info.name
+            if not info.is_dir or name.startswith(".") or name == "lost+found":
+                continue
+            set_aside = _SET_ASIDE.fullmatch(name)
+            match = _PARTITION_DIR.fullmatch(name)
+            if set_aside and set_aside[1] == "delete":
+                self._defer_tree(directory, f"{directory.path}/{name}", self.default_config)
+            elif set_aside:
+                report.ignored.append(f"{directory.path}/{name}")
+            elif match:
+                partitions.append(TopicPartition(match[1], int(match[2])))
+            else:
+                raise LogDirError(
+                    f"Found directory {directory.path}/{name}, '{name}' is not in the form of topic-partition or "
+                    "topic-partition.uniqueId-delete (if marked for deletion). Kafka's log directories (and children) "
+                    "should only contain Kafka topic data."
+                )
+        return partitions
+
+    def _add(self, log: UnifiedLog) -> None:
+        self.logs[log.topic_partition] = log
+        self._log_counts[log.directory.path] += 1
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> UnifiedLog | None:
+        """The log, if there is one."""
+        return self.logs.get(topic_partition)
+
+    def get_or_create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        is_new: bool = True,
+    ) -> UnifiedLog:
+        """The log; made in the directory with the fewest logs when there is none. Not on stable storage before its first flush.
+
+        `is_new` False says that this broker should have the log: with a directory offline, it may be there and is not made again.
+        Raises ApiError: INCONSISTENT_TOPIC_ID when the files are another topic's, KAFKA_STORAGE_ERROR.
+        """
+        log = self.logs.get(topic_partition)
+        if log is not None:
+            self._check_topic_id(log, topic_id)
+            return log
+        refusal = self.refused.get(topic_partition)
+        if refusal is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log of {topic_partition} cannot be used: {refusal}")
+        offline = [directory.path for directory in self.directories if directory.failure is not None]
+        if offline and not is_new:
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"Can not create log for {topic_partition} because log directories {','.join(offline)} are offline",
+            )
+        directory = self._directory_for_next()
+        return self._create(directory, topic_partition, topic_id, config, now_ms)
+
+    def _check_topic_id(self, log: UnifiedLog, topic_id: UUID | None) -> None:
+        if topic_id is None or log.topic_id == topic_id:
+            return
+        if log.topic_id is not None:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_TOPIC_ID,
+                f"Topic id {topic_id} of {log.topic_partition} is not the one in its directory, {log.topic_id}",
+            )
+        try:
+            write_topic_id(self._file_system, log.path, topic_id)
+        except OSError as error:
+            raise log.directory.fail(error, f"Error while writing the topic id of {log.topic_partition}") from error
+        log.topic_id = topic_id
+
+    def _directory_for_next(self) -> LogDirectory:
+        online = [directory for directory in self.directories if directory.failure is None]
+        if not online:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "All log directories are offline")
+        if len(online) == 1:
+            return online[0]
+        return min(online, key=lambda directory: self._log_counts[directory.path])
+
+    def _create(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        config: LogConfig,
+        now_ms: int,
+    ) -> UnifiedLog:
+        path = f"{directory.path}/{topic_partition}"
+        file_system = self._file_system
+        try:
+            file_system.make_dir(path)
+            if topic_id is not None:
+                write_topic_id(file_system, path, topic_id)
+            file_system.create(f"{path}/{file_name(0, LOG_SUFFIX)}")
+        except OSError as error:
+            doing = f"Error while creating log for {topic_partition} in dir {directory.path}"
+            if is_disk_full(error) or isinstance(error, FileExistsError):
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
+            raise directory.fail(error, doing) from error
+        log = UnifiedLog(
+            file_system=file_system,
+            directory=directory,
+            path=path,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            config=config,
+            segments=[LogSegment(file_system, path, 0, 0, now_ms)],
+            log_start_offset=0,
+            log_end_offset=0,
+            recovery_point=0,
+            names_are_synced=False,
+            now_ms=now_ms,
+        )
+        self._add(log)
+        return log
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Take the log away: its directory is renamed at once and removed after `file_delete_delay_ms`.
+
+        No log of that name is no error. Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        log = self.logs.get(topic_partition)
+        if log is None:
+            return
+        directory = log.directory
+        if directory.failure is not None:
+            raise directory.offline_error()
+        token = uuid5(NAMESPACE_OID, f"{log.path} {log.topic_id} {now_ms}").hex
+        suffix = f"-{topic_partition.partition}.{token}{_DELETE_SUFFIX}"
+        target = f"{directory.path}/{topic_partition.topic[: _MAX_NAME - len(suffix)]}{suffix}"
+        try:
+            log.discard()
+            self._file_system.rename(log.path, target)
+        except OSError as error:
+            raise directory.fail(error, f"Error while deleting log for {topic_partition}") from error
+        del self.logs[topic_partition]
+        self.high_watermarks.pop(topic_partition, None)
+        self._log_counts[directory.path] -= 1
+        self._defer_tree(directory, target, log.config)
+
+    def _defer_tree(self, directory: LogDirectory, path: str, config: LogConfig) -> None:
+        directory.deferred_deletions.append(
+            DeferredDeletion((path,), is_tree=True, delay_ms=config.file_delete_delay_ms)
+        )
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Remove the files whose time has come; returns how many deletions are left to do."""
+        left = 0
+        for directory in self.directories:
+            waiting = []
+            for deletion in directory.deferred_deletions:
+                if deletion.due_ms is None:
+                    deletion.due_ms = now_ms + deletion.delay_ms
+                if deletion.due_ms > now_ms or directory.failure is not None:
+                    waiting.append(deletion)
+                else:
+                    self._remove(directory, deletion)
+            directory.deferred_deletions = waiting
+            left += len(waiting)
+        return left
+
+    def _remove(self, directory: LogDirectory, deletion: DeferredDeletion) -> None:
+        for path in deletion.paths:
+            try:
+                if deletion.is_tree:
+                    self._file_system.remove_tree(path)
+                else:
+                    self._file_system.remove(path)
+            except FileNotFoundError:
+                continue  # gone with its directory: nothing is wrong with the disk
+            except OSError as error:
+                directory.fail(error, f"Error while removing {path}")
+                return
+
+    # -- stable storage -----------------------------------------------------------------------------------------------
+
+    def flush_tasks(self, now_ms: int) -> list[FlushTask]:
+        """What is due: sealed segments of logs that rolled, and logs whose `flush_ms` is over. Raises ApiError."""
+        tasks = []
+        for directory in self.directories:
+            rolled, directory.rolled_logs = directory.rolled_logs, set()
+            if directory.failure is not None:
+                continue
+            tasks += [log.prepare_flush(log.active_segment.base_offset) for log in rolled]
+        for log in self.logs.values():
+            if (
+                log.log_end_offset > log.recovery_point
+                and now_ms - log.last_flushed_ms >= log.config.flush_ms
+                and log.directory.failure is None
+            ):
+                tasks.append(log.prepare_flush())
+        return tasks
+
+    def flush_dirty(self, now_ms: int) -> None:
+        """Do what is due, waiting for the disk. A directory that fails goes offline."""
+        for task in self.flush_tasks(now_ms):
+            task.run()
+            try:
+                task.complete(now_ms)
+            except ApiError:
+                continue  # the directory is offline, and its owner has been told
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write the recovery points of all logs, directory by directory."""
+        self._checkpoint(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write the log starts that lie above the first segment's base offset."""
+        self._checkpoint(
+            LOG_START_OFFSET_CHECKPOINT,
+            lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
+        )
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write the high watermarks; those of logs not named are kept as they were loaded."""
+        self.high_watermarks.update(high_watermarks)
+        self._checkpoint(HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition))
+
+    def _checkpoint(self, name: str, value: Callable[[UnifiedLog], int | None]) -> None:
+        by_directory: dict[str, dict[TopicPartition, int]] = {directory.path: {} for directory in self.directories}
+        for partition, log in self.logs.items():
+            offset = value(log)
+            if offset is not None:
+                by_directory[log.directory.path][partition] = offset
+        for directory in self.directories:
+            if directory.failure is None:
+                try:
+                    write_offset_checkpoint(
+                        self._file_system, f"{directory.path}/{name}", by_directory[directory.path]
+                    )
+                except OSError as error:
+                    directory.fail(error, f"Error while writing to checkpoint file {directory.path}/{name}")
+
+    def remove_expired_producers(self, now_ms: int) -> int:
+        """Forget idempotent producers that were silent for `producer_id_expiration_ms`; returns how many."""
+        return sum(log.remove_expired_producers(now_ms, self.producer_id_expiration_ms) for log in self.logs.values())
+
+    def online_logs(self) -> Iterable[UnifiedLog]:
+        """The logs whose directory works."""
+        return [log for log in self.logs.values() if log.directory.failure is None]
+
+    def close_cleanly(self, now_ms: int, broker_epoch: int = -1) -> None:
+        """Flush and close every log, checkpoint, and leave the marker of a clean stop in each directory that allowed all of it."""
+        for log in self.online_logs():
+            try:
+                log.flush(now_ms)
+                log.close()
+            except ApiError:
+                continue  # the directory is offline now: no marker for it
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_start_offsets()
+        for directory in self.directories:
+            if directory.failure is None:
+                try:
+                    write_clean_shutdown(self._file_system, directory.path, broker_epoch)
+                except OSError as error:
+                    directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
+        self.unlock_directories()

@@ -1,0 +1,383 @@
+"""One segment of a log: a file of record batches and its two indexes (Kafka class `LogSegment`).
+
+The file name is the base offset in 20 digits. A segment knows nothing about the log around it: who may append, what is
+committed and when to roll are the log's affairs. Handles are opened on first use, so that thousands of idle segments cost
+a few hundred bytes each and no descriptor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import HEADER_BYTES, RecordBatch
+from storage.file_system import File, FileSystem
+from storage.indexes import CorruptIndexError, OffsetIndex, TimeIndex, TimestampOffset
+from storage.log_config import LogConfig
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+MAX_SEGMENT_BYTES = 2**31 - 1
+_SCAN_BYTES = 16 * 1024
+_NO_TIMESTAMP = -1
+_UNKNOWN = -2  # not read from the file yet
+
+
+class UnsupportedFormatError(ValueError):
+    """Records of message format v0 or v1; the message names the file."""
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record found by its timestamp (ms), and the leader epoch it was written in (-1: unknown)."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Name of a file that belongs to the segment (or snapshot) at `base_offset`."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def scan_headers(file: File, position: int, end: int, chunk_bytes: int = _SCAN_BYTES) -> Iterator[tuple[int, RecordBatch]]:
+    """(position, header) of the batches from `position`, the start of one, up to `end`; `buffer` of a batch may be longer or
+    shorter than it.
+
+    Stops before a batch that does not fit below `end`. Raises UnsupportedFormatError for an older magic, and ApiError
+    CORRUPT_MESSAGE naming file and position for a header that cannot be one.
+    """
+    while end - position >= HEADER_BYTES:
+        buffer = memoryview(file.pread(position, min(chunk_bytes, end - position)))
+        at = 0
+        while len(buffer) - at >= HEADER_BYTES:
+            batch = RecordBatch(buffer[at:])
+            check_header(file.path, position, batch)
+            size = batch.size_in_bytes
+            if size > end - position:
+                return
+            yield position, batch
+            position += size
+            at += size
+        if at == 0:
+            return
+
+
+def check_header(path: str, position: int, batch: RecordBatch) -> None:
+    """Raises UnsupportedFormatError or ApiError CORRUPT_MESSAGE unless the header can be one of a v2 batch."""
+    if batch.magic != 2:
+        if batch.magic in {0, 1}:
+            raise UnsupportedFormatError(
+                f"{path} holds records of message format v{batch.magic} (at byte {position}); "
+                "only message format v2 (Kafka 0.11 and later) can be read"
+            )
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: magic {batch.magic}")
+    if batch.size_in_bytes < HEADER_BYTES:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: batch length {batch.length}")
+
+
+class LogSegment:
+    """See the module's docstring. `created_ms` is the wall clock time at which the segment was rolled or loaded.
+
+    `index_interval_bytes` is passed to `append`, because it is a setting of the log that can change at any time.
+    """
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_directory",
+        "_file",
+        "_file_system",
+        "_first_timestamp",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_offset_index",
+        "_suffix",
+        "_time_index",
+        "base_offset",
+        "created_ms",
+        "size",
+    )
+
+    def __init__(self, file_system: FileSystem, directory: str, base_offset: int, size: int, created_ms: int) -> None:
+        """A segment whose `.log` file exists and has `size` bytes, all of them valid batches."""
+        self._file_system = file_system
+        self._directory = directory
+        self._suffix = ""
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self._file: File | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
+        self._max_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._bytes_since_index_entry = 0
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def path_of(self, suffix: str) -> str:
+        """Where the file with this suffix (`.log`, `.index`, `.timeindex`, ...) is now."""
+        return f"{self._directory}/{self.base_offset:020d}{suffix}{self._suffix}"
+
+    @property
+    def path(self) -> str:
+        """Of the `.log` file."""
+        return self.path_of(LOG_SUFFIX)
+
+    @property
+    def file(self) -> File:
+        """The `.log` file; opens no descriptor by itself."""
+        file = self._file
+        if file is None:
+            file = self._file = self._file_system.attach(self.path, self.size)
+        return file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        index = self._offset_index
+        if index is None:
+            path = self.path_of(OFFSET_INDEX_SUFFIX)
+            index = self._offset_index = OffsetIndex(self._file_system, path, self.base_offset)
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        index = self._time_index
+        if index is None:
+            path = self.path_of(TIME_INDEX_SUFFIX)
+            index = self._time_index = TimeIndex(self._file_system, path, self.base_offset)
+        return index
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        last_offset: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        index_interval_bytes: int,
+    ) -> None:
+        """Append whole batches whose offsets are assigned; `max_timestamp` belongs to the batch that ends at `max_timestamp_offset`.
+
+        Raises OSError when they could not be written; then nothing has changed, but bytes beyond `size` may be in the file
+        (`discard_unwritten`).
+        """
+        position = self.size
+        file = self._file
+        if file is None:
+            file = self.file
+        file.append((records,))
+        length = len(records)
+        self.size = position + length
+        if position == 0:
+            self._first_timestamp = max_timestamp
+        if self._max_timestamp == _UNKNOWN:
+            self._load_max_timestamp()
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._max_timestamp_offset = max_timestamp_offset
+        if self._bytes_since_index_entry > index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += length
+
+    def discard_unwritten(self) -> None:
+        """Remove what a failed append left beyond `size`. Raises OSError."""
+        self.file.truncate(self.size)
+
+    def should_roll(
+        self, size: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig, jitter_ms: int
+    ) -> bool:
+        """Whether `size` bytes up to `last_offset` belong into a new segment.
+
+        Time is counted in record timestamps from the first batch of this segment, and by the clock while it has none.
+        """
+        own_size = self.size
+        if own_size > config.segment_bytes - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
+            return True
+        if own_size == 0:
+            return False
+        first = self._first_timestamp
+        if first == _UNKNOWN:
+            first = self._load_first_timestamp()
+        waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        if waited > config.segment_ms - jitter_ms:
+            return True
+        # There is at most one entry per batch and index interval, so most segments cannot have filled an index.
+        limit = config.segment_index_bytes
+        return own_size > limit and self._is_index_full(own_size, config.index_interval_bytes, limit)
+
+    def _is_index_full(self, size: int, interval: int, limit: int) -> bool:
+        if size // max(interval, HEADER_BYTES) * 12 <= limit:
+            return False
+        return (len(self.offset_index) + 1) * 8 > limit or (len(self.time_index) + 2) * 12 > limit
+
+    def _load_first_timestamp(self) -> int:
+        self._first_timestamp = _NO_TIMESTAMP
+        for _, batch in scan_headers(self.file, 0, self.size, HEADER_BYTES):
+            self._first_timestamp = batch.max_timestamp
+            break
+        return self._first_timestamp
+
+    def _load_max_timestamp(self) -> None:
+        self._max_timestamp, self._max_timestamp_offset = self.time_index.last()
+
+    @property
+    def max_timestamp_and_offset(self) -> TimestampOffset:
+        """Largest timestamp, and last offset of the first batch that has it; (-1, base offset) when there is none."""
+        if self._max_timestamp == _UNKNOWN:
+            self._load_max_timestamp()
+        return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
+
+    def seal(self) -> None:
+        """Complete the time index, as nothing will be appended any more."""
+        if self.size:
+            timestamp, offset = self.max_timestamp_and_offset
+            self.time_index.maybe_append(timestamp, offset)
+            self.offset_index.write_held()
+            self.time_index.write_held()
+
+    # -- looking up ---------------------------------------------------------------------------------------------------
+
+    def find_batch(self, offset: int, end_position: int | None = None) -> tuple[int, RecordBatch] | None:
+        """Position and header of the first batch whose last offset is at or above `offset`; None when there is none."""
+        end = self.size if end_position is None else end_position
+        start = self.offset_index.lookup(offset).position
+        for position, batch in scan_headers(self.file, start, end):
+            if batch.last_offset >= offset:
+                return position, batch
+        return None
+
+    def boundary_before(self, position: int, start: int) -> tuple[int, RecordBatch] | None:
+        """Position and header of the last indexed batch that starts in (`start`, `position`]; None when none is indexed."""
+        indexed = self.offset_index.lookup_position(position).position
+        if indexed <= start:
+            return None
+        return indexed, RecordBatch(memoryview(self.file.pread(indexed, HEADER_BYTES)))
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+        """The first record at or after `start_offset` whose timestamp is at least `timestamp`."""
+        from_offset = max(self.time_index.lookup(timestamp).offset, start_offset)
+        position = self.offset_index.lookup(from_offset).position
+        for at, header in scan_headers(self.file, position, self.size):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            batch = self.read_batch(at, header.size_in_bytes)
+            for record in batch.records():
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
+        return None
+
+    def find_max_timestamp(self) -> TimestampAndOffset | None:
+        """The first record with the largest timestamp of this segment; None in an empty one."""
+        largest, offset = self.max_timestamp_and_offset
+        position = self.offset_index.lookup(offset).position
+        for at, header in scan_headers(self.file, position, self.size):
+            if header.max_timestamp == largest:
+                batch = self.read_batch(at, header.size_in_bytes)
+                for record in batch.records():
+                    if record.timestamp == largest:
+                        return TimestampAndOffset(largest, record.offset, batch.partition_leader_epoch)
+        return None
+
+    def read_batch(self, position: int, size: int) -> RecordBatch:
+        """One whole batch, its CRC checked. Raises ApiError CORRUPT_MESSAGE naming file and position."""
+        batch = RecordBatch(memoryview(self.file.pread(position, size)))
+        if not batch.is_valid:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: wrong CRC or size")
+        return batch
+
+    def next_offset(self) -> int:
+        """The offset after the last record: walks the headers behind the last index entry. Raises as `scan_headers`."""
+        start = self.offset_index.last().position if self.size else 0
+        next_offset = self.base_offset
+        if start >= self.size and self.size:
+            raise CorruptIndexError(f"{self.offset_index.path} points behind the end of its segment")
+        for _, batch in scan_headers(self.file, start, self.size):
+            next_offset = batch.next_offset
+        return next_offset
+
+    # -- shortening and removing --------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches whose last offset is at or above `offset`; returns the bytes removed."""
+        found = self.find_batch(offset)
+        if found is None:
+            return 0
+        position, _ = found
+        removed = self.size - position
+        self.file.truncate(position)
+        self.size = position
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self._bytes_since_index_entry = 0
+        if position == 0:
+            self._first_timestamp = self._max_timestamp = _NO_TIMESTAMP
+            self._max_timestamp_offset = self.base_offset
+        else:
+            self._find_max_timestamp_again()
+        return removed
+
+    def _find_max_timestamp_again(self) -> None:
+        largest, offset = self.time_index.last()
+        for _, batch in scan_headers(self.file, self.offset_index.lookup(offset).position, self.size):
+            if batch.max_timestamp > largest:
+                largest, offset = batch.max_timestamp, batch.last_offset
+        self._max_timestamp, self._max_timestamp_offset = largest, offset
+
+    def recovered(self, size: int, max_timestamp: int, max_timestamp_offset: int) -> None:
+        """Told by recovery, which has walked all batches, built the indexes anew and cut the file to `size` bytes."""
+        self.size = size
+        self._max_timestamp = max_timestamp
+        self._max_timestamp_offset = max_timestamp_offset
+        self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
+
+    def files_to_flush(self, *, is_sealed: bool) -> list[File]:
+        """What has to be fsynced: the indexes too once sealed, because recovery will not look at them again. Raises OSError."""
+        if not is_sealed or not self.size:
+            return [self.file]
+        self.offset_index.write_held()
+        self.time_index.write_held()
+        return [self.file, self.offset_index.file, self.time_index.file]
+
+    def mark_deleted(self, suffix: str) -> tuple[str, ...]:
+        """Give all files that exist the suffix `.deleted`; returns their paths. Files already open stay readable."""
+        paths = []
+        self._suffix = suffix
+        self._close_indexes()
+        for name in SEGMENT_SUFFIXES:
+            path = self.path_of(name)
+            try:
+                if name == LOG_SUFFIX:
+                    self.file.rename(path)
+                else:
+                    self._file_system.rename(path.removesuffix(suffix), path)
+            except FileNotFoundError:
+                continue
+            paths.append(path)
+        return tuple(paths)
+
+    def _close_indexes(self) -> None:
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+
+    def close(self) -> None:
+        """Let go of the descriptors, having handed held index entries to the operating system. Raises OSError."""
+        if self._file is not None:
+            self._file.close()
+        self._close_indexes()
+
+    def __repr__(self) -> str:
+        return f"LogSegment({self.path}, size={self.size})"
