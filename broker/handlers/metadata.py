@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from uuid import UUID
+
 from broker.controller_service import ControllerService
 from broker.registry import RequestContext, api
+from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from cluster.znodes import NO_LEADER, Endpoint
 from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
     MetadataResponse,
 )
+from protocol.topic_partition import is_internal, validate_topic_name
 from protocol.uuids import ZERO_UUID
 
 AUTHORIZED_OPERATIONS_OMITTED = -0x80000000
@@ -24,10 +30,10 @@ _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = MetadataResponse.MetadataResponsePartition
 
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
+_FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS = 1
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND = 6
-_FIRST_VERSION_WITH_TOPIC_IDS = 10
 _FIRST_VERSION_TO_ASK_BY_ID = 12
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 class MetadataHandlers:
@@ -38,67 +44,74 @@ class MetadataHandlers:
 
     @api(ApiKey.METADATA, versions=(0, 12))
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
-        """Topics by name or id, or all. An unknown name is created if allowed, and answered LEADER_NOT_AVAILABLE."""
-        version = context.api_version
-        operations = (
-            ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else AUTHORIZED_OPERATIONS_OMITTED
-        )
-        topics: list[_Topic] = []
-        if request.topics is None or (not request.topics and version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
-            image = self._controller.image
-            topics.extend(_describe(topic, image, context, operations) for topic in image.topics.values())
+        """Topics by name or id, or all. A name that does not exist is created when that is allowed, and answered
+        LEADER_NOT_AVAILABLE; an impossible name is answered INVALID_TOPIC_EXCEPTION in any case."""
+        asked = request.topics
+        if asked is not None and _asks_by_id_too_early(asked, context.api_version):
+            return _refuse_all(asked)
+        describe = _Describer(context, request)
+        if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
+            topics = [describe.topic(topic, self._controller.image) for topic in self._controller.image.topics.values()]
         else:
-            _refuse_ids_too_early(request.topics, version)
-            topics.extend([await self._topic(asked, request, context, operations) for asked in request.topics])
+            topics = await self._described(asked, request, describe)
         image = self._controller.image
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
                     node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
                 )
-                for broker, endpoint in _reachable(image.brokers.values(), context.listener_name)
+                for broker, endpoint in _reachable(image, context.listener_name)
             ],
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
             topics=topics,
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS
-                if request.include_cluster_authorized_operations
-                else AUTHORIZED_OPERATIONS_OMITTED
+            cluster_authorized_operations=_operations(
+                ALL_CLUSTER_OPERATIONS, wanted=request.include_cluster_authorized_operations
             ),
         )
 
-    async def _topic(
-        self,
-        asked: MetadataRequest.MetadataRequestTopic,
-        request: MetadataRequest,
-        context: RequestContext,
-        operations: int,
-    ) -> _Topic:
+    async def _described(
+        self, asked: Sequence[MetadataRequest.MetadataRequestTopic], request: MetadataRequest, describe: _Describer
+    ) -> list[_Topic]:
+        """Kafka's order: unknown ids, then what exists, then what does not; each topic once."""
         image = self._controller.image
-        if asked.topic_id != ZERO_UUID:
-            topic = image.topic_by_id(asked.topic_id)
-            if topic is None:
-                return _error(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
-            return _describe(topic, image, context, operations)
-        name = asked.name or ""
-        topic = image.topics.get(name)
-        if topic is not None:
-            return _describe(topic, image, context, operations)
-        if request.allow_auto_topic_creation and self._controller.settings.auto_create_topics:
-            return _error(await self._controller.auto_create_topic(name), name)
-        return _error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        unknown_ids: list[_Topic] = []
+        names: dict[str, None] = {}
+        for each in asked:
+            if each.topic_id == ZERO_UUID:
+                names[each.name or ""] = None
+            elif each.topic_id in image.topic_names:
+                names[image.topic_names[each.topic_id]] = None
+            else:
+                unknown_ids.append(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
+        existing = [describe.topic(image.topics[name], image) for name in names if name in image.topics]
+        may_create = request.allow_auto_topic_creation and self._controller.settings.auto_create_topics
+        missing = [
+            describe.missing(name, await self._error_of_missing(name, may_create=may_create))
+            for name in names
+            if name not in image.topics
+        ]
+        return unknown_ids + existing + missing
+
+    async def _error_of_missing(self, name: str, *, may_create: bool) -> ErrorCode:
+        try:
+            validate_topic_name(name)
+        except ApiError as error:
+            return error.error_code
+        if may_create:
+            return await self._controller.auto_create_topic(name)
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1))
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
         """The live brokers on the asked listener, and the controller."""
         image = self._controller.image
-        if request.endpoint_type != _BROKERS:
+        refusal = _refusal_of_endpoint_type(request.endpoint_type)
+        if refusal is not None:
             return DescribeClusterResponse(
                 throttle_time_ms=0,
-                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-                error_message="x",
-                endpoint_type=request.endpoint_type,
+                error_code=refusal.error_code,
+                error_message=refusal.message,
                 cluster_id="",
                 brokers=[],
             )
@@ -111,11 +124,105 @@ class MetadataHandlers:
                 DescribeClusterResponse.DescribeClusterBroker(
                     broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
                 )
-                for broker, endpoint in _reachable(image.brokers.values(), context.listener_name)
+                for broker, endpoint in _reachable(image, context.listener_name)
             ],
-            cluster_authorized_operations=(
-                ALL_CLUSTER_OPERATIONS
-                if request.include_cluster_authorized_operations
-                else AUTHORIZED_OPERATIONS_OMITTED
+            cluster_authorized_operations=_operations(
+                ALL_CLUSTER_OPERATIONS, wanted=request.include_cluster_authorized_operations
             ),
         )
+
+
+class _Describer:
+    """Topics as one request wants to see them: its version, its listener, with or without authorized operations."""
+
+    def __init__(self, context: RequestContext, request: MetadataRequest) -> None:
+        self._listener_name = context.listener_name
+        self._only_live_replicas = context.api_version < _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS
+        self._without_listener = (
+            ErrorCode.LISTENER_NOT_FOUND
+            if context.api_version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
+        self._operations = _operations(ALL_TOPIC_OPERATIONS, wanted=request.include_topic_authorized_operations)
+
+    def topic(self, topic: TopicImage, image: MetadataImage) -> _Topic:
+        """A topic with all its partitions."""
+        reachable = {broker.broker_id for broker, _ in _reachable(image, self._listener_name)}
+        return _Topic(
+            error_code=ErrorCode.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=is_internal(topic.name),
+            partitions=[self._partition(partition, image, reachable) for partition in topic.partitions],
+            topic_authorized_operations=self._operations,
+        )
+
+    def missing(self, name: str, error_code: ErrorCode) -> _Topic:
+        """A topic that does not exist, or not yet."""
+        topic = _failed(error_code, name)
+        topic.is_internal = is_internal(name)
+        topic.topic_authorized_operations = self._operations
+        return topic
+
+    def _partition(self, partition: PartitionImage, image: MetadataImage, reachable: Collection[int]) -> _Partition:
+        error_code = ErrorCode.NONE
+        replicas, isr = list(partition.replicas), list(partition.isr)
+        if self._only_live_replicas:
+            replicas = [each for each in replicas if each in reachable]
+            isr = [each for each in isr if each in reachable]
+            if len(replicas) != len(partition.replicas) or len(isr) != len(partition.isr):
+                error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+        leader = partition.leader
+        if leader not in reachable:
+            error_code = self._without_listener if leader in image.brokers else ErrorCode.LEADER_NOT_AVAILABLE
+            leader = NO_LEADER
+        return _Partition(
+            error_code=error_code,
+            partition_index=partition.partition,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=isr,
+            offline_replicas=[each for each in partition.replicas if each not in image.brokers],
+        )
+
+
+def _reachable(image: MetadataImage, listener_name: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
+    """The brokers that have the listener the request came through, and their address on it."""
+    for broker in image.brokers.values():
+        endpoint = broker.endpoints.get(listener_name)
+        if endpoint is not None:
+            yield broker, endpoint
+
+
+def _operations(everything: int, *, wanted: bool) -> int:
+    return everything if wanted else AUTHORIZED_OPERATIONS_OMITTED
+
+
+def _failed(error_code: ErrorCode, name: str | None, topic_id: UUID = ZERO_UUID) -> _Topic:
+    return _Topic(error_code=error_code, name=name, topic_id=topic_id, partitions=[])
+
+
+def _asks_by_id_too_early(asked: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> bool:
+    """Versions 10 and 11 can carry ids and null names, but no broker accepts them there (KAFKA-12701)."""
+    if version < _FIRST_VERSION_TO_ASK_BY_ID:
+        return any(each.topic_id != ZERO_UUID or each.name is None for each in asked)
+    return any(each.topic_id == ZERO_UUID and each.name is None for each in asked)
+
+
+def _refuse_all(asked: Sequence[MetadataRequest.MetadataRequestTopic]) -> MetadataResponse:
+    return MetadataResponse(
+        brokers=[],
+        topics=[_failed(ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id) for each in asked],
+    )
+
+
+def _refusal_of_endpoint_type(endpoint_type: int) -> ApiError | None:
+    if endpoint_type == _BROKERS:
+        return None
+    if endpoint_type == _CONTROLLERS:
+        return ApiError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+        )
+    return ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {endpoint_type}")

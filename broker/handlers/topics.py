@@ -1,0 +1,201 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: requests to the controller, and its answers topic by topic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from broker.controller_service import ControllerService
+from broker.registry import RequestContext, api
+from cluster.controller.topics import NewTopic, TopicPlan
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from protocol.uuids import ZERO_UUID
+
+CLUSTER_METADATA = "__cluster_metadata"
+"""KRaft's own log; a topic of that name could never move to it."""
+
+_FIRST_CREATE_VERSION_WITH_CONFIGS = 5
+_FIRST_DELETE_VERSION_WITH_STATES = 6
+_FIRST_DELETE_VERSION_WITH_DELETION_DISABLED = 3
+
+_CreateResult = CreateTopicsResponse.CreatableTopicResult
+_DeleteResult = DeleteTopicsResponse.DeletableTopicResult
+_PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
+
+
+class TopicConfigEntry(NamedTuple):
+    """One effective configuration value of a topic; `source` is DescribeConfigs' number."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+
+DescribeTopicConfig = Callable[[Mapping[str, str]], Sequence[TopicConfigEntry]]
+"""Every configuration value of a topic that has these overrides."""
+
+
+class TopicHandlers:
+    """Topics come, go and grow here. A reply is sent when the change is durable and applied on this broker."""
+
+    def __init__(self, controller: ControllerService, describe_topic_config: DescribeTopicConfig) -> None:
+        self._controller = controller
+        self._describe_topic_config = describe_topic_config
+
+    # -- CreateTopics --------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.CREATE_TOPICS, versions=(0, 7))
+    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """Creates each topic that can be created. With no time to wait for leaders (timeout <= 0) the answer for a
+        created topic is REQUEST_TIMED_OUT, as Kafka gives it."""
+        counts = Counter(topic.name for topic in request.topics)
+        accepted = [
+            _new_topic(topic) for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA
+        ]
+        outcome = await self._controller.create_topics(accepted, validate_only=request.validate_only)
+        results = []
+        for name, count in counts.items():
+            decided = outcome.get(name)
+            if count > 1:
+                decided = ApiError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
+            elif name == CLUSTER_METADATA:
+                decided = ApiError(
+                    ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA} is prohibited."
+                )
+            if decided is None:
+                raise RuntimeError(f"no outcome for topic {name}")
+            results.extend([self._created(name, decided, request, context.api_version)] * count)
+        return CreateTopicsResponse(topics=results)
+
+    def _created(
+        self, name: str, decided: TopicPlan | ApiError, request: CreateTopicsRequest, version: int
+    ) -> _CreateResult:
+        if isinstance(decided, ApiError):
+            return _CreateResult(name=name, error_code=decided.error_code, error_message=decided.message)
+        topic = None if request.validate_only else self._controller.image.topics.get(name)
+        topic_id = topic.topic_id if topic is not None else ZERO_UUID
+        leaderless = topic is not None and any(partition.leader < 0 for partition in topic.partitions)
+        if not request.validate_only and (request.timeout_ms <= 0 or leaderless):
+            return _CreateResult(name=name, topic_id=topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT)
+        result = _CreateResult(
+            name=name,
+            topic_id=topic_id,
+            error_code=ErrorCode.NONE,
+            num_partitions=len(decided.assignment),
+            replication_factor=len(decided.assignment[0]),
+        )
+        if version >= _FIRST_CREATE_VERSION_WITH_CONFIGS:
+            result.configs = [
+                CreateTopicsResponse.CreatableTopicConfigs(
+                    name=entry.name,
+                    value=entry.value,
+                    read_only=entry.read_only,
+                    config_source=entry.source,
+                    is_sensitive=entry.sensitive,
+                )
+                for entry in self._describe_topic_config(decided.config)
+            ]
+        return result
+
+    # -- DeleteTopics --------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.DELETE_TOPICS, versions=(0, 6))
+    async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+        """Deletes by name or id. A deletion that is acknowledged is finished."""
+        asked: list[tuple[str | None, UUID]] = (
+            [(topic.name, topic.topic_id) for topic in request.topics]
+            if context.api_version >= _FIRST_DELETE_VERSION_WITH_STATES
+            else [(name, ZERO_UUID) for name in request.topic_names]
+        )
+        if not self._controller.settings.delete_topics:
+            refusal = (
+                ErrorCode.TOPIC_DELETION_DISABLED
+                if context.api_version >= _FIRST_DELETE_VERSION_WITH_DELETION_DISABLED
+                else ErrorCode.INVALID_REQUEST
+            )
+            return DeleteTopicsResponse(
+                responses=[_DeleteResult(name=name, topic_id=topic_id, error_code=refusal) for name, topic_id in asked]
+            )
+        results = [self._judge_deletion(name, topic_id) for name, topic_id in asked]
+        doomed = {result.name: None for result in results if result.error_code == ErrorCode.NONE and result.name}
+        await self._controller.delete_topics(doomed)
+        if request.timeout_ms <= 0:
+            for result in results:
+                if result.error_code == ErrorCode.NONE:
+                    result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        return DeleteTopicsResponse(responses=results)
+
+    def _judge_deletion(self, name: str | None, topic_id: UUID) -> _DeleteResult:
+        image = self._controller.image
+        error_code = ErrorCode.NONE
+        if topic_id == ZERO_UUID:
+            if name is None:  # Kafka's answer: the unnamed topic is one that nobody is authorized for
+                error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif name not in image.topics:
+                error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif name is not None:
+            error_code = ErrorCode.INVALID_REQUEST
+        elif topic_id in image.topic_names:
+            name = image.topic_names[topic_id]
+        else:
+            error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        return _DeleteResult(name=name, topic_id=topic_id, error_code=error_code)
+
+    # -- CreatePartitions ----------------------------------------------------------------------------------------------
+
+    @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
+    async def create_partitions(
+        self, _context: RequestContext, request: CreatePartitionsRequest
+    ) -> CreatePartitionsResponse:
+        """Grows each topic to its new count; topics named twice are refused, and answered last."""
+        counts = Counter(topic.name for topic in request.topics)
+        results = [await self._grow(topic, request) for topic in request.topics if counts[topic.name] == 1]
+        results.extend(
+            _PartitionsResult(
+                name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic in request."
+            )
+            for name, count in counts.items()
+            if count > 1
+        )
+        return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+
+    async def _grow(
+        self, topic: CreatePartitionsRequest.CreatePartitionsTopic, request: CreatePartitionsRequest
+    ) -> _PartitionsResult:
+        assignments = (
+            [tuple(each.broker_ids) for each in topic.assignments] if topic.assignments is not None else None
+        )
+        try:
+            await self._controller.create_partitions(
+                topic.name, topic.count, assignments, validate_only=request.validate_only
+            )
+        except ApiError as error:
+            return _PartitionsResult(name=topic.name, error_code=error.error_code, error_message=error.message)
+        timed_out = request.timeout_ms <= 0 and not request.validate_only
+        return _PartitionsResult(
+            name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NONE
+        )
+
+
+def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    # A partition or a key named twice: the last one counts, as in Kafka's maps.
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        {each.partition_index: tuple(each.broker_ids) for each in topic.assignments},
+        {each.name: each.value for each in topic.configs},
+    )

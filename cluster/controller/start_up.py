@@ -1,0 +1,109 @@
+"""What a controller does with the tree it finds: adopt logs, complete topics, elect leaders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from cluster.controller.elections import elect_at_start, partition_image
+from cluster.controller.topics import new_partitions
+from cluster.coordination.contract import Create, Operation, SetData
+from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.znodes import (
+    PartitionState,
+    TopicAssignment,
+    config_path,
+    encode_config,
+    partition_path,
+    partition_state_path,
+    partitions_path,
+    topic_path,
+)
+
+
+class FoundReplica(NamedTuple):
+    """A log that this broker found on its disks. `topic_id` is None before Kafka 2.8; `leader_epoch` is the latest
+    epoch the log has records of, -1 for none."""
+
+    topic: str
+    partition: int
+    topic_id: UUID | None
+    leader_epoch: int = -1
+
+
+def adopt(
+    found: Iterable[FoundReplica], broker_id: int, image: MetadataImage, new_id: Callable[[], UUID]
+) -> tuple[list[Operation], list[TopicImage]]:
+    """Topics for logs that no tree knows, because another broker wrote them or the journal was lost.
+
+    Each topic gets its partitions up to the highest found, all on this broker, and goes on behind the epochs of its
+    logs. Overrides of its configuration are not kept in a log directory; they start empty.
+    """
+    by_topic: dict[str, dict[int, FoundReplica]] = {}
+    for replica in found:
+        by_topic.setdefault(replica.topic, {})[replica.partition] = replica
+    operations: list[Operation] = []
+    topics: list[TopicImage] = []
+    for name in sorted(by_topic):
+        replicas = by_topic[name]
+        ids = Counter(each.topic_id for each in replicas.values() if each.topic_id is not None)
+        topic_id = ids.most_common(1)[0][0] if ids else new_id()
+        partitions = []
+        for number in range(max(replicas) + 1):
+            epoch = replicas[number].leader_epoch + 1 if number in replicas else 0
+            state = PartitionState(broker_id, epoch, (broker_id,), image.controller_epoch)
+            partitions.append(partition_image(number, (broker_id,), state, partition_epoch=0))
+        operations.extend(_adoption_operations(name, topic_id, partitions))
+        topics.append(TopicImage(name, topic_id, tuple(partitions)))
+    return operations, topics
+
+
+def _adoption_operations(name: str, topic_id: UUID, partitions: list[PartitionImage]) -> Iterable[Operation]:
+    assignment = {each.partition: each.replicas for each in partitions}
+    yield Create(config_path("topics", name), encode_config({}))
+    yield Create(topic_path(name), TopicAssignment(topic_id, assignment).encode())
+    yield Create(partitions_path(name))
+    for each in partitions:
+        yield Create(partition_path(name, each.partition))
+        state = PartitionState(each.leader, each.leader_epoch, each.isr, each.controller_epoch)
+        yield Create(partition_state_path(name, each.partition), state.encode())
+
+
+class ReadTopic(NamedTuple):
+    """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions."""
+
+    name: str
+    assignment: TopicAssignment
+    states: Mapping[int, tuple[PartitionState, int]]
+    has_partitions_node: bool
+
+    def image(self) -> TopicImage:
+        """The topic as the image has it; partitions without a state have no leader."""
+        partitions = []
+        for number, replicas in sorted(self.assignment.partitions.items()):
+            state, version = self.states.get(number, (None, 0))
+            partitions.append(partition_image(number, replicas, state, version))
+        return TopicImage(self.name, self.assignment.topic_id, tuple(partitions))
+
+
+def take_over(topic: ReadTopic, image: MetadataImage) -> tuple[list[Operation], TopicImage]:
+    """Complete a topic that a crash left half created, and elect the leaders of the others."""
+    operations: list[Operation] = []
+    if not topic.has_partitions_node:
+        operations.append(Create(partitions_path(topic.name)))
+    missing = {
+        number: replicas for number, replicas in topic.assignment.partitions.items() if number not in topic.states
+    }
+    created, changed = new_partitions(topic.name, missing, image)
+    operations.extend(created)
+    result = topic.image().with_partitions(changed)
+    elected: list[PartitionImage] = []
+    for number, (_, version) in topic.states.items():
+        partition = result.partitions[number]
+        state = elect_at_start(partition, image)
+        if state is not None:
+            operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
+            elected.append(partition_image(number, partition.replicas, state, version + 1))
+    return operations, result.with_partitions(elected)

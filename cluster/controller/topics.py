@@ -1,0 +1,256 @@
+"""Creating topics and partitions: what is allowed, and what it writes (Kafka's ZkAdminManager and AdminZkClient)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from cluster.controller.assignment import Assignment, assign_replicas
+from cluster.controller.elections import initial_state, partition_image
+from cluster.coordination.contract import Create, Delete, Operation, SetData
+from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.znodes import (
+    TopicAssignment,
+    config_path,
+    delete_topic_path,
+    encode_config,
+    partition_path,
+    partition_state_path,
+    partitions_path,
+    topic_path,
+)
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import validate_topic_name
+
+USE_DEFAULT = -1
+"""As a number of partitions or a replication factor: the broker's default, or implied by a manual assignment."""
+
+RandomBelow = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic as asked for. `assignment`, when not empty, says the replicas of each partition by number."""
+
+    name: str
+    num_partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignment: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    config: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class TopicDefaults(NamedTuple):
+    """The broker's num.partitions and default.replication.factor."""
+
+    num_partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic that may be created."""
+
+    name: str
+    assignment: Assignment
+    config: Mapping[str, str]
+
+
+def plan_topic(
+    topic: NewTopic,
+    image: MetadataImage,
+    defaults: TopicDefaults,
+    validate_config: Callable[[Mapping[str, str]], None],
+    random_below: RandomBelow,
+) -> TopicPlan:
+    """Decide on one topic. Raises ApiError with Kafka's code and words, judged in Kafka's order."""
+    if topic.name in image.topics:
+        raise _exists(topic.name)
+    nulls = [key for key, value in topic.config.items() if value is None]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}")
+    if topic.assignment and (topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT):
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "Both numPartitions or replicationFactor and replicasAssignments were set. "
+            "Both cannot be used at the same time.",
+        )
+    assignment = dict(topic.assignment)
+    if not assignment:
+        partitions = defaults.num_partitions if topic.num_partitions == USE_DEFAULT else topic.num_partitions
+        factor = defaults.replication_factor if topic.replication_factor == USE_DEFAULT else topic.replication_factor
+        assignment = dict(enumerate(_spread(image, partitions, factor, random_below)))
+    validate_topic_name(topic.name)
+    _refuse_collision(topic.name, image)
+    _validate_assignment(assignment)
+    config = {key: value for key, value in topic.config.items() if value is not None}
+    validate_config(config)
+    return TopicPlan(topic.name, tuple(assignment[number] for number in range(len(assignment))), config)
+
+
+def _spread(image: MetadataImage, partitions: int, factor: int, random_below: RandomBelow) -> Assignment:
+    racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
+    count = max(len(racks), 1)
+    return assign_replicas(
+        racks, partitions, factor, start_index=random_below(count), replica_shift=random_below(count)
+    )
+
+
+def _exists(name: str) -> ApiError:
+    return ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+
+
+def _refuse_collision(name: str, image: MetadataImage) -> None:
+    """Metric names map '.' to '_', so two topics that differ in nothing else would share their metrics."""
+    if "." not in name and "_" not in name:
+        return
+    flat = name.replace(".", "_")
+    colliding = [other for other in image.topics if other.replace(".", "_") == flat]
+    if colliding:
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topics: {', '.join(sorted(colliding))}",
+        )
+
+
+def _validate_assignment(assignment: Mapping[int, Sequence[int]]) -> None:
+    if len({len(replicas) for replicas in assignment.values()}) != 1:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas"
+        )
+    if any(len(set(replicas)) != len(replicas) for replicas in assignment.values()):
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Duplicate replica assignment found: {assignment}")
+    if set(assignment) != set(range(len(assignment))):
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
+        )
+
+
+def creation_operations(
+    plan: TopicPlan, topic_id: UUID, image: MetadataImage
+) -> tuple[list[Operation], TopicImage]:
+    """What creates the topic, its leaders included, in Kafka's order: configuration, topic, partitions."""
+    assignment = dict(enumerate(plan.assignment))
+    operations: list[Operation] = [
+        Create(config_path("topics", plan.name), encode_config(plan.config)),
+        Create(topic_path(plan.name), TopicAssignment(topic_id, assignment).encode()),
+        Create(partitions_path(plan.name)),
+    ]
+    state_operations, partitions = new_partitions(plan.name, assignment, image)
+    return operations + state_operations, TopicImage(plan.name, topic_id, partitions)
+
+
+def new_partitions(
+    topic: str, assignment: Mapping[int, tuple[int, ...]], image: MetadataImage
+) -> tuple[list[Operation], tuple[PartitionImage, ...]]:
+    """The nodes of partitions that have none yet, with their first leader where a replica is alive."""
+    operations: list[Operation] = []
+    images: list[PartitionImage] = []
+    for number, replicas in assignment.items():
+        state = initial_state(replicas, image)
+        if state is not None:
+            operations.append(Create(partition_path(topic, number)))
+            operations.append(Create(partition_state_path(topic, number), state.encode()))
+        images.append(partition_image(number, replicas, state, partition_epoch=0))
+    return operations, tuple(images)
+
+
+def expand_topic(
+    topic: TopicImage,
+    count: int,
+    assignments: Sequence[tuple[int, ...]] | None,
+    image: MetadataImage,
+) -> dict[int, tuple[int, ...]]:
+    """Replicas of the partitions to add so that `topic` has `count`. Raises ApiError with Kafka's code and words."""
+    existing = len(topic.partitions)
+    added = count - existing
+    if added < 0:
+        raise ApiError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic currently has {existing} partitions, which is higher than the requested {count}.",
+        )
+    if added == 0:
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partitions.")
+    if assignments is None:
+        return dict(enumerate(_spread_further(topic, added, image), existing))
+    if len(assignments) != added:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Increasing the number of partitions by {added} but {len(assignments)} assignments provided.",
+        )
+    _validate_added(topic, assignments, image)
+    return dict(enumerate(assignments, existing))
+
+
+def _spread_further(topic: TopicImage, added: int, image: MetadataImage) -> Assignment:
+    """New partitions continue the round robin that the topic's first partition began."""
+    first_replicas = topic.partitions[0].replicas
+    racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
+    brokers = sorted(racks)
+    start = next((index for index, broker in enumerate(brokers) if broker >= first_replicas[0]), 0)
+    return assign_replicas(
+        racks,
+        added,
+        len(first_replicas),
+        start_index=start,
+        replica_shift=start,
+        first_partition=len(topic.partitions),
+    )
+
+
+def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], image: MetadataImage) -> None:
+    unknown = sorted({broker for replicas in assignments for broker in replicas} - set(image.brokers))
+    if unknown:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Unknown broker(s) in replica assignment: {', '.join(map(str, unknown))}.",
+        )
+    factor = len(topic.partitions[0].replicas)
+    for number, replicas in enumerate(assignments, len(topic.partitions)):
+        if not replicas:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Cannot have replication factor of 0 for partition id {number}."
+            )
+        if len(set(replicas)) != len(replicas):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Duplicate brokers not allowed in replica assignment: {', '.join(map(str, replicas))} "
+                f"for partition id {number}.",
+            )
+        if len(replicas) != factor:
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Inconsistent replication factor between partitions, partition 0 has {factor} while partitions "
+                f"[{number}] have replication factors [{len(replicas)}], respectively.",
+            )
+
+
+def expansion_operations(
+    topic: TopicImage, added: Mapping[int, tuple[int, ...]], image: MetadataImage
+) -> tuple[list[Operation], TopicImage]:
+    """What adds partitions to a topic."""
+    assignment = {each.partition: each.replicas for each in topic.partitions} | dict(added)
+    state_operations, partitions = new_partitions(topic.name, added, image)
+    grown = SetData(topic_path(topic.name), TopicAssignment(topic.topic_id, assignment).encode())
+    return [grown, *state_operations], topic.with_partitions(partitions)
+
+
+def deletion_mark(topic: str) -> Operation:
+    """What makes the deletion of a topic certain: from here a restart finishes it."""
+    return Create(delete_topic_path(topic))
+
+
+def removal_operations(topic: TopicImage, *, has_config: bool) -> list[Operation]:
+    """What removes every node of a topic, its deletion mark last."""
+    operations: list[Operation] = []
+    for partition in topic.partitions:
+        if partition.partition_epoch >= 0:
+            operations.append(Delete(partition_state_path(topic.name, partition.partition)))
+            operations.append(Delete(partition_path(topic.name, partition.partition)))
+    operations.append(Delete(partitions_path(topic.name)))
+    operations.append(Delete(topic_path(topic.name)))
+    if has_config:
+        operations.append(Delete(config_path("topics", topic.name)))
+    operations.append(Delete(delete_topic_path(topic.name)))
+    return operations
