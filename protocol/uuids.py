@@ -18,6 +18,8 @@ def uuid_to_text(value: UUID) -> str:
 
 def uuid_from_text(text: str) -> UUID:
     """Parse what `uuid_to_text` wrote. Raises ValueError when `text` is not 16 bytes in URL-safe base64."""
+    if "+" in text or "/" in text:  # of the other base64, which the decoder would let through
+        raise ValueError(f"{text!r} is not an id in URL-safe base64")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
