@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from broker.seams import Clock, Random
 from cluster import znodes
@@ -17,7 +18,7 @@ from cluster.controller import topics as decisions
 from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, take_over
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import ControllerTerm, fenced
-from cluster.coordination.contract import Coordination, Create, MultiError, NodeExistsError, Operation, SetData
+from cluster.coordination.contract import Coordination, Create, Delete, MultiError, NodeExistsError, Operation, SetData
 from cluster.metadata_image import BrokerImage, ConfigResource, ConfigResourceType, MetadataImage, TopicImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.uuids import uuid_to_text
@@ -26,7 +27,12 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 
 ImageListener = Callable[[MetadataImage, MetadataImage], None]
 
+T = TypeVar("T")
+
 PRODUCER_ID_BLOCK_SIZE = 1000
+
+_CONFIG_CHANGE_LIFETIME_MS = 15 * 60 * 1000
+_CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER: "brokers"}
 
 
 class StartUpError(Exception):
@@ -50,7 +56,7 @@ class ControllerSettings:
     default_replication_factor: int = 1
     auto_create_topics: bool = True
     delete_topics: bool = True
-    internal_topics: Mapping[str, InternalTopic] | None = None
+    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
 
 
 class ControllerService:
@@ -75,6 +81,7 @@ class ControllerService:
         self._term = ControllerTerm(0, 0)
         self._listeners: list[ImageListener] = []
         self._changing = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
         self._auto_creating: set[str] = set()
 
     @property
@@ -93,11 +100,14 @@ class ControllerService:
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
-    async def start(self, cluster_id: str | None, found: Sequence[FoundReplica] = ()) -> None:
+    async def start(
+        self, cluster_id: str | None, found: Sequence[FoundReplica] = (), *, unclean: bool = True
+    ) -> None:
         """Join the cluster, become its controller, elect leaders, publish the first image.
 
         `cluster_id` is the one in meta.properties, if there is one. `found` are the logs on this broker's disks: when
-        the tree has never had a controller they are adopted. Raises StartUpError.
+        the tree has never had a controller they are adopted. `unclean`: some log was not closed cleanly, so recovery
+        may have cut something off; leaders then get new epochs. Raises StartUpError.
         """
         await self._coordination.connect()
         await self._create_missing(znodes.PERSISTENT_PATHS)
@@ -111,7 +121,7 @@ class ControllerService:
             controller_epoch=self._term.epoch,
             brokers={broker.broker_id: broker},
         )
-        image = await self._load(image)
+        image = await self._load(image, unclean=unclean)
         if first_start and found:
             operations, adopted = adopt(found, self.broker_id, image, self._random.uuid)
             await self._transact(operations)
@@ -120,7 +130,9 @@ class ControllerService:
         await self._finish_deletions(image)
 
     async def close(self) -> None:
-        """Leave: the registration and the office vanish with the session."""
+        """Finish the changes under way and leave: the registration and the office vanish with the session."""
+        if self._running:
+            await asyncio.wait(self._running)
         await self._coordination.close()
 
     async def _create_missing(self, paths: Iterable[str]) -> None:
@@ -177,17 +189,17 @@ class ControllerService:
         if await self._coordination.exists(znodes.FEATURE) is None:
             await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
 
-    async def _load(self, image: MetadataImage) -> MetadataImage:
+    async def _load(self, image: MetadataImage, *, unclean: bool) -> MetadataImage:
         """Topics and configurations from the tree, with half-created topics completed and leaders elected."""
         operations: list[Operation] = []
         topics: list[TopicImage] = []
         for name in (await self._coordination.children(znodes.BROKER_TOPICS))[0]:
-            changes, topic = take_over(await self._read_topic(name), image)
+            changes, topic = take_over(await self._read_topic(name), image, unclean=unclean)
             operations.extend(changes)
             topics.append(topic)
         await self._transact(operations)
         configs: dict[ConfigResource, Mapping[str, str]] = {}
-        for entity_type, resource_type in _CONFIG_ENTITIES.items():
+        for resource_type, entity_type in _CONFIG_ENTITIES.items():
             for name in (await self._coordination.children(f"/config/{entity_type}"))[0]:
                 path = znodes.config_path(entity_type, name)
                 config = znodes.decode_config(path, (await self._coordination.get(path))[0])
@@ -220,21 +232,26 @@ class ControllerService:
 
         Returns after the listeners have applied the new topics, so leaders exist where a replica is alive.
         """
-        async with self._changing:
-            outcome: dict[str, TopicPlan | ApiError] = {}
-            for topic in new_topics:
-                try:
-                    outcome[topic.name] = self._plan(topic)
-                except ApiError as error:
-                    outcome[topic.name] = error
-            plans = [plan for plan in outcome.values() if isinstance(plan, TopicPlan)]
-            if plans and not validate_only:
-                await self._create(plans)
-            return outcome
+        return await self._change(self._create_topics(new_topics, validate_only=validate_only))
 
-    def _plan(self, topic: NewTopic) -> TopicPlan:
+    async def _create_topics(
+        self, new_topics: Sequence[NewTopic], *, validate_only: bool
+    ) -> dict[str, TopicPlan | ApiError]:
         defaults = TopicDefaults(self.settings.num_partitions, self.settings.default_replication_factor)
-        return decisions.plan_topic(topic, self._image, defaults, self._validate_topic_config, self._random.randrange)
+        outcome: dict[str, TopicPlan | ApiError] = {}
+        plans: dict[str, TopicPlan] = {}
+        for topic in new_topics:
+            try:
+                plan = decisions.plan_topic(
+                    topic, self._image, plans, defaults, self._validate_topic_config, self._random.randrange
+                )
+            except ApiError as error:
+                outcome[topic.name] = error
+            else:
+                outcome[topic.name] = plans[topic.name] = plan
+        if plans and not validate_only:
+            await self._create(list(plans.values()))
+        return outcome
 
     async def _create(self, plans: Sequence[TopicPlan]) -> None:
         operations: list[Operation] = []
@@ -250,11 +267,13 @@ class ControllerService:
         self._publish(self._image.with_topics(topics).with_configs(configs))
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics, all of which exist: when this returns nothing of them is left."""
-        async with self._changing:
-            topics = [self._image.topics[name] for name in names if name in self._image.topics]
-            await self._transact([decisions.deletion_mark(topic.name) for topic in topics])
-            await self._drop(topics)
+        """Delete the topics of these names that exist: when this returns nothing of them is left."""
+        await self._change(self._delete_topics(names))
+
+    async def _delete_topics(self, names: Iterable[str]) -> None:
+        topics = [self._image.topics[name] for name in names if name in self._image.topics]
+        await self._transact([decisions.deletion_mark(topic.name) for topic in topics])
+        await self._drop(topics)
 
     async def _drop(self, topics: Sequence[TopicImage]) -> None:
         """Replicas first, nodes last: a crash in between leaves the mark, and the next start comes here again."""
@@ -272,16 +291,20 @@ class ControllerService:
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool = False
     ) -> None:
         """Grow a topic to `count` partitions. Raises ApiError."""
-        async with self._changing:
-            topic = self._image.topics.get(name)
-            if topic is None:
-                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            added = decisions.expand_topic(topic, count, assignments, self._image)
-            if validate_only:
-                return
-            operations, grown = decisions.expansion_operations(topic, added, self._image)
-            await self._transact(operations)
-            self._publish(self._image.with_topics([grown]))
+        await self._change(self._create_partitions(name, count, assignments, validate_only=validate_only))
+
+    async def _create_partitions(
+        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+    ) -> None:
+        topic = self._image.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        added = decisions.expand_topic(topic, count, assignments, self._image)
+        if validate_only:
+            return
+        operations, grown = decisions.expansion_operations(topic, added, self._image)
+        await self._transact(operations)
+        self._publish(self._image.with_topics([grown]))
 
     async def auto_create_topic(self, name: str) -> ErrorCode:
         """Create a topic that a client asked metadata of; gives the error code to answer (Kafka's
@@ -295,7 +318,7 @@ class ControllerService:
             self._auto_creating.discard(name)
 
     async def _auto_create(self, name: str) -> ErrorCode:
-        internal = (self.settings.internal_topics or {}).get(name)
+        internal = self.settings.internal_topics.get(name)
         if internal is None:
             topic = NewTopic(name)
         else:
@@ -317,35 +340,65 @@ class ControllerService:
     # -- configurations and producer ids -------------------------------------------------------------------------------
 
     async def alter_configs(self, resource_type: int, name: str, new_config: Mapping[str, str]) -> None:
-        """Replace the overrides of a topic or broker ("" for all brokers), which the caller has validated."""
-        async with self._changing:
-            entity_type = next(entity for entity, each in _CONFIG_ENTITIES.items() if each == resource_type)
-            entity = name or znodes.DEFAULT_ENTITY
-            path = znodes.config_path(entity_type, entity)
-            data = znodes.encode_config(new_config)
-            exists = await self._coordination.exists(path) is not None
-            await self._transact(
-                [
-                    SetData(path, data) if exists else Create(path, data),
-                    Create(
-                        f"{znodes.CONFIG_CHANGES}/config_change_",
-                        znodes.encode_config_change(f"{entity_type}/{entity}"),
-                        sequential=True,
-                    ),
-                ]
-            )
-            self._publish(self._image.with_configs({(resource_type, name): dict(new_config)}))
+        """Replace the overrides of a topic or broker ("" for all brokers), which the caller has validated.
+
+        Raises ApiError UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist (any more).
+        """
+        await self._change(self._alter_configs(ConfigResourceType(resource_type), name, dict(new_config)))
+
+    async def _alter_configs(self, resource_type: ConfigResourceType, name: str, new_config: dict[str, str]) -> None:
+        if resource_type is ConfigResourceType.TOPIC and name not in self._image.topics:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        entity = f"{_CONFIG_ENTITIES[resource_type]}/{name or znodes.DEFAULT_ENTITY}"
+        data = znodes.encode_config(new_config)
+        exists = await self._coordination.exists(f"/config/{entity}") is not None
+        notice = f"{znodes.CONFIG_CHANGES}/config_change_"
+        await self._transact(
+            [
+                SetData(f"/config/{entity}", data) if exists else Create(f"/config/{entity}", data),
+                Create(notice, znodes.encode_config_change(entity), sequential=True),
+            ]
+        )
+        await self._purge_config_changes()
+        self._publish(self._image.with_configs({(resource_type, name): new_config}))
+
+    async def _purge_config_changes(self) -> None:
+        """Forget notices older than 15 minutes, as whoever reads them in Kafka does."""
+        names, _ = await self._coordination.children(znodes.CONFIG_CHANGES)
+        oldest_ms = self._clock.now_ms() - _CONFIG_CHANGE_LIFETIME_MS
+        expired: list[Operation] = []
+        for name in names:
+            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            stat = await self._coordination.exists(path)
+            if stat is None or stat.ctime_ms >= oldest_ms:
+                break
+            expired.append(Delete(path))
+        await self._transact(expired)
 
     async def allocate_producer_ids(self) -> znodes.ProducerIdBlock:
         """A block of producer ids that nobody else has or will get (Kafka's ZkProducerIdManager)."""
-        async with self._changing:
-            data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
-            first = znodes.ProducerIdBlock.decode(data).last + 1 if data else 0
-            block = znodes.ProducerIdBlock(self.broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
-            await self._coordination.set(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)
-            return block
+        return await self._change(self._allocate_producer_ids())
+
+    async def _allocate_producer_ids(self) -> znodes.ProducerIdBlock:
+        data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
+        first = znodes.ProducerIdBlock.decode(data).last + 1 if data else 0
+        block = znodes.ProducerIdBlock(self.broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
+        await self._coordination.set(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)
+        return block
 
     # -- carrying out --------------------------------------------------------------------------------------------------
+
+    async def _change(self, change: Coroutine[Any, Any, T]) -> T:
+        """Run `change` after those before it, and to its end even if the caller is cancelled: between the transaction
+        and the publication the tree and the image differ, and nobody could repair that."""
+        task = asyncio.create_task(self._in_turn(change))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _in_turn(self, change: Coroutine[Any, Any, T]) -> T:
+        async with self._changing:
+            return await change
 
     async def _transact(self, operations: Iterable[Operation]) -> None:
         for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
@@ -358,6 +411,3 @@ class ControllerService:
                 listener(old, image)
             except Exception:
                 logger.exception("A listener failed to apply the new metadata")
-
-
-_CONFIG_ENTITIES = {"topics": ConfigResourceType.TOPIC, "brokers": ConfigResourceType.BROKER}

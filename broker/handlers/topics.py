@@ -175,9 +175,7 @@ class TopicHandlers:
     async def _grow(
         self, topic: CreatePartitionsRequest.CreatePartitionsTopic, request: CreatePartitionsRequest
     ) -> _PartitionsResult:
-        assignments = (
-            [tuple(each.broker_ids) for each in topic.assignments] if topic.assignments is not None else None
-        )
+        assignments = [tuple(each.broker_ids) for each in topic.assignments] if topic.assignments is not None else None
         try:
             await self._controller.create_partitions(
                 topic.name, topic.count, assignments, validate_only=request.validate_only

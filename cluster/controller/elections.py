@@ -17,26 +17,26 @@ def initial_state(replicas: tuple[int, ...], image: MetadataImage) -> PartitionS
     return PartitionState(leader=alive[0], leader_epoch=0, isr=alive, controller_epoch=image.controller_epoch)
 
 
-def elect_at_start(partition: PartitionImage, image: MetadataImage) -> PartitionState | None:
+def elect_at_start(partition: PartitionImage, image: MetadataImage, *, unclean: bool) -> PartitionState | None:
     """The state of a partition after a start of this cluster, or None when nothing has to change.
 
-    The leader stays or, when it is gone, the first live member of the ISR in the order of the replicas leads; either
-    way the leader epoch grows, so that what this start's recovery cut off can never be taken for what is written now.
-    The last member of the ISR stays in it even when it is gone, because only it has every committed record.
+    A live leader stays. Its epoch stays too after a clean stop; after an unclean one it grows, so that what recovery
+    cut off can never be taken for what is written now. A leader that is gone is followed by the first live member of
+    the ISR in the order of the replicas. When no member lives there is no leader, and the ISR stays, because only its
+    members have every committed record.
     """
-    leader = partition.leader
-    if leader not in image.brokers:
-        candidates = (each for each in partition.replicas if each in partition.isr and each in image.brokers)
-        leader = next(candidates, NO_LEADER)
-        if leader == partition.leader == NO_LEADER:
-            return None
+    if partition.leader in image.brokers:
+        return _next_state(partition, partition.leader, partition.isr, image) if unclean else None
     alive = tuple(broker for broker in partition.isr if broker in image.brokers)
+    leader = next((broker for broker in partition.replicas if broker in alive), NO_LEADER)
+    if leader == partition.leader:
+        return None
+    return _next_state(partition, leader, alive or partition.isr, image)
+
+
+def _next_state(partition: PartitionImage, leader: int, isr: tuple[int, ...], image: MetadataImage) -> PartitionState:
     return PartitionState(
-        leader=leader,
-        leader_epoch=partition.leader_epoch + 1,
-        isr=alive or partition.isr,
-        controller_epoch=image.controller_epoch,
-        leader_recovery_state=partition.leader_recovery_state,
+        leader, partition.leader_epoch + 1, isr, image.controller_epoch, partition.leader_recovery_state
     )
 
 

@@ -88,8 +88,8 @@ class ReadTopic(NamedTuple):
         return TopicImage(self.name, self.assignment.topic_id, tuple(partitions))
 
 
-def take_over(topic: ReadTopic, image: MetadataImage) -> tuple[list[Operation], TopicImage]:
-    """Complete a topic that a crash left half created, and elect the leaders of the others."""
+def take_over(topic: ReadTopic, image: MetadataImage, *, unclean: bool) -> tuple[list[Operation], TopicImage]:
+    """Complete a topic that a crash left half created, and elect leaders (see `elect_at_start`)."""
     operations: list[Operation] = []
     if not topic.has_partitions_node:
         operations.append(Create(partitions_path(topic.name)))
@@ -102,7 +102,7 @@ def take_over(topic: ReadTopic, image: MetadataImage) -> tuple[list[Operation], 
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
         partition = result.partitions[number]
-        state = elect_at_start(partition, image)
+        state = elect_at_start(partition, image, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
             elected.append(partition_image(number, partition.replicas, state, version + 1))

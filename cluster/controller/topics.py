@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
@@ -60,11 +61,15 @@ class TopicPlan:
 def plan_topic(
     topic: NewTopic,
     image: MetadataImage,
+    planned: Iterable[str],
     defaults: TopicDefaults,
     validate_config: Callable[[Mapping[str, str]], None],
     random_below: RandomBelow,
 ) -> TopicPlan:
-    """Decide on one topic. Raises ApiError with Kafka's code and words, judged in Kafka's order."""
+    """Decide on one topic. Raises ApiError with Kafka's code and words, judged in Kafka's order.
+
+    `planned` are the topics that are about to be created before this one; it may not collide with them either.
+    """
     if topic.name in image.topics:
         raise _exists(topic.name)
     nulls = [key for key, value in topic.config.items() if value is None]
@@ -82,7 +87,7 @@ def plan_topic(
         factor = defaults.replication_factor if topic.replication_factor == USE_DEFAULT else topic.replication_factor
         assignment = dict(enumerate(_spread(image, partitions, factor, random_below)))
     validate_topic_name(topic.name)
-    _refuse_collision(topic.name, image)
+    _refuse_collision(topic.name, chain(image.topics, planned))
     _validate_assignment(assignment)
     config = {key: value for key, value in topic.config.items() if value is not None}
     validate_config(config)
@@ -101,12 +106,12 @@ def _exists(name: str) -> ApiError:
     return ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
-def _refuse_collision(name: str, image: MetadataImage) -> None:
+def _refuse_collision(name: str, others: Iterable[str]) -> None:
     """Metric names map '.' to '_', so two topics that differ in nothing else would share their metrics."""
     if "." not in name and "_" not in name:
         return
     flat = name.replace(".", "_")
-    colliding = [other for other in image.topics if other.replace(".", "_") == flat]
+    colliding = [other for other in others if other.replace(".", "_") == flat]
     if colliding:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -119,12 +124,25 @@ def _validate_assignment(assignment: Mapping[int, Sequence[int]]) -> None:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas"
         )
+    if not all(assignment.values()):
+        # Kafka 3.9 creates such a topic, which can never have a leader; KRaft refuses it, and so do we.
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
+        )
     if any(len(set(replicas)) != len(replicas) for replicas in assignment.values()):
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Duplicate replica assignment found: {assignment}")
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Duplicate replica assignment found: {_scala_text(assignment)}"
+        )
     if set(assignment) != set(range(len(assignment))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
+
+
+def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
+    """The assignment as Kafka's message shows it, which is how Scala prints a map of buffers."""
+    entries = (f"{number} -> ArrayBuffer({', '.join(map(str, assignment[number]))})" for number in sorted(assignment))
+    return f"HashMap({', '.join(entries)})"
 
 
 def creation_operations(
