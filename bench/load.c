@@ -1,0 +1,319 @@
+/* load: the peak-rate client of bench/run, on librdkafka's C API. A load tool in Python would measure itself.
+ *
+ *   load produce   BOOTSTRAP TOPIC RECORDS BYTES ACKS    batched, as fast as the broker takes it
+ *   load unbatched BOOTSTRAP TOPIC RECORDS BYTES ACKS    one record a request, pipelined
+ *   load consume   BOOTSTRAP TOPIC RECORDS               partition 0 from its beginning
+ *   load latency   BOOTSTRAP TOPIC RECORDS RATE          RATE records a second, produced and consumed by this process
+ *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it
+ *   load create    BOOTSTRAP TOPIC PARTITIONS            a topic, until every partition has a leader
+ *   load idle      BOOTSTRAP TOPIC CONNECTIONS SECONDS   connections that wait for records
+ *
+ * Prints one JSON object: what was done, the seconds it took, and this process's own CPU seconds (user + system).
+ * Exit code 1, with a line on standard error, when anything failed: a figure from a failed run is no figure.
+ */
+#include <librdkafka/rdkafka.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PARTITION 0
+#define PAYLOAD_MAX (16 * 1024 * 1024)
+#define FAIL_AFTER_S 120
+
+static long long delivered, failed;
+static char error_text[512];
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static double cpu_s(void) {
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+static void die(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
+    char text[256];
+    if (rd_kafka_conf_set(conf, name, value, text, sizeof text) != RD_KAFKA_CONF_OK)
+        die("%s=%s: %s", name, value, text);
+}
+
+static rd_kafka_t *client(rd_kafka_type_t type, rd_kafka_conf_t *conf, const char *bootstrap) {
+    char text[256];
+    set(conf, "bootstrap.servers", bootstrap);
+    rd_kafka_t *rk = rd_kafka_new(type, conf, text, sizeof text);
+    if (!rk) die("rd_kafka_new: %s", text);
+    return rk;
+}
+
+static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
+    (void)rk, (void)opaque;
+    if (message->err) {
+        failed++;
+        snprintf(error_text, sizeof error_text, "%s", rd_kafka_err2str(message->err));
+    } else {
+        delivered++;
+    }
+}
+
+/* Incompressible enough, and the same in every run. */
+static char *payload(size_t size) {
+    if (size > PAYLOAD_MAX) die("payload of %zu bytes", size);
+    char *bytes = malloc(size + 1);
+    unsigned state = 12345;
+    for (size_t i = 0; i < size; i++) {
+        state = state * 1103515245u + 12345u;
+        bytes[i] = (char)(state >> 16);
+    }
+    return bytes;
+}
+
+static int produce(const char *bootstrap, const char *topic, long long records, size_t size, const char *acks, int batched) {
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    set(conf, "acks", acks);
+    set(conf, "queue.buffering.max.messages", "1000000");
+    set(conf, "queue.buffering.max.kbytes", "1048576");
+    set(conf, "batch.num.messages", batched ? "10000" : "1");
+    set(conf, "linger.ms", batched ? "5" : "0");
+    set(conf, "message.max.bytes", "1000000");
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
+    char *bytes = payload(size);
+
+    /* The first record finds the leader; the clock starts after it. */
+    if (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+    if (rd_kafka_flush(rk, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
+    delivered = 0;
+
+    double cpu = cpu_s(), began = now_s();
+    for (long long i = 0; i < records; i++) {
+        while (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, size, NULL, 0, NULL)) {
+            if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+            rd_kafka_poll(rk, 10);
+        }
+        if (i % 1000 == 0) rd_kafka_poll(rk, 0);
+    }
+    rd_kafka_resp_err_t flushed = rd_kafka_flush(rk, FAIL_AFTER_S * 1000);
+    double seconds = now_s() - began;
+    cpu = cpu_s() - cpu;
+    if (flushed || failed || delivered != records) die("%lld of %lld records were taken, %lld failed: %s", delivered, records, failed, error_text);
+    printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", records, records * (long long)size, seconds, cpu);
+    rd_kafka_topic_destroy(rkt);
+    rd_kafka_destroy(rk);
+    return 0;
+}
+
+static rd_kafka_t *consumer(const char *bootstrap, const char *topic, int64_t offset, int connection_only) {
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    set(conf, "group.id", "bench");
+    set(conf, "enable.auto.commit", "false");
+    set(conf, "enable.auto.offset.store", "false");
+    set(conf, "check.crcs", "false");
+    if (!connection_only) {
+        set(conf, "queued.min.messages", "1000000");
+        set(conf, "queued.max.messages.kbytes", "262144");
+    }
+    rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, conf, bootstrap);
+    rd_kafka_poll_set_consumer(rk);
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_add(list, topic, PARTITION)->offset = offset;
+    rd_kafka_resp_err_t err = rd_kafka_assign(rk, list);
+    if (err) die("assign: %s", rd_kafka_err2str(err));
+    rd_kafka_topic_partition_list_destroy(list);
+    return rk;
+}
+
+static int consume(const char *bootstrap, const char *topic, long long records) {
+    enum { AT_ONCE = 10000 };
+    static rd_kafka_message_t *messages[AT_ONCE];
+    rd_kafka_t *rk = consumer(bootstrap, topic, RD_KAFKA_OFFSET_BEGINNING, 0);
+    rd_kafka_queue_t *queue = rd_kafka_queue_get_consumer(rk);
+    long long seen = 0, bytes = 0;
+    double cpu = 0, began = 0, last = now_s();
+    while (seen < records) {
+        ssize_t n = rd_kafka_consume_batch_queue(queue, 100, messages, AT_ONCE);
+        if (n > 0) last = now_s();
+        if (now_s() - last > FAIL_AFTER_S) die("nothing for %d s after %lld records", FAIL_AFTER_S, seen);
+        for (ssize_t i = 0; i < n; i++) {
+            if (messages[i]->err) die("consume: %s", rd_kafka_message_errstr(messages[i]));
+            /* The clock starts with the first record: what came before it is connecting. */
+            if (seen == 0) { began = now_s(); cpu = cpu_s(); }
+            seen++;
+            bytes += (long long)messages[i]->len;
+            rd_kafka_message_destroy(messages[i]);
+        }
+    }
+    double seconds = now_s() - began;
+    cpu = cpu_s() - cpu;
+    printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", seen, bytes, seconds, cpu);
+    rd_kafka_queue_destroy(queue);
+    rd_kafka_consumer_close(rk);
+    rd_kafka_destroy(rk);
+    return 0;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int latency(const char *bootstrap, const char *topic, long long records, double rate) {
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    set(conf, "acks", "1");
+    set(conf, "linger.ms", "0");
+    set(conf, "socket.nagle.disable", "true");
+    rd_kafka_t *producer = client(RD_KAFKA_PRODUCER, conf, bootstrap);
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(producer, topic, NULL);
+    char *bytes = payload(100);
+    double *taken = malloc(sizeof(double) * (size_t)records);
+
+    /* The first record makes the topic known to both, and is not counted. */
+    rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, 100, NULL, 0, NULL);
+    if (rd_kafka_flush(producer, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
+    rd_kafka_t *rk = consumer(bootstrap, topic, RD_KAFKA_OFFSET_BEGINNING, 1);
+    rd_kafka_message_t *first = NULL;
+    double waiting = now_s();
+    while (!(first = rd_kafka_consumer_poll(rk, 100)) && now_s() - waiting < FAIL_AFTER_S) {}
+    if (!first || first->err) die("the first record was not read");
+    rd_kafka_message_destroy(first);
+
+    double cpu = cpu_s(), began = now_s();
+    long long sent = 0, seen = 0, counted = 0, warm_up = records / 10;
+    while (seen < records) {
+        double now = now_s();
+        /* By the clock, not by what came back: a broker that stalls must not slow the load down (coordinated omission). */
+        while (sent < records && now >= began + sent / rate) {
+            double due = began + sent / rate;
+            memcpy(bytes, &due, sizeof due);
+            if (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, 100, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+            sent++;
+        }
+        rd_kafka_poll(producer, 0);
+        double until = sent < records ? began + sent / rate - now_s() : 0.001;
+        rd_kafka_message_t *message = rd_kafka_consumer_poll(rk, until > 0.001 ? 1 : 0);
+        if (!message) {
+            if (until > 0) usleep((useconds_t)((until < 0.00005 ? until : 0.00005) * 1e6));
+            if (now_s() - began > records / rate + FAIL_AFTER_S) die("%lld of %lld records came back", seen, records);
+            continue;
+        }
+        if (message->err) die("consume: %s", rd_kafka_message_errstr(message));
+        double due;
+        memcpy(&due, message->payload, sizeof due);
+        if (seen++ >= warm_up) taken[counted++] = now_s() - due;
+        rd_kafka_message_destroy(message);
+    }
+    double seconds = now_s() - began;
+    cpu = cpu_s() - cpu;
+    if (failed) die("%lld records failed: %s", failed, error_text);
+    qsort(taken, (size_t)counted, sizeof(double), compare_doubles);
+    printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"p999_ms\": %.3f}\n",
+           records, records * 100, seconds, cpu, taken[counted / 2] * 1e3, taken[counted * 99 / 100] * 1e3, taken[counted * 999 / 1000] * 1e3);
+    rd_kafka_topic_destroy(rkt);
+    rd_kafka_destroy(producer);
+    rd_kafka_consumer_close(rk);
+    rd_kafka_destroy(rk);
+    return 0;
+}
+
+static int first(const char *bootstrap, const char *topic) {
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    set(conf, "acks", "1");
+    set(conf, "linger.ms", "0");
+    set(conf, "reconnect.backoff.ms", "5");
+    set(conf, "reconnect.backoff.max.ms", "5");
+    set(conf, "retry.backoff.ms", "5");
+    set(conf, "topic.metadata.refresh.fast.interval.ms", "10");
+    set(conf, "log_level", "0");
+    double began = now_s();
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
+    if (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, "first", 5, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+    while (!delivered && !failed && now_s() - began < FAIL_AFTER_S) rd_kafka_poll(rk, 1);
+    if (!delivered) die("no acknowledgement: %s", error_text);
+    printf("{\"seconds\": %.6f}\n", now_s() - began);
+    fflush(stdout);
+    rd_kafka_topic_destroy(rkt);
+    rd_kafka_destroy(rk);
+    return 0;
+}
+
+static int leaders(rd_kafka_t *rk, rd_kafka_topic_t *rkt) {
+    const rd_kafka_metadata_t *metadata;
+    int led = 0;
+    if (rd_kafka_metadata(rk, 0, rkt, &metadata, 30000)) return 0;
+    for (int t = 0; t < metadata->topic_cnt; t++)
+        for (int p = 0; p < metadata->topics[t].partition_cnt; p++) led += metadata->topics[t].partitions[p].leader >= 0;
+    rd_kafka_metadata_destroy(metadata);
+    return led;
+}
+
+static int create(const char *bootstrap, const char *topic, int partitions) {
+    char text[256];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    set(conf, "allow.auto.create.topics", "false");
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
+    rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
+    rd_kafka_NewTopic_t *topics[] = {rd_kafka_NewTopic_new(topic, partitions, 1, text, sizeof text)};
+    if (!topics[0]) die("create: %s", text);
+    rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(rk, RD_KAFKA_ADMIN_OP_CREATETOPICS);
+    rd_kafka_AdminOptions_set_request_timeout(options, 300000, text, sizeof text);
+    rd_kafka_AdminOptions_set_operation_timeout(options, 290000, text, sizeof text);
+    double cpu = cpu_s(), began = now_s();
+    rd_kafka_CreateTopics(rk, topics, 1, options, queue);
+    rd_kafka_event_t *event = rd_kafka_queue_poll(queue, 310000);
+    if (!event) die("create: no answer");
+    const rd_kafka_CreateTopics_result_t *result = rd_kafka_event_CreateTopics_result(event);
+    if (!result) die("create: %s", rd_kafka_event_error_string(event));
+    size_t count;
+    const rd_kafka_topic_result_t **answers = rd_kafka_CreateTopics_result_topics(result, &count);
+    rd_kafka_resp_err_t err = rd_kafka_topic_result_error(answers[0]);
+    if (err && err != RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT) die("create: %s", rd_kafka_err2str(err));
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
+    while (leaders(rk, rkt) < partitions) {
+        if (now_s() - began > 600) die("not every partition has a leader after 600 s");
+        usleep(50000);
+    }
+    printf("{\"partitions\": %d, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", partitions, now_s() - began, cpu_s() - cpu);
+    fflush(stdout);
+    _exit(0);
+}
+
+static int idle(const char *bootstrap, const char *topic, int connections, int seconds) {
+    for (int i = 0; i < connections; i++) consumer(bootstrap, topic, RD_KAFKA_OFFSET_END, 1);
+    sleep((unsigned)seconds);
+    printf("{\"seconds\": %d}\n", seconds);
+    fflush(stdout);
+    _exit(0);
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "";
+    if (!strcmp(mode, "produce") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 1);
+    if (!strcmp(mode, "unbatched") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 0);
+    if (!strcmp(mode, "consume") && argc == 5) return consume(argv[2], argv[3], atoll(argv[4]));
+    if (!strcmp(mode, "latency") && argc == 6) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]));
+    if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
+    if (!strcmp(mode, "create") && argc == 5) return create(argv[2], argv[3], atoi(argv[4]));
+    if (!strcmp(mode, "idle") && argc == 6) return idle(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
+    die("usage: load produce|unbatched|consume|latency|first|create|idle BOOTSTRAP TOPIC ...");
+    return 1;
+}
