@@ -135,7 +135,7 @@ class CommittedOffsets:
     def fetch(
         self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool
     ) -> dict[TopicPartition, CommittedOffset | ErrorCode]:
-        """Offsets of `partitions` (None: all there are), or UNSTABLE_OFFSET_COMMIT while a commit of it is under way."""
+        """Offsets of `partitions` (None: all there are), or UNSTABLE_OFFSET_COMMIT where a commit is under way."""
         group = self._table.groups.get(group_id)
         durable = self._table.durable.get(group_id)
         if group is None or group.state is GroupState.DEAD:
@@ -158,7 +158,7 @@ class CommittedOffsets:
         partitions: Collection[TopicPartition],
         answer: Callable[[ErrorCode, PartitionErrors], None],
     ) -> None:
-        """Delete offsets that nobody uses (KIP-496). `answer` gets the group's code and, if it is NONE, one for each."""
+        """Delete offsets that nobody uses (KIP-496). `answer` gets the group's code, and each partition's with NONE."""
         group = self._table.groups.get(group_id)
         error_code, subscribed = ErrorCode.NONE, set[TopicPartition]()
         if group is None or group.state is GroupState.DEAD:

@@ -1,0 +1,83 @@
+"""FindCoordinator: which broker keeps a group."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.controller_service import ControllerService
+from broker.group_coordinator_service import GroupCoordinatorService
+from broker.internal_topics import InternalTopicCreator
+from broker.registry import RequestContext, api
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+
+GROUP, TRANSACTION = 0, 1
+
+FIRST_VERSION_OF_MANY_KEYS: Final = 4
+
+Coordinator = FindCoordinatorResponse.Coordinator
+
+
+class CoordinatorHandlers:
+    """Groups have a coordinator. Transactions have none yet, and are told so in the one way that no client retries.
+
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED is fatal at once in the Java producer, librdkafka, kafka-python and aiokafka;
+    other errors that would describe the situation better make some of them ask again until they time out.
+    """
+
+    def __init__(
+        self, service: GroupCoordinatorService, controller: ControllerService, topics: InternalTopicCreator
+    ) -> None:
+        self._service = service
+        self._controller = controller
+        self._topics = topics
+
+    @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
+    def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        """COORDINATOR_NOT_AVAILABLE while __consumer_offsets is being created or has no leader."""
+        if context.api_version >= FIRST_VERSION_OF_MANY_KEYS:
+            return FindCoordinatorResponse(
+                coordinators=[self._find(context, request.key_type, key) for key in request.coordinator_keys]
+            )
+        found = self._find(context, request.key_type, request.key)
+        # This version has always put a name there: Kafka's, of the error or of none.
+        message = found.error_message if found.error_code else ErrorCode.NONE.name
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+
+    def _find(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
+        try:
+            return self._coordinator(context, key_type, key)
+        except ApiError as error:
+            return Coordinator(
+                key=key, node_id=-1, host="", port=-1, error_code=error.error_code, error_message=error.message
+            )
+
+    def _coordinator(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
+        if key_type == TRANSACTION:
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "This broker does not serve transactions.")
+        if key_type != GROUP:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Key type {key_type} has no coordinator on this broker.")
+        image = self._controller.image
+        if CONSUMER_OFFSETS not in image.topics:
+            self._topics.create(CONSUMER_OFFSETS)
+        leader = image.leader_of(TopicPartition(CONSUMER_OFFSETS, self._service.partition_of(key)))
+        broker = image.brokers.get(leader)
+        endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
+        if endpoint is None:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+        return Coordinator(
+            key=key,
+            node_id=leader,
+            host=endpoint.host,
+            port=endpoint.port,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+        )

@@ -1,0 +1,227 @@
+"""Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from broker.group_coordinator_service import GroupCoordinatorService, Reply
+from broker.registry import RequestContext, api
+from cluster.coordinator.committed_offsets import NO_OFFSET, PartitionErrors
+from cluster.coordinator.records import CommittedOffset
+from cluster.metadata_image import MetadataImage
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from protocol.topic_partition import TopicPartition
+
+FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
+FIRST_FETCH_OF_MANY_GROUPS: Final = 8
+
+FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+Found = dict[TopicPartition, CommittedOffset | ErrorCode]
+
+
+class GroupOffsetHandlers:
+    """Answers for the offsets of groups that this broker coordinates. `metadata` gives the current image."""
+
+    def __init__(self, service: GroupCoordinatorService, metadata: Callable[[], MetadataImage]) -> None:
+        self._service = service
+        self._metadata = metadata
+
+    # -- OffsetCommit --------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.OFFSET_COMMIT, versions=(0, 9))
+    def offset_commit(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: OffsetCommitRequest,
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        """Answered when the offsets are committed; partitions that do not exist are refused."""
+        asked = [
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        reply: Reply[OffsetCommitResponse] = Reply()
+
+        def answer(results: PartitionErrors) -> None:
+            reply.set(_commit_response(asked, results))
+
+        self._drop_unknown(request)
+        if not request.topics:
+            answer({})
+            return reply.get()
+        try:
+            driver = self._service.driver_of(request.group_id, may_be_empty=True)
+            driver.run(partial(driver.shard.offsets.commit, request=request, answer=answer))
+        except ApiError as error:
+            known = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+            answer({TopicPartition(*each): error.error_code for each in known})
+        return reply.get()
+
+    def _drop_unknown(self, request: OffsetCommitRequest) -> None:
+        image = self._metadata()
+        for topic in request.topics:
+            topic_image = image.topics.get(topic.name)
+            if topic_image is None:
+                topic.partitions = []
+            else:
+                topic.partitions = [
+                    each for each in topic.partitions if topic_image.partition(each.partition_index) is not None
+                ]
+        request.topics = [topic for topic in request.topics if topic.partitions]
+
+    # -- OffsetFetch ---------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.OFFSET_FETCH, versions=(0, 9))
+    def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """Answered from memory."""
+        if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
+            return OffsetFetchResponse(
+                groups=[
+                    self._fetch_group(
+                        asked.group_id,
+                        None
+                        if asked.topics is None
+                        else [(each.name, each.partition_indexes) for each in asked.topics],
+                        request.require_stable,
+                    )
+                    for asked in request.groups
+                ]
+            )
+        topics = None if request.topics is None else [(each.name, each.partition_indexes) for each in request.topics]
+        group = self._fetch_group(request.group_id, topics, request.require_stable)
+        if group.error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
+            group.topics = _fetched_topics(
+                {
+                    TopicPartition(name, index): ErrorCode.of(group.error_code)
+                    for name, indexes in topics or ()
+                    for index in indexes
+                }
+            )
+        return OffsetFetchResponse(
+            error_code=group.error_code,
+            topics=[
+                OffsetFetchResponse.OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponse.OffsetFetchResponsePartition(
+                            partition_index=each.partition_index,
+                            committed_offset=each.committed_offset,
+                            committed_leader_epoch=each.committed_leader_epoch,
+                            metadata=each.metadata,
+                            error_code=each.error_code,
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic in group.topics
+            ],
+        )
+
+    def _fetch_group(
+        self, group_id: str, topics: list[tuple[str, list[int]]] | None, require_stable: bool
+    ) -> FetchedGroup:
+        partitions = None
+        if topics is not None:
+            partitions = [TopicPartition(name, index) for name, indexes in topics for index in indexes]
+        try:
+            offsets = self._service.driver_of(group_id, may_be_empty=True).shard.offsets
+        except ApiError as error:
+            return FetchedGroup(group_id=group_id, topics=[], error_code=error.error_code)
+        found = offsets.fetch(group_id, partitions, require_stable=require_stable)
+        return FetchedGroup(group_id=group_id, topics=_fetched_topics(found))
+
+    # -- OffsetDelete --------------------------------------------------------------------------------------------------
+
+    @api(ApiKey.OFFSET_DELETE, versions=(0, 0))
+    def offset_delete(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: OffsetDeleteRequest,
+    ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
+        """Answered when the deletion is committed."""
+        asked = [
+            TopicPartition(topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        image = self._metadata()
+        known = [each for each in asked if image.partition(each) is not None]
+        reply: Reply[OffsetDeleteResponse] = Reply()
+
+        def answer(error_code: ErrorCode, results: PartitionErrors) -> None:
+            reply.set(_delete_response(error_code, [] if error_code else asked, results))
+
+        try:
+            driver = self._service.driver_of(request.group_id)
+            driver.run(partial(driver.shard.offsets.delete, group_id=request.group_id, partitions=known, answer=answer))
+        except ApiError as error:
+            answer(error.error_code, {})
+        return reply.get()
+
+
+def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> OffsetCommitResponse:
+    topics: dict[str, OffsetCommitResponse.OffsetCommitResponseTopic] = {}
+    for topic_partition in asked:
+        topic = topics.get(topic_partition.topic)
+        if topic is None:
+            topic = OffsetCommitResponse.OffsetCommitResponseTopic(name=topic_partition.topic, partitions=[])
+            topics[topic_partition.topic] = topic
+        topic.partitions.append(
+            OffsetCommitResponse.OffsetCommitResponsePartition(
+                partition_index=topic_partition.partition,
+                error_code=results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            )
+        )
+    return OffsetCommitResponse(topics=list(topics.values()))
+
+
+def _fetched_topics(found: Found) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
+    topics: dict[str, OffsetFetchResponse.OffsetFetchResponseTopics] = {}
+    for topic_partition, outcome in found.items():
+        topic = topics.get(topic_partition.topic)
+        if topic is None:
+            topic = OffsetFetchResponse.OffsetFetchResponseTopics(name=topic_partition.topic, partitions=[])
+            topics[topic_partition.topic] = topic
+        if isinstance(outcome, ErrorCode):
+            offset, error_code = NO_OFFSET, outcome
+        else:
+            offset, error_code = outcome, ErrorCode.NONE
+        topic.partitions.append(
+            OffsetFetchResponse.OffsetFetchResponsePartitions(
+                partition_index=topic_partition.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                metadata=offset.metadata,
+                error_code=error_code,
+            )
+        )
+    return list(topics.values())
+
+
+def _delete_response(
+    error_code: ErrorCode, asked: list[TopicPartition], results: PartitionErrors
+) -> OffsetDeleteResponse:
+    topics: dict[str, OffsetDeleteResponse.OffsetDeleteResponseTopic] = {}
+    for topic_partition in asked:
+        topic = topics.get(topic_partition.topic)
+        if topic is None:
+            topic = OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic_partition.topic, partitions=[])
+            topics[topic_partition.topic] = topic
+        topic.partitions.append(
+            OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                partition_index=topic_partition.partition,
+                error_code=results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            )
+        )
+    return OffsetDeleteResponse(error_code=error_code, throttle_time_ms=0, topics=list(topics.values()))

@@ -1,0 +1,53 @@
+"""InitProducerId: identity for idempotent producers (KIP-98)."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.producer_ids import ProducerIds
+from broker.registry import RequestContext, api
+from cluster.coordination.contract import CoordinationError
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+
+logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+
+
+class ProducerIdHandlers:
+    """Gives a fresh id to every producer without a transactional id. One with it fails as in `CoordinatorHandlers`."""
+
+    def __init__(self, producer_ids: ProducerIds) -> None:
+        self._producer_ids = producer_ids
+
+    @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
+    async def init_producer_id(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: InitProducerIdRequest,
+    ) -> InitProducerIdResponse:
+        """A producer id with epoch 0."""
+        if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
+            return _refused(ErrorCode.INVALID_REQUEST)
+        if request.transactional_id == "":
+            return _refused(ErrorCode.INVALID_REQUEST)
+        if request.transactional_id is not None:
+            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        try:
+            producer_id = await self._producer_ids.next_id()
+        except CoordinationError as error:
+            logger.error("No block of producer ids could be had: %s", error)
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return InitProducerIdResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+        )
+
+
+def _refused(error_code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        throttle_time_ms=0, error_code=error_code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
