@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from storage.log_manager import LogManager
-from storage.unified_log import AppendOrigin, LogAppendInfo
+from storage.producer_state import AppendOrigin
+from storage.unified_log import LogAppendInfo
 
 from broker.purgatory import Purgatory
 from broker.seams import Clock, Executor
@@ -60,7 +61,6 @@ class ReplicaManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._image = MetadataImage()
         self._leadership_listeners: list[LeadershipListener] = []
-        self._checkpointed_high_watermarks = log_manager.read_high_watermarks()
         self.delayed_fetches = Purgatory("Fetch")
 
     # -- metadata ------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class ReplicaManager:
             logger.error("%s is not available here: %s", topic_partition, error)
             return None
         log.config = config
-        high_watermark = self._checkpointed_high_watermarks.pop(topic_partition, 0)
+        high_watermark = self._log_manager.high_watermarks.get(topic_partition, 0)
         partition = Partition(topic_partition, log, high_watermark, image)
         self._partitions[topic_partition] = partition
         return partition
@@ -192,13 +192,20 @@ class ReplicaManager:
         self.delayed_fetches.wake(topic_partition)
         return info
 
+    def must_flush(self, topic_partition: TopicPartition) -> bool:
+        """Whether flush.messages wants the records on disk before they are acknowledged."""
+        log = self._partitions[topic_partition].log
+        return log.unflushed_messages >= log.config.flush_messages
+
     async def flush(self, topic_partition: TopicPartition) -> None:
-        """Bring what was appended to the disk."""
-        await self._executor.run(self.partition(topic_partition).log.flush)
+        """Return when everything appended so far is on stable storage. Raises KAFKA_STORAGE_ERROR."""
+        task = self.partition(topic_partition).log.prepare_flush()
+        await self._executor.run(task.run)
+        task.complete(self._clock.now_ms())
 
     def delete_records_before(self, topic_partition: TopicPartition, offset: int) -> int:
         """Move a log start offset; see `Partition.delete_records_before`."""
-        return self.partition(topic_partition).delete_records_before(offset, self._clock.now_ms())
+        return self.partition(topic_partition).delete_records_before(offset)
 
     def log_start_offset_after(self, error: ApiError, topic_partition: TopicPartition) -> int:
         """The log start offset that Kafka's answer to a failed produce carries."""
@@ -214,4 +221,4 @@ class ReplicaManager:
         marks = {
             topic_partition: partition.high_watermark for topic_partition, partition in list(self._partitions.items())
         }
-        self._log_manager.write_high_watermarks(marks)
+        self._log_manager.checkpoint_high_watermarks(marks)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from storage.unified_log import AppendOrigin, LogAppendInfo, UnifiedLog
+from storage.producer_state import AppendOrigin
+from storage.unified_log import LogAppendInfo, UnifiedLog
 
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
@@ -89,7 +90,7 @@ class Partition:
         """
         self.image = image
         self.leader_epoch_start_offset = self.log.log_end_offset
-        self.log.assign_leader_epoch(image.leader_epoch, self.log.log_end_offset)
+        self.log.assign_epoch_start_offset(image.leader_epoch)
         self._is_leader = True
         self.advance_high_watermark()
 
@@ -148,10 +149,10 @@ class Partition:
             return True
         return False
 
-    def delete_records_before(self, offset: int, now_ms: int) -> int:
+    def delete_records_before(self, offset: int) -> int:
         """Move the log start offset up to `offset` (-1: the high watermark); the new log start offset.
 
-        Raises OFFSET_OUT_OF_RANGE above the high watermark and POLICY_VIOLATION where the topic is not `delete`d.
+        Raises OFFSET_OUT_OF_RANGE above the high watermark, and POLICY_VIOLATION where the topic is not deleted from.
         """
         self.check_leader(NO_EPOCH)
         target = self.high_watermark if offset == -1 else offset
@@ -160,8 +161,11 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} of {self.topic_partition} is above the high watermark {self.high_watermark}",
             )
-        self.log.delete_records_before(target, now_ms=now_ms)
-        return self.log.log_start_offset
+        if "delete" not in self.log.config.cleanup_policy:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"records of {self.topic_partition} cannot be deleted: it is only compacted"
+            )
+        return self.log.delete_records_before(target, self.high_watermark)
 
     @property
     def last_stable_offset(self) -> int:

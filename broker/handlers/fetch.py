@@ -137,7 +137,7 @@ class _Reader:
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
             aborted_transactions=self._no_aborted_transactions(),
-            records=cast("memoryview", FileSlice(info.file, info.position, info.size)) if info.size else b"",
+            records=b"" if info.file is None else cast("memoryview", FileSlice(info.file, info.position, info.size)),
         )
 
     def _diverging_epoch(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:

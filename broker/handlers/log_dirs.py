@@ -53,7 +53,7 @@ class LogDirHandlers:
         topics: dict[str, Topic] = {}
         for partition in self._replica_manager:
             log = partition.log
-            if log.log_dir != path or (wanted is not None and partition.topic_partition not in wanted):
+            if log.directory.path != path or (wanted is not None and partition.topic_partition not in wanted):
                 continue
             name, index = partition.topic_partition
             topic = topics.get(name)

@@ -29,6 +29,9 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 """KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
 
 UNKNOWN = -1
+LONG_MAX = 2**63 - 1
+FIRST_VERSION_WITH_ONE_OFFSET = 1
+"""KIP-79: version 0 lists beginnings of segments instead."""
 
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
@@ -44,7 +47,7 @@ class OffsetHandlers:
 
     # -- ListOffsets ---------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.LIST_OFFSETS, versions=(1, 9))
+    @api(ApiKey.LIST_OFFSETS, versions=(0, 9))
     def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
         asked_times = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
@@ -58,7 +61,10 @@ class OffsetHandlers:
                         raise ApiError(
                             ErrorCode.INVALID_REQUEST, f"{topic.name}-{asked.partition_index} is asked twice"
                         )
-                    found = self._list_partition(context.api_version, topic.name, asked, isolation)
+                    if context.api_version < FIRST_VERSION_WITH_ONE_OFFSET:
+                        found = self._list_segments(topic.name, asked)
+                    else:
+                        found = self._list_partition(context.api_version, topic.name, asked, isolation)
                 except ApiError as error:
                     found = _listed(asked.partition_index, error_code=error.error_code)
                 listed.partitions.append(found)
@@ -81,7 +87,7 @@ class OffsetHandlers:
         log = partition.log
         if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             start = log.log_start_offset
-            return _listed(asked.partition_index, start, log.epoch_for_offset(start))
+            return _listed(asked.partition_index, start, log.earliest().leader_epoch)
         if timestamp == LATEST_TIMESTAMP:
             return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
         if timestamp == LATEST_TIERED_TIMESTAMP:
@@ -96,6 +102,29 @@ class OffsetHandlers:
         if found is None or found.offset >= partition.readable_end(isolation):
             return _listed(index)
         return _listed(index, found.offset, found.leader_epoch, timestamp=found.timestamp)
+
+    def _list_segments(self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition) -> ListedPartition:
+        """Version 0: up to `max_num_offsets` beginnings of segments, newest first, the end in front.
+
+        Kafka compares `timestamp` with the time a segment's file was changed; here it is the largest timestamp in it,
+        which says the same of a log that nobody touched by hand.
+        """
+        partition = self._replica_manager.leader_of(TopicPartition(topic, asked.partition_index))
+        log = partition.log
+        candidates = [
+            (max(segment.base_offset, log.log_start_offset), segment.max_timestamp_and_offset.timestamp)
+            for segment in log.segments
+        ]
+        if log.active_segment.size:
+            candidates.append((partition.high_watermark, LONG_MAX))
+        if asked.timestamp == EARLIEST_TIMESTAMP:
+            candidates = candidates[:1]
+        elif asked.timestamp != LATEST_TIMESTAMP:
+            candidates = [(offset, changed_ms) for offset, changed_ms in candidates if changed_ms <= asked.timestamp]
+        offsets = [offset for offset, _ in reversed(candidates)][: max(asked.max_num_offsets, 0)]
+        return ListedPartition(
+            partition_index=asked.partition_index, error_code=ErrorCode.NONE, old_style_offsets=offsets
+        )
 
     # -- OffsetForLeaderEpoch ------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from storage.unified_log import LogAppendInfo, RecordValidationError
+from storage.log_validator import RecordValidationError
+from storage.unified_log import LogAppendInfo
 
 from broker.registry import CloseConnection, RequestContext, api
 from broker.replica_manager import ReplicaManager
@@ -56,7 +57,7 @@ class ProduceHandlers:
                     failure = error.error_code
                     topic.partition_responses.append(self._refusal(topic_partition, error))
                     continue
-                if info.flush_needed:
+                if self._replica_manager.must_flush(topic_partition):
                     to_flush.append(topic_partition)
                 topic.partition_responses.append(
                     Partition(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from protocol.frames import FrameError, FrameReader
 
@@ -89,13 +89,21 @@ class Connection(asyncio.BufferedProtocol):
     # -- asyncio: connection -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have the interface of asyncio.Transport without being one.
+        self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.client_address = str(peer[0]) if peer else ""
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "an unknown peer"
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._server.connection_made(self)
+        if self._paused_reasons:
+            # uvloop begins to read after this call whatever was said in it, so say it again. What arrives before that
+            # is served; the connection waits then.
+            self._loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self._paused_reasons and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.closed = True

@@ -3,8 +3,10 @@
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable
+from typing import Self
 
 import pytest
+import uvloop
 
 from broker.network.connection import MAX_WAITING_REQUESTS, Connection, Parts
 from broker.network.file_slice import FileSlice
@@ -34,13 +36,14 @@ class Rig:
 
     def __init__(self, answer: Answer, *, max_connections: int = 100, per_ip: int = 100, max_idle_ms: int = -1) -> None:
         self.executor = ThreadExecutor(2)
+        self.writers: list[asyncio.StreamWriter] = []
         self.dispatcher = ScriptedDispatcher(answer)
         self.server = SocketServer(
             TcpNetwork(50), self.executor, ConnectionLimits(max_connections, per_ip, {}), RequestMemory(-1),
             max_request_bytes=1_000_000, max_idle_ms=max_idle_ms,
         )  # fmt: skip
 
-    async def __aenter__(self) -> "Rig":
+    async def __aenter__(self) -> Self:
         await self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0)])
         await self.server.start(self.dispatcher)
         return self
@@ -48,11 +51,19 @@ class Rig:
     async def __aexit__(self, *_: object) -> None:
         await self.server.stop_listening()
         self.server.close_connections()
-        await asyncio.sleep(0.01)
+        for writer in self.writers:
+            writer.transport.abort()
+        await asyncio.sleep(0.02)
         self.executor.close()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.server.ports["PLAINTEXT"])
+        streams = await asyncio.open_connection("127.0.0.1", self.server.ports["PLAINTEXT"])
+        self.writers.append(streams[1])
+        return streams
+
+
+LOOP_FACTORIES: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop]
+"""The loop that `run` uses, set for each test."""
 
 
 def framed(payload: bytes) -> bytes:
@@ -70,7 +81,13 @@ def run(scenario: Awaitable[None]) -> None:
     async def bounded() -> None:
         await asyncio.wait_for(scenario, 20)
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=LOOP_FACTORIES[0]) as runner:
+        runner.run(bounded())
+
+
+@pytest.fixture(autouse=True, params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def _every_loop(request: pytest.FixtureRequest) -> None:
+    LOOP_FACTORIES[0] = request.param
 
 
 def test_replies_leave_in_request_order_though_they_are_ready_in_another() -> None:
@@ -258,6 +275,7 @@ def test_connections_over_the_brokers_limit_wait_for_a_place() -> None:
             writer.write(framed(b"a"))
             assert await reader.readexactly(1) == b"a"
             second, second_writer = await rig.connect()
+            await asyncio.sleep(0.05)
             second_writer.write(framed(b"b"))
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(second.read(1), 0.1)
