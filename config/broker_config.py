@@ -157,15 +157,8 @@ class BrokerConfig:
 
     def check_promises(self) -> None:
         """Raise ConfigError when a set key asks for security or durability that this broker does not have."""
-        for name, text in self.originals.items():
-            declared = BROKER_KEYS.get(name)
-            if declared is not None:
-                if declared.refusal and self.values[name] != declared.default and self.values[name] not in ("", ()):
-                    raise ConfigError(name, "[hidden]" if declared.is_sensitive else text, declared.refusal)
-                continue
-            for pattern, refusal in _REFUSED_PATTERNS:
-                if pattern.match(name):
-                    raise ConfigError(name, "[hidden]", refusal)
+        for name in self.originals:
+            check_promise(name, self)
         for endpoint in self.listeners:
             if endpoint.security_protocol != "PLAINTEXT":
                 text = self.originals.get("listeners", str(endpoint))
@@ -296,6 +289,18 @@ class BrokerConfig:
                 raise ConfigRuleError(name, self.originals.get(name), message)
 
 
+def check_promise(name: str, config: BrokerConfig) -> None:
+    """Raise ConfigError when `name` is set in `config` to something about security or durability we do not have."""
+    declared = BROKER_KEYS.get(name)
+    if declared is None:
+        for pattern, refusal in _REFUSED_PATTERNS:
+            if pattern.match(name):
+                raise ConfigError(name, "[hidden]", refusal)
+    elif declared.refusal and config.values[name] not in (declared.default, "", ()):
+        text = "[hidden]" if declared.is_sensitive else config.originals.get(name)
+        raise ConfigError(name, text, declared.refusal)
+
+
 def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
     """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether it holds, what is allowed)."""
     values: Mapping[str, Any] = config.values
@@ -308,7 +313,7 @@ def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
     yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
     jitter = "log.roll.jitter.ms must be greater than or equal to 0"
     yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter
-    retention = "log.retention.ms must be unlimited (-1) or, equal or greater than 1"
+    retention = "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
     yield "log.retention.ms", config.log_retention_time_ms != 0, retention
     directories = "At least one log directory must be defined via log.dirs or log.dir."
     yield "log.dirs", bool(config.log_dirs), directories

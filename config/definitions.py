@@ -22,7 +22,9 @@ class ConfigError(Exception):
         self.name = name
         self.value = value
         self.reason = reason
-        shown = value_to_text(value) if isinstance(value, (bool, float, tuple)) else value
+        shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+        if isinstance(value, bool | float):
+            shown = value_to_text(value)
         text = f"Invalid value {'null' if shown is None else shown} for configuration {name}"
         super().__init__(f"{text}: {reason}" if reason else text)
 
@@ -105,7 +107,10 @@ class OneOf(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """Text, or each element of a list, that matches a pattern in full; `reason` is said when it does not."""
+    """Text, or each element of a list, that matches a pattern in full.
+
+    `reason` is said when it does not; `{name}` and `{value}` in it stand for the key and its value.
+    """
 
     pattern: str
     reason: str
@@ -113,7 +118,7 @@ class Matching(NamedTuple):
     def check(self, name: str, value: Any) -> None:
         for text in value if isinstance(value, tuple) else (value,):
             if text is not None and not re.fullmatch(self.pattern, text):
-                raise ConfigError(name, value, self.reason)
+                raise ConfigError(name, value, self.reason.format(name=name, value=value))
 
     def __str__(self) -> str:
         return self.reason

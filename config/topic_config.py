@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from protocol.errors import ApiError, ErrorCode
 
-from .definitions import ConfigError, ConfigKey, OneOf, Range, RangeOr, Value, table
+from .definitions import ConfigError, ConfigKey, ConfigRuleError, OneOf, Range, RangeOr, Value, table
 from .vocabulary import (
     BOOLEAN,
     COMPRESSION_TYPES,
@@ -240,13 +240,18 @@ def validate_topic_config(overrides: Mapping[str, str | None], defaults: Mapping
 
     Raises ApiError(INVALID_CONFIG) with Kafka's message for an unknown name, a bad value or a contradiction.
     """
+    try:
+        check_topic_config(overrides, defaults)
+    except ConfigError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def check_topic_config(overrides: Mapping[str, str | None], defaults: Mapping[str, Value] | None = None) -> None:
+    """As `validate_topic_config`, but a value that is bad by itself raises ConfigError, for answers worded by it."""
     for name in overrides:
         if name not in TOPIC_KEYS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
-    try:
-        values = parse_topic_config(overrides, defaults)
-    except ConfigError as error:
-        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    values = parse_topic_config(overrides, defaults)
     least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     if isinstance(least, int) and isinstance(most, int) and least > most:
         raise ApiError(
@@ -254,8 +259,9 @@ def validate_topic_config(overrides: Mapping[str, str | None], defaults: Mapping
             f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})",
         )
     if values["remote.storage.enable"]:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG,
+        raise ConfigRuleError(
+            "remote.storage.enable",
+            overrides.get("remote.storage.enable"),
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage.",
         )

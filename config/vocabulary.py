@@ -24,12 +24,12 @@ DOUBLE_MAX = 1.7976931348623157e308
 COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
 METADATA_VERSION = Matching(
     r"(0\.8\.[012]|0\.9\.0(\.\d+)?|0\.1[01]\.\d+(\.\d+|-IV\d)?|[1-3]\.\d+(\.\d+)?(-IV\d)?|4\.0(-IV[01])?)",
-    "Version is not a valid version",
+    "Version {value} is not a valid version",
 )
 NON_EMPTY = Matching("(?s).+", "String must be non-empty")
 THROTTLED_REPLICAS = Matching(
-    r"none|\*|([0-9]+:[0-9]+)?",
-    "must be the literal '*' or a list of replicas in the following format: "
+    r"\*|[0-9]+:[0-9]+",
+    "{name} must be the literal '*' or a list of replicas in the following format: "
     "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
 )
 

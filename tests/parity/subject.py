@@ -1,0 +1,225 @@
+"""The broker as a scenario sees it: it asks, and what is answered goes into a transcript."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from protocol.records import BatchOptions, Record, build_batch
+from protocol.schema import Request
+from tests.parity.transcript import Mask, Plain
+from tests.wire_client import ConnectionClosed, WireClient
+
+PATIENCE_S = 20.0
+TIMESTAMP = 1_600_000_000_000
+"""When the scenarios' records were made: fixed, so that CRCs are the same."""
+
+Scenario = Callable[["Subject"], None]
+
+
+class Subject:
+    """One broker in one scenario. Topics and groups are named after the scenario, so scenarios do not meet."""
+
+    def __init__(self, host: str, port: int, scenario: str, salt: str = "") -> None:
+        self.host = host
+        self.port = port
+        self.prefix = scenario.replace("_", "-") + salt
+        self.mask = Mask(port, salt)
+        self.transcript: dict[str, Plain] = {}
+        self.connection = self.connect()
+        self._connections = [self.connection]
+
+    def connect(self, client_id: str | None = "parity") -> WireClient:
+        """A connection beside the scenario's own; the caller closes it."""
+        return WireClient(self.host, self.port, client_id)
+
+    @contextlib.contextmanager
+    def another(self, client_id: str | None = "parity") -> Iterator[WireClient]:
+        """A connection of its own for a block."""
+        with self.connect(client_id) as connection:
+            yield connection
+
+    def close(self) -> None:
+        """End of the scenario."""
+        self.connection.close()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request, version: int, connection: WireClient | None = None) -> Any:
+        """Ask and write the answer into the transcript, also when it is a closed connection."""
+        name = f"{type(request).__name__.removesuffix('Request')} v{version}"
+        try:
+            response = (connection or self.connection).ask(request, version)
+        except ConnectionClosed:
+            self.note(name, "<connection closed>")
+            if connection is None:
+                self.connection = self.connect()
+            return None
+        self.note(name, response)
+        return response
+
+    def quietly(self, request: Request, version: int) -> Any:
+        """Ask without writing it down."""
+        return self.connection.ask(request, version)
+
+    def note(self, label: str, value: Any) -> None:
+        """Write anything into the transcript."""
+        self.transcript[f"{len(self.transcript) + 1} {label}"] = self.mask.plain(value)
+
+    def until(self, done: Callable[[], Any]) -> Any:
+        """Call `done` until it gives something true. Raises AssertionError when that takes too long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            result = done()
+            if result:
+                return result
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{done} did not come true")
+            time.sleep(0.01)
+
+    # -- what most scenarios need --------------------------------------------------------------------------------------
+
+    def name(self, suffix: str = "t") -> str:
+        """A name of this scenario's own, for topics and groups."""
+        return f"{self.prefix}-{suffix}"
+
+    def topic(self, suffix: str = "t", partitions: int = 1, configs: Mapping[str, str] | None = None) -> str:
+        """Create a topic and wait until every partition has a leader; gives its name."""
+        name = self.name(suffix)
+        configured = [
+            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+            for key, value in (configs or {}).items()
+        ]
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configured
+        )
+        response: CreateTopicsResponse = self.quietly(
+            CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False), 7
+        )
+        assert response.topics[0].error_code == ErrorCode.NONE, response
+        self.await_leaders(name, partitions)
+        return name
+
+    def await_leaders(self, name: str, partitions: int = 1) -> None:
+        """Wait until the topic has leaders, also where Kafka's metadata comes before the log itself."""
+
+        def has_leaders() -> bool:
+            response: MetadataResponse = self.metadata(name)
+            topic = response.topics[0]
+            if topic.error_code or len(topic.partitions) < partitions:
+                return False
+            self.mask.name_id(topic.topic_id, name)
+            return all(partition.error_code == ErrorCode.NONE for partition in topic.partitions)
+
+        self.until(has_leaders)
+
+    def metadata(self, *names: str) -> MetadataResponse:
+        """Metadata of topics, without creating them and without writing it down."""
+        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        answer: MetadataResponse = self.quietly(
+            MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12
+        )
+        return answer
+
+    def topic_id(self, name: str) -> Any:
+        """The topic's id."""
+        return self.metadata(name).topics[0].topic_id
+
+    def produce(
+        self, topic: str, *values: bytes, partition: int = 0, acks: int = -1, version: int = 11, **options: Any
+    ) -> ProduceResponse:
+        """Produce one batch of `values`, without writing it down; raises AssertionError when it is refused."""
+        response: ProduceResponse = self.quietly(
+            produce_request(topic, batch(*values, **options), partition=partition, acks=acks), version
+        )
+        error = response.responses[0].partition_responses[0].error_code
+        assert error == ErrorCode.NONE, ErrorCode(error).name
+        return response
+
+    def coordinator(self, group: str) -> str:
+        """Wait for the group's coordinator; gives the group back."""
+
+        def found() -> bool:
+            response: FindCoordinatorResponse = self.quietly(
+                FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4
+            )
+            return bool(response.coordinators[0].error_code == ErrorCode.NONE)
+
+        self.until(found)
+        return group
+
+
+def batch(*values: bytes, base_timestamp: int = TIMESTAMP, keys: bool = False, **options: Any) -> bytes:
+    """One record batch; record i has timestamp `base_timestamp` + i and, with `keys`, the key `k<i>`."""
+    records = [
+        Record(
+            offset=index,
+            timestamp=base_timestamp + index,
+            key=b"k%d" % index if keys else None,
+            value=value,
+            headers=[],
+        )
+        for index, value in enumerate(values)
+    ]
+    typed: BatchOptions = options  # type: ignore[assignment]
+    return build_batch(records, **typed)
+
+
+def produce_request(
+    topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, transactional_id: str | None = None
+) -> ProduceRequest:
+    """A ProduceRequest for one partition."""
+    data = ProduceRequest.PartitionProduceData(index=partition, records=records)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])],
+    )
+
+
+_SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(function: Scenario) -> Scenario:
+    """Register a scenario under `<file>.<function>`."""
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    assert name not in _SCENARIOS, f"two scenarios named {name}"
+    _SCENARIOS[name] = function
+    return function
+
+
+def scenarios() -> dict[str, Scenario]:
+    """All scenarios by name, in the order of their files."""
+    import importlib
+    from pathlib import Path
+
+    for path in sorted((Path(__file__).parent / "scenarios").glob("*.py")):
+        importlib.import_module(f"tests.parity.scenarios.{path.stem}")
+    return _SCENARIOS
+
+
+def play(name: str, host: str, port: int, salt: str = "") -> dict[str, Plain]:
+    """Play one scenario against the broker at `host`:`port`; gives its transcript.
+
+    `salt` goes into the names of topics and groups, and out of the transcript: for a broker that saw them before.
+    """
+    subject = Subject(host, port, name, salt)
+    try:
+        scenarios()[name](subject)
+    finally:
+        subject.close()
+    return subject.transcript
