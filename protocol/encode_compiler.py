@@ -53,6 +53,14 @@ def _too_long(length: int) -> NoReturn:
     raise ValueError(f"string of {length} bytes; {MAX_STRING_BYTES} are allowed")
 
 
+def _blank(struct: Any, fields_of: FieldsOf) -> Any:
+    """An instance with every field at its default: a tagged struct like it is not sent."""
+    instance = object.__new__(struct)
+    for spec in fields_of(struct):
+        setattr(instance, spec.name, [] if spec.is_array_default() else spec.default)
+    return instance
+
+
 class EncodeCompiler:
     """Compiles `struct` for `version`. `function(instance, bytearray, parts)` appends everything to `parts`."""
 
@@ -220,7 +228,8 @@ class EncodeCompiler:
             value = f"{variable}.{spec.name}"
             condition = self._differs(spec, value)
             if isinstance(spec.type, StructOf) and spec.default is None:
-                condition = f"{value} is not None and {value} != {writer.constant('D', spec.type.struct())}"
+                blank = writer.constant("D", _blank(spec.type.struct, self._fields_of))
+                condition = f"{value} is not None and {value} != {blank}"
             elif spec.default is not None and isinstance(spec.type, ArrayOf | Text | Blob) and spec.type.nullable:
                 condition = f"{value} is None or {condition}"
             present[spec.name] = condition

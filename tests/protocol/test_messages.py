@@ -1,0 +1,279 @@
+"""Every declared message in every version: round trips, truncation, mutation, and the declarations themselves."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from protocol.api_keys import NEVER_FLEXIBLE
+from protocol.errors import DecodeError
+from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, RequestHeader
+from protocol.schema import Message, Request, Response, Struct, fields_of
+from protocol.wire_types import (
+    ArrayOf,
+    Blob,
+    FieldSpec,
+    Fixed,
+    RecordsBlob,
+    StructOf,
+    Text,
+    Versions,
+    WireType,
+    zero_of,
+)
+from tests.protocol.values import EVERY_VERSION, MESSAGES, DrawnSource, SeededSource, build
+
+SPEC = Path(__file__).parents[2].parent / "shared" / "spec"
+FULL_FUZZ_FRAMES = 1_000_000
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+def test_round_trip_of_any_value(message: type[Message]) -> None:
+    @settings(max_examples=8 * (message.max_version - message.min_version + 1), deadline=None, database=None,
+              derandomize=True, suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(st.data())
+    def round_trip(data: st.DataObject) -> None:
+        version = data.draw(st.integers(message.min_version, message.max_version))
+        value = build(message, version, DrawnSource(data.draw))
+        encoded = value.to_bytes(version)
+        assert message.decode(memoryview(encoded), version) == value
+        assert message.decode(encoded, version) == value
+        assert message.decode_prefix(encoded + b"\xff", version) == (value, len(encoded))
+
+    round_trip()
+
+
+def test_every_truncation_is_a_decode_error() -> None:
+    for message, version in EVERY_VERSION:
+        encoded = next(
+            data
+            for seed in range(1000)
+            if 0 < len(data := build(message, version, SeededSource(seed)).to_bytes(version)) < 600 or seed == 999
+        )
+        for size in range(len(encoded)):
+            with pytest.raises(DecodeError) as malformed:
+                message.decode(memoryview(encoded)[:size], version)
+            assert malformed.value.message_name == message.__name__
+
+
+def mutated(data: bytes, randomness: random.Random) -> bytes:
+    """`data` with a few bytes changed, inserted, removed or repeated, drawn to values that are lengths."""
+    mutant = bytearray(data)
+    for _ in range(randomness.choice([1, 1, 1, 2, 4, 16])):
+        position = randomness.randrange(len(mutant) + 1)
+        match randomness.randrange(6):
+            case 0 if position < len(mutant):
+                mutant[position] ^= 1 << randomness.randrange(8)
+            case 1 if position < len(mutant):
+                mutant[position] = randomness.choice([0, 1, 0x7F, 0x80, 0xFE, 0xFF])
+            case 2:
+                mutant[position:position] = randomness.randbytes(randomness.choice([1, 2, 4, 9]))
+            case 3:
+                del mutant[position : position + randomness.choice([1, 2, 4, 100])]
+            case 4:
+                mutant[position : position + 4] = randomness.choice(
+                    [
+                        b"\x7f\xff\xff\xff",
+                        b"\x80\x00\x00\x00",
+                        b"\xff\xff\xff\xff",
+                        b"\xff\xff\xff\xff\x0f",
+                        b"\x00\x10\x00\x00",
+                    ]
+                )
+            case _:
+                mutant[position:position] = mutant[max(0, position - 8) : position]
+    return bytes(mutant)
+
+
+def fuzz(frames: int, seed: int) -> tuple[int, int]:
+    """Decode mutants of every message: (accepted, refused). What is accepted can be encoded again."""
+    randomness = random.Random(seed)
+    accepted = refused = 0
+    originals = [
+        (message, version, build(message, version, SeededSource(f"{seed} {index}")).to_bytes(version))
+        for message, version in EVERY_VERSION
+        for index in range(4)
+    ]
+    for index in range(frames):
+        message, version, original = originals[index % len(originals)]
+        mutant = mutated(original[:2000], randomness)
+        try:
+            value = message.decode(memoryview(mutant), version)
+        except DecodeError:
+            refused += 1
+            continue
+        accepted += 1
+        if index % 16 == 0:
+            assert message.decode(value.to_bytes(version), version) == value or "nan" in repr(value)
+    return accepted, refused
+
+
+def test_mutants_decode_or_are_refused() -> None:
+    accepted, refused = fuzz(30_000, seed=1)
+    assert accepted > 1000
+    assert refused > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_a_million_mutants_decode_or_are_refused(seed: int) -> None:
+    fuzz(FULL_FUZZ_FRAMES // 4, seed)
+
+
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+@given(st.sampled_from(EVERY_VERSION), st.binary(max_size=300))
+def test_any_bytes_decode_or_are_refused(which: tuple[type[Message], int], data: bytes) -> None:
+    message, version = which
+    try:
+        value = message.decode(memoryview(data), version)
+    except DecodeError:
+        return
+    assert isinstance(value, message)
+
+
+def test_requests_and_responses_come_in_pairs() -> None:
+    assert set(REQUEST_TYPES) == set(RESPONSE_TYPES)
+    for api_key, request in REQUEST_TYPES.items():
+        response = RESPONSE_TYPES[api_key]
+        assert request.__name__.removesuffix("Request") == response.__name__.removesuffix("Response")
+        assert (request.min_version, request.max_version) == (response.min_version, response.max_version)
+        assert request.flexible_version == response.flexible_version == api_key.flexible_version
+
+
+def test_the_client_id_keeps_its_old_form_in_flexible_headers() -> None:
+    header = RequestHeader(request_api_key=1, request_api_version=12, correlation_id=7, client_id="ab")
+    assert header.to_bytes(2) == bytes.fromhex("0001 000c 00000007 0002 6162 00")
+
+
+# -- the declarations against Kafka's definitions, where those are at hand
+
+
+def kafka_definition(name: str) -> Any:
+    for directory in ("kafka-3.9", "records"):
+        path = SPEC / directory / f"{name}.json"
+        if path.is_file():
+            return json.loads(re.sub(r"^\s*//.*$", "", path.read_text(), flags=re.MULTILINE))
+    raise FileNotFoundError(name)
+
+
+def versions(text: str) -> Versions:
+    return Versions.parse("" if text == "none" else text)
+
+
+def overlap(one: Versions, other: Versions) -> tuple[int, int] | None:
+    low, high = max(one.low, other.low), min(one.high, other.high)
+    return (low, high) if low <= high else None
+
+
+def base_type(name: str, nullable: bool) -> WireType | None:
+    match name:
+        case "string":
+            return Text(nullable)
+        case "bytes":
+            return Blob(nullable)
+        case "records":
+            return RecordsBlob(nullable)
+        case _:
+            return None
+
+
+def default_of(definition: Any, spec: FieldSpec) -> Any:
+    """Kafka's default of a field, in our terms."""
+    given = definition.get("default")
+    is_null = given == "null" or ("default" in definition and given is None)
+    if is_null:
+        return None
+    if given is None:
+        return list if isinstance(spec.type, ArrayOf) else zero_of(spec.type)
+    match spec.type:
+        case Fixed(name="bool"):
+            return given in {True, "true"}
+        case Fixed():
+            return int(str(given), 0)
+        case _:
+            return given
+
+
+def differences(
+    path: str, struct: type[Struct], definitions: list[Any], common: dict[str, Any], within: Versions
+) -> Iterator[str]:
+    specs = fields_of(struct)
+    theirs = [definition for definition in definitions if overlap(versions(definition.get("versions", "0+")), within)]
+    names = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", definition["name"]).lower() for definition in theirs]
+    if names != [spec.name for spec in specs]:
+        yield f"{path}: fields {[spec.name for spec in specs]}, Kafka's are {names}"
+        return
+    for spec, definition in zip(specs, theirs, strict=True):
+        where = f"{path}.{spec.name}"
+        span = overlap(versions(definition.get("versions", "0+")), within)
+        if overlap(spec.versions, within) != span:
+            yield f"{where}: versions {spec.versions}, Kafka's are {span}"
+        assert span is not None
+        nullable = overlap(versions(definition.get("nullableVersions", "")), Versions(*span))
+        ours = overlap(spec.nullable_versions, Versions(*span)) if getattr(spec.type, "nullable", False) else None
+        tagged_struct = spec.tag is not None and isinstance(spec.type, StructOf)
+        if ours != nullable and not tagged_struct:
+            yield f"{where}: nullable in {ours}, Kafka in {nullable}"
+        if spec.tag != definition.get("tag"):
+            yield f"{where}: tag {spec.tag}"
+        partial = span != (within.low, within.high)
+        if partial and spec.ignorable != bool(definition.get("ignorable")):
+            yield f"{where}: ignorable {spec.ignorable}"
+        if spec.always_classic != (definition.get("flexibleVersions") == "none"):
+            yield f"{where}: always_classic {spec.always_classic}"
+        nullish = {None, ""} if getattr(spec.type, "nullable", False) else set()
+        default = default_of(definition, spec)
+        has_default = partial or spec.tag is not None or "default" in definition
+        if (
+            has_default
+            and spec.default != default
+            and not (spec.default in nullish and default in nullish)
+            and not tagged_struct
+        ):
+            yield f"{where}: default {spec.default!r}, Kafka's is {default!r}"
+        yield from type_differences(where, spec, definition, common, Versions(*span))
+
+
+def type_differences(
+    where: str, spec: FieldSpec, definition: Any, common: dict[str, Any], span: Versions
+) -> Iterator[str]:
+    name = definition["type"]
+    ours = spec.type
+    if name.startswith("[]"):
+        if not isinstance(ours, ArrayOf):
+            yield f"{where}: not an array"
+            return
+        name, ours = name[2:], ours.element
+    if isinstance(ours, StructOf):
+        if ours.struct.__name__ != name:
+            yield f"{where}: {ours.struct.__name__}, Kafka's is {name}"
+        nested = definition.get("fields") or common[name]["fields"]
+        yield from differences(where, ours.struct, nested, common, span)
+    elif isinstance(ours, Fixed):
+        if ours.name != name:
+            yield f"{where}: {ours.name}, Kafka's is {name}"
+    elif type(ours) is not type(base_type(name, nullable=False)):
+        yield f"{where}: {ours}, Kafka's is {name}"
+
+
+@pytest.mark.skipif(not SPEC.is_dir(), reason="Kafka's message definitions are not at hand")
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+def test_declarations_are_kafkas(message: type[Message]) -> None:
+    definition = kafka_definition(message.__name__)
+    common = {struct["name"]: struct for struct in definition.get("commonStructs", [])}
+    valid = versions(definition["validVersions"])
+    assert (message.min_version, message.max_version) == valid
+    flexible = versions(definition["flexibleVersions"])
+    assert message.flexible_version == (flexible.low if flexible.low <= flexible.high else NEVER_FLEXIBLE)
+    if issubclass(message, Request | Response):
+        assert message.api_key == definition["apiKey"]
+    found = list(differences(message.__name__, message, definition["fields"], common, valid))
+    assert not found, found
