@@ -27,7 +27,8 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_MAX_RATIO = 32  # the densest element, a 3 byte copy, yields 64 bytes
 _LZ4_MAX_RATIO = 256  # each byte of a match length adds at most 255 bytes
 _ZSTD_MAX_WINDOW_BYTES = 1 << 27  # zstd's own limit for streams (ZSTD_WINDOWLOG_LIMIT_DEFAULT)
-_ZSTD_SMALL_FEED_BYTES = 64  # at most 16 blocks of 128 KiB can start in 64 bytes
+_ZSTD_MAX_BLOCK_BYTES = 128 * 1024
+_ZSTD_RLE_BLOCK, _ZSTD_COMPRESSED_BLOCK = 1, 2
 
 
 class CompressionType(IntEnum):
@@ -165,6 +166,8 @@ def _snappy_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes
         return _snappy_block(data, max_output_bytes)
     parts: list[bytes] = []
     produced, position, end = 0, len(_XERIAL_HEADER), len(data)
+    if end < position:
+        raise _malformed("snappy", "unexpected end of data")
     while position < end:
         if bytes(data[position : position + 8]) == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)  # snappy-java reads concatenated streams as one
@@ -224,7 +227,7 @@ def _lz4_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
 # of the pool and puts it back; list.pop and list.append are atomic.
 _zstd_compressors: dict[int, list[Any]] = {}
 _zstd_decompressors: list[Any] = []
-_ZSTD_POOL_LIMIT = 8
+_POOL_LIMIT = 8
 
 
 def _zstd_compress(data: bytes, level: int | None) -> bytes:
@@ -237,7 +240,7 @@ def _zstd_compress(data: bytes, level: int | None) -> bytes:
     except IndexError:
         context = zstandard.ZstdCompressor(level=effective)
     compressed: bytes = context.compress(data)
-    if len(pool) < _ZSTD_POOL_LIMIT:
+    if len(pool) < _POOL_LIMIT:
         pool.append(context)
     return compressed
 
@@ -249,44 +252,58 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
         context = _zstd_decompressors.pop()
     except IndexError:
         context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW_BYTES)
-    try:
-        declared = zstandard.frame_content_size(data)  # -1: not declared, as streaming writers leave it
-        if declared > 0:
-            _check_cap("zstd", declared, max_output_bytes)
-        guesses = (0,) if declared > 0 else (8 * len(data) + 65536, 64 * len(data) + 65536)
-        for guess in guesses:
-            try:
-                whole: bytes = context.decompress(
-                    data, max_output_size=min(guess, max_output_bytes), allow_extra_data=False
-                )
-            except zstandard.ZstdError:
-                continue  # too small a guess, several frames or garbage: the careful way below tells which
-            _check_cap("zstd", len(whole), max_output_bytes)
-            return whole
-        return _zstd_decompress_carefully(context, data, max_output_bytes)
-    except zstandard.ZstdError as error:
-        raise _malformed("zstd", error) from error
-    finally:
-        if len(_zstd_decompressors) < _ZSTD_POOL_LIMIT:
-            _zstd_decompressors.append(context)
-
-
-def _zstd_decompress_carefully(context: Any, data: bytes | memoryview, max_output_bytes: int) -> bytes:
-    """Any number of frames, fed in pieces so small that little more than the cap can ever be produced."""
+    view = memoryview(data)
     parts: list[bytes] = []
     produced = position = 0
-    while position < len(data):
-        frame = context.decompressobj()
-        while not frame.eof:
-            piece = data[position : position + _ZSTD_SMALL_FEED_BYTES]
-            if not piece:
-                raise _malformed("zstd", "unexpected end of data")
-            part = frame.decompress(piece)
+    try:
+        while position < len(view):
+            frame = view[position:]
+            size, bound, declared = _measure_zstd_frame(frame)
+            allowed = max_output_bytes - produced
+            if declared and bound > allowed:  # zstandard allocates what is declared without asking
+                _too_large("zstd", max_output_bytes)
+            try:
+                # 0 would mean "no limit"
+                part: bytes = context.decompress(frame[:size], max_output_size=max(1, min(bound, allowed)))
+            except zstandard.ZstdError:
+                if bound > allowed:
+                    _too_large("zstd", max_output_bytes)
+                raise
             produced += len(part)
             _check_cap("zstd", produced, max_output_bytes)
             parts.append(part)
-            position += len(piece) - len(frame.unused_data)
-    return b"".join(parts)
+            position += size
+    except zstandard.ZstdError as error:
+        raise _malformed("zstd", error) from error
+    finally:
+        if len(_zstd_decompressors) < _POOL_LIMIT:
+            _zstd_decompressors.append(context)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _measure_zstd_frame(frame: memoryview) -> tuple[int, int, bool]:
+    """Size of the frame at the start of `frame`, how much it can decompress to at most, and whether it declares that.
+
+    See RFC 8878, section 3.1.1. Streaming writers do not declare the size of the contents, and zstd would have to be given all memory that is
+    allowed. The sizes in the headers of the blocks say enough.
+    """
+    import zstandard
+
+    parameters = zstandard.get_frame_parameters(frame)
+    position = zstandard.frame_header_size(frame)
+    bound, last, declared = 0, False, False
+    while not last:
+        if position + 3 > len(frame):
+            raise _malformed("zstd", "unexpected end of data")
+        header = int.from_bytes(frame[position : position + 3], "little")
+        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size)
+        bound += _ZSTD_MAX_BLOCK_BYTES if kind == _ZSTD_COMPRESSED_BLOCK else size
+    if parameters.content_size not in {zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR}:
+        if parameters.content_size > bound:
+            raise _malformed("zstd", f"the declared {parameters.content_size} bytes are more than the blocks can hold")
+        bound, declared = parameters.content_size, True
+    return position + (4 if parameters.has_checksum else 0), bound, declared
 
 
 _COMPRESSORS: tuple[Callable[[bytes, int | None], bytes], ...] = (

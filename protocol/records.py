@@ -362,7 +362,7 @@ def recompress(
 
 
 def find_timestamp(batch: RecordBatch, timestamp: int, from_offset: int = 0) -> Record | None:
-    """The first record from `from_offset` on whose timestamp is at least `timestamp` (FileRecords.searchForTimestamp)."""
+    """The first record from `from_offset` on whose timestamp is at least `timestamp` (as `FileRecords`)."""
     if batch.max_timestamp < timestamp or batch.last_offset < from_offset:
         return None
     return next((row for row in batch.records() if row.timestamp >= timestamp and row.offset >= from_offset), None)
