@@ -12,17 +12,21 @@ import logging
 import socket
 from functools import partial
 
+from broker.config_service import ConfigService
 from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
 from broker.controller_service import StartUpError as ClusterError
 from broker.coordination.embedded import EmbeddedEnsemble
 from broker.dispatcher import Dispatcher
 from broker.fetch_session import FetchSessionCache
 from broker.handlers.api_versions import ApiVersionsHandlers
+from broker.handlers.configs import ConfigHandlers
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.log_dirs import LogDirHandlers
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
+from broker.handlers.topics import TopicHandlers
+from broker.logger_levels import LoggerLevels
 from broker.metrics import BrokerCollector, MetricsServer
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.server import Endpoint, SocketServer
@@ -37,7 +41,6 @@ from cluster.controller.start_up import FoundReplica
 from cluster.coordination.embedded import DurableTree, JournalError
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
-from config.topic_config import validate_topic_config
 from protocol.errors import ApiError
 from protocol.topic_partition import CONSUMER_OFFSETS
 from storage.file_system import FileSystem, OsFileSystem
@@ -77,12 +80,13 @@ class KafkaServer:
         self._started_s = clock.monotonic_s()
         self.failed = asyncio.Event()
         self._supervisor = Supervisor()
+        self._connection_limits = ConnectionLimits(
+            config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
+        )
         self._socket_server = SocketServer(
             network,
             executor,
-            ConnectionLimits(
-                config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
-            ),
+            self._connection_limits,
             RequestMemory(config.queued_max_request_bytes),
             max_request_bytes=config.socket_request_max_bytes,
             max_idle_ms=config.connections_max_idle_ms,
@@ -154,17 +158,20 @@ class KafkaServer:
         config = self._config
         tree = await self._executor.run(DurableTree.open, self._file_system, config.log_dirs[0], self._clock.now_ms())
         self._ensemble = EmbeddedEnsemble(tree, self._executor, self._clock, self._on_journal_failure)
+        self._config_service = config_service = ConfigService(config, lambda: controller.image)
         controller = ControllerService(
             self._registration(),
             self._ensemble.session(),
             self._clock,
             self._random,
             self._controller_settings(),
-            validate_topic_config,
+            config_service.validate_topic,
         )
         self._controller = controller
+        config_service.on_change(self._apply_config)
+        controller.add_listener(config_service.image_changed)
         replica_manager = ReplicaManager(
-            config.broker_id, log_manager, self._clock, self._executor, partial(log_config_of, config)
+            config.broker_id, log_manager, self._clock, self._executor, config_service.log_config
         )
         self._replica_manager = replica_manager
         controller.add_listener(replica_manager.apply_image)
@@ -185,8 +192,11 @@ class KafkaServer:
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, self._random, self._clock.monotonic_s
         )
+        configs = ConfigHandlers(self._config_service, controller, LoggerLevels())
         registry = HandlerRegistry(
             [
+                configs,
+                TopicHandlers(controller, configs.describe_topic_config),
                 ProduceHandlers(replica_manager),
                 FetchHandlers(replica_manager, sessions, config.fetch_max_bytes),
                 OffsetHandlers(replica_manager),
@@ -298,6 +308,13 @@ class KafkaServer:
             config.delete_topic_enable,
             {CONSUMER_OFFSETS: offsets_topic},
         )
+
+    def _apply_config(self, config: BrokerConfig) -> None:
+        """Dynamic changes that are not read where they are used."""
+        limits = self._connection_limits
+        limits.set_max_connections(config.max_connections)
+        limits.max_per_ip = config.max_connections_per_ip
+        limits.per_ip_overrides = config.max_connections_per_ip_overrides
 
     def _on_journal_failure(self, error: OSError) -> None:
         logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
