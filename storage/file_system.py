@@ -16,8 +16,10 @@ import resource
 import shutil
 import stat
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
+
+from storage.memory_file_system import MemoryFileSystem as MemoryFileSystem
 
 
 class FileInfo(NamedTuple):
@@ -59,6 +61,24 @@ class File(Protocol):
 
     def close(self) -> None:
         """Let go of the descriptor. The handle opens it again if it is used once more."""
+
+
+class WouldWaitError(Exception):
+    """The disk would have to be waited for, and the caller must not."""
+
+
+def reader_of(file: File, *, may_wait: bool) -> Callable[[int, int], bytes | bytearray]:
+    """`file.pread`, or one that raises WouldWaitError rather than wait for the disk."""
+    if may_wait:
+        return file.pread
+
+    def read(position: int, size: int) -> bytes | bytearray:
+        data = file.try_pread(position, size)
+        if data is None:
+            raise WouldWaitError
+        return data
+
+    return read
 
 
 class Lock(Protocol):

@@ -1,27 +1,31 @@
 """The two sparse indexes beside a segment: offset -> file position, timestamp -> offset.
 
-Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32 position) and
-of 12 bytes (i64 timestamp, i32 offset - base offset), both strictly growing. There is no checksum: an index is a hint that
-can always be rebuilt from its segment.
+Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32 position) and of 12
+bytes (i64 timestamp, i32 offset - base offset), ascending. There is no checksum: an index is a hint, and can always be rebuilt
+from its segment (`IndexBuilder`).
 
 No mmap (a write into a mapped hole of a full disk kills the process) and no preallocation: the files are appended to.
-New entries are held back and written `_ENTRIES_HELD` at a time; after process death the missing ones are found again by
-recovery, which rebuilds the indexes of every segment above the recovery point. Look-ups go to the file with a handful of small reads and
-keep nothing in memory, so an idle index costs nothing.
-Kafka preallocates and fills its indexes from the front; a killed broker leaves a tail of zeros, which is not counted here.
+The newest entries are held back and written together; those that process death takes away are found again by
+recovery, which rebuilds the indexes above the recovery point. Look-ups take a handful of small reads and keep nothing in
+memory, so an idle index costs nothing. A killed Kafka broker leaves its preallocated index with a tail of zeros: it is cut off.
+
+Look-ups may run on any thread while the owner appends; they may then miss the newest entries, which costs a longer scan.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from bisect import bisect_right
+from operator import itemgetter
+from typing import ClassVar, NamedTuple
 
-from storage.file_system import File, FileSystem
+from protocol.records import RecordBatch
+from storage.checkpoints import write_atomically
+from storage.file_system import File, FileSystem, reader_of
 
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
-_ENTRIES_HELD = 128
+_HELD_ENTRIES = 128
 _BLOCK_ENTRIES = 256
+_FIELDS = (itemgetter(0), itemgetter(1))
 
 
 class CorruptIndexError(ValueError):
@@ -29,7 +33,7 @@ class CorruptIndexError(ValueError):
 
 
 class OffsetPosition(NamedTuple):
-    """The batch whose last offset is `offset` begins at byte `position` of the segment."""
+    """`position` (bytes) is the start of a batch that begins at or before `offset` and, with those behind it, reaches it."""
 
     offset: int
     position: int
@@ -42,294 +46,256 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
-class _EntryFile:
-    """A file of fixed-size entries in ascending order, its newest ones possibly still in memory."""
+class _SparseIndex:
+    """A file of entries of two numbers, both ascending; the newest entries possibly still in memory."""
 
-    __slots__ = ("_entry", "_file", "_file_entries", "_file_system", "_held", "_path", "_width")
+    __slots__ = ("_file", "_file_entries", "_file_system", "_held", "base_offset", "path")
 
-    def __init__(self, file_system: FileSystem, path: str, entry: struct.Struct) -> None:
+    entry_struct: ClassVar[struct.Struct]
+
+    def __init__(self, file_system: FileSystem, path: str, base_offset: int) -> None:
+        """The file is opened, and created when missing, on first use."""
         self._file_system = file_system
-        self._path = path
-        self._entry = entry
-        self._width = entry.size
+        self.path = path
+        self.base_offset = base_offset
         self._held: list[tuple[int, int]] = []
         self._file: File | None = None
-        self._file_entries = -1  # not looked at yet
+        self._file_entries = 0
 
     @property
-    def path(self) -> str:
-        return self._path
-
-    def _open(self) -> File:
+    def file(self) -> File:
+        """The file itself. Raises OSError."""
         file = self._file
         if file is None:
-            file = self._file = self._file_system.open(self._path)
-            self._file_entries = self._count_entries(file)
-            if file.size != self._file_entries * self._width:
-                file.truncate(self._file_entries * self._width)
+            file = self._file_system.open(self.path)
+            width = self.entry_struct.size
+            self._file_entries = self._count_entries(file, width)
+            if file.size != self._file_entries * width:
+                file.truncate(self._file_entries * width)
+            self._file = file
         return file
 
-    def _count_entries(self, file: File) -> int:
-        """Entries before the tail of zeros that a killed Kafka broker leaves."""
-        low, high = 0, file.size // self._width
-        if high == 0 or not self._is_empty_at(file, high - 1):
+    def _count_entries(self, file: File, width: int) -> int:
+        """Entries before the tail of zeros, if there is one."""
+        low, high = 0, file.size // width
+        if high == 0 or any(file.pread((high - 1) * width, width)):
             return high
         while low < high:
             middle = (low + high) // 2
-            if self._is_empty_at(file, middle):
-                high = middle
-            else:
+            if any(file.pread(middle * width, width)):
                 low = middle + 1
+            else:
+                high = middle
         return low
 
-    def _is_empty_at(self, file: File, index: int) -> bool:
-        return not any(file.pread(index * self._width, self._width))
-
     def __len__(self) -> int:
-        if self._file_entries < 0:
-            self._open()
+        _ = self.file
         return self._file_entries + len(self._held)
 
-    def entry(self, index: int) -> tuple[int, int]:
-        """The raw entry at `index` (0 <= index < len)."""
-        file = self._open()
+    def raw_entry(self, index: int) -> tuple[int, int]:
+        """The numbers of entry `index` (0 <= index < len) as they are in the file."""
+        file = self.file
         if index >= self._file_entries:
             return self._held[index - self._file_entries]
-        first, second = self._entry.unpack(file.pread(index * self._width, self._width))
+        width = self.entry_struct.size
+        first, second = self.entry_struct.unpack(file.pread(index * width, width))
         return first, second
 
-    def last(self) -> tuple[int, int] | None:
-        """The newest raw entry."""
+    def _raw_last(self) -> tuple[int, int] | None:
         if self._held:
             return self._held[-1]
         count = len(self)
-        return self.entry(count - 1) if count else None
+        return self.raw_entry(count - 1) if count else None
 
-    def append(self, entry: tuple[int, int]) -> None:
-        if self._file_entries < 0:
-            self._open()
+    def _append(self, entry: tuple[int, int]) -> None:
         self._held.append(entry)
-        if len(self._held) >= _ENTRIES_HELD:
+        if len(self._held) >= _HELD_ENTRIES:
             self.write_held()
 
     def write_held(self) -> None:
-        """Hand the entries held in memory to the operating system."""
+        """Hand the entries held in memory to the operating system. Raises OSError; then they are still held."""
+        file = self.file
         held = self._held
         if held:
-            file = self._open()
-            pack = self._entry.pack
+            pack = self.entry_struct.pack
             file.append([b"".join([pack(first, second) for first, second in held])])
-            self._file_entries += len(held)
+            # In this order, so that a look-up on another thread never counts an entry twice.
             self._held = []
+            self._file_entries += len(held)
 
-    def count_up_to(self, key: int, field: int) -> int:
-        """How many entries have field number `field` <= `key`; both fields grow, so they are the first ones."""
-        file = self._open()
-        held = self._held
-        if held and held[0][field] <= key:
-            return self._file_entries + sum(1 for entry in held if entry[field] <= key)
-        low, high = 0, self._file_entries
-        unpack, width = self._entry.unpack_from, self._width
+    def _count_in_file(self, file: File, count: int, key: int, field: int, *, may_wait: bool) -> tuple[int, bytes | bytearray]:
+        """How many of the first `count` entries have field number `field` at or below `key`; and the last of these, raw."""
+        read = reader_of(file, may_wait=may_wait)
+        unpack, width = self.entry_struct.unpack_from, self.entry_struct.size
+        low, high = 0, count
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
-            if unpack(file.pread(middle * width, width))[field] <= key:
+            if unpack(read(middle * width, width))[field] <= key:
                 low = middle + 1
             else:
                 high = middle
-        block = file.pread(low * width, (high - low) * width)
-        first = low
+        first = max(low - 1, 0)
+        block = read(first * width, (high - first) * width)
         while low < high:
             middle = (low + high) // 2
             if unpack(block, (middle - first) * width)[field] <= key:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        at = (low - 1 - first) * width
+        return low, block[at : at + width] if low else b""
 
-    def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
-        file = self._open()
-        if count >= self._file_entries:
-            del self._held[count - self._file_entries :]
+    def _last_up_to(self, key: int, field: int, *, may_wait: bool) -> tuple[int, int] | None:
+        """The last entry whose field number `field` is at or below `key`."""
+        file = self.file
+        count = self._file_entries  # to be read before `_held`, see `write_held`
+        held = self._held
+        if held and held[0][field] <= key:
+            return held[bisect_right(held, key, key=_FIELDS[field]) - 1]
+        if count == 0:
+            return None
+        found, raw = self._count_in_file(file, count, key, field, may_wait=may_wait)
+        if found == 0:
+            return None
+        first, second = self.entry_struct.unpack(raw)
+        return first, second
+
+    def _keep_up_to(self, key: int, field: int) -> None:
+        """Drop the entries whose field number `field` is above `key`."""
+        file = self.file
+        self._held = self._held[: bisect_right(self._held, key, key=_FIELDS[field])]
+        if self._held or self._file_entries == 0:
             return
-        self._held = []
-        file.truncate(count * self._width)
-        self._file_entries = count
-
-    @property
-    def file(self) -> File:
-        """The index file itself, for its fsync."""
-        return self._open()
-
-    def check_size(self) -> None:
-        """Raises CorruptIndexError when the file does not consist of whole entries."""
-        if self._file is None:
-            size = self._file_system.open(self._path).size
-            if size % self._width:
-                raise CorruptIndexError(f"Index file {self._path} has {size} bytes, not a multiple of {self._width}")
+        count, _ = self._count_in_file(file, self._file_entries, key, field, may_wait=True)
+        if count < self._file_entries:
+            file.truncate(count * self.entry_struct.size)
+            self._file_entries = count
 
     def close(self) -> None:
-        """Write what is held and let go of the descriptor. The index opens itself again when used."""
-        self.write_held()
+        """Write what is held and let go of the descriptor; the index opens itself again when used. Raises OSError."""
+        if self._held:
+            self.write_held()
         if self._file is not None:
             self._file.close()
 
 
-class OffsetIndex:
+class OffsetIndex(_SparseIndex):
     """Offset -> position, for one segment (`.index`).
 
-    An entry says that the batch whose last offset is `offset` starts at `position`; so does Kafka's.
+    Kafka's entry is made for what is appended at once: its last offset, and the position it starts at.
     """
 
-    __slots__ = ("_entries", "base_offset")
-
-    def __init__(self, file_system: FileSystem, path: str, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self._entries = _EntryFile(file_system, path, _OFFSET_ENTRY)
-
-    @property
-    def path(self) -> str:
-        return self._entries.path
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    __slots__ = ()
+    entry_struct = struct.Struct(">ii")
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry. Raises CorruptIndexError unless offset and position are above those of the last entry."""
-        relative = offset - self.base_offset
-        last = self._entries.last()
-        if last is not None and (relative <= last[0] or position <= last[1]):
-            raise CorruptIndexError(
-                f"Attempt to append offset {offset}, position {position} to {self.path}, "
-                f"whose last entry is offset {last[0] + self.base_offset}, position {last[1]}"
-            )
-        self._entries.append((relative, position))
+        """Add an entry, the largest so far. Raises OSError."""
+        self._append((offset - self.base_offset, position))
 
-    def lookup(self, offset: int) -> OffsetPosition:
-        """The last entry at or before `offset`; (base offset, 0) when there is none."""
-        count = self._entries.count_up_to(offset - self.base_offset, 0)
-        return self._entry_before(count)
+    def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
+        """The last entry at or before `offset`; (base offset, 0) when there is none. Raises WouldWaitError unless `may_wait`."""
+        return self._of(self._last_up_to(offset - self.base_offset, 0, may_wait=may_wait))
 
-    def lookup_position(self, position: int) -> OffsetPosition:
-        """The last entry whose batch starts at or before `position`; (base offset, 0) when there is none."""
-        count = self._entries.count_up_to(position, 1)
-        return self._entry_before(count)
-
-    def _entry_before(self, count: int) -> OffsetPosition:
-        if count == 0:
-            return OffsetPosition(self.base_offset, 0)
-        relative, position = self._entries.entry(count - 1)
-        return OffsetPosition(relative + self.base_offset, position)
+    def lookup_position(self, position: int, *, may_wait: bool = True) -> OffsetPosition:
+        """The last entry whose position is at or before `position`; (base offset, 0) when there is none."""
+        return self._of(self._last_up_to(position, 1, may_wait=may_wait))
 
     def last(self) -> OffsetPosition:
         """The newest entry; (base offset, 0) when there is none."""
-        return self._entry_before(len(self._entries))
+        return self._of(self._raw_last())
 
     def entry(self, index: int) -> OffsetPosition:
         """The entry at `index` (0 <= index < len)."""
-        relative, position = self._entries.entry(index)
-        return OffsetPosition(relative + self.base_offset, position)
+        return self._of(self.raw_entry(index))
+
+    def _of(self, entry: tuple[int, int] | None) -> OffsetPosition:
+        if entry is None:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(entry[0] + self.base_offset, entry[1])
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at or above `offset`."""
-        self._entries.truncate(self._entries.count_up_to(offset - 1 - self.base_offset, 0))
-
-    def reset(self) -> None:
-        """Drop all entries."""
-        self._entries.truncate(0)
+        """Drop the entries at or above `offset`. Raises OSError."""
+        self._keep_up_to(offset - 1 - self.base_offset, 0)
 
     def sanity_check(self) -> None:
-        """Raises CorruptIndexError when the file cannot be what `append` wrote; looks at its size and last entry only."""
-        self._entries.check_size()
-        last = self._entries.last()
+        """Raises CorruptIndexError when file size or last entry are impossible (Kafka's check)."""
+        last = self._raw_last()
         if last is not None and (last[0] < 0 or last[1] < 0):
-            raise CorruptIndexError(f"Index file {self.path} ends in an impossible entry {last}")
-
-    def write_held(self) -> None:
-        self._entries.write_held()
-
-    @property
-    def file(self) -> File:
-        return self._entries.file
-
-    def close(self) -> None:
-        self._entries.close()
+            raise CorruptIndexError(f"Index file {self.path} is corrupt: its last entry is {last}")
 
 
-class TimeIndex:
+class TimeIndex(_SparseIndex):
     """Largest timestamp so far -> offset, for one segment (`.timeindex`)."""
 
-    __slots__ = ("_entries", "base_offset")
-
-    def __init__(self, file_system: FileSystem, path: str, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self._entries = _EntryFile(file_system, path, _TIME_ENTRY)
-
-    @property
-    def path(self) -> str:
-        return self._entries.path
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    __slots__ = ()
+    entry_struct = struct.Struct(">qi")
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if its timestamp is above the last one's; otherwise there is nothing to say.
-
-        Raises CorruptIndexError when the offset goes back.
-        """
-        relative = offset - self.base_offset
-        last = self._entries.last()
-        if last is not None:
-            if relative < last[1]:
-                raise CorruptIndexError(
-                    f"Attempt to append offset {offset} to {self.path}, whose last offset is {last[1] + self.base_offset}"
-                )
-            if timestamp <= last[0]:
-                return
-        elif timestamp < 0:
-            return
-        self._entries.append((timestamp, relative))
+        """Add an entry if its timestamp is above the last one's; otherwise there is nothing to say. Raises OSError."""
+        last = self._raw_last()
+        if timestamp > (-1 if last is None else last[0]):
+            self._append((timestamp, offset - self.base_offset))
 
     def lookup(self, timestamp: int) -> TimestampOffset:
         """The last entry at or before `timestamp`; (-1, base offset) when there is none."""
-        return self._entry_before(self._entries.count_up_to(timestamp, 0))
+        return self._of(self._last_up_to(timestamp, 0, may_wait=True))
 
     def last(self) -> TimestampOffset:
         """The newest entry: largest timestamp indexed and its offset; (-1, base offset) when there is none."""
-        return self._entry_before(len(self._entries))
-
-    def _entry_before(self, count: int) -> TimestampOffset:
-        if count == 0:
-            return TimestampOffset(-1, self.base_offset)
-        timestamp, relative = self._entries.entry(count - 1)
-        return TimestampOffset(timestamp, relative + self.base_offset)
+        return self._of(self._raw_last())
 
     def entry(self, index: int) -> TimestampOffset:
         """The entry at `index` (0 <= index < len)."""
-        timestamp, relative = self._entries.entry(index)
-        return TimestampOffset(timestamp, relative + self.base_offset)
+        return self._of(self.raw_entry(index))
+
+    def _of(self, entry: tuple[int, int] | None) -> TimestampOffset:
+        if entry is None:
+            return TimestampOffset(-1, self.base_offset)
+        return TimestampOffset(entry[0], entry[1] + self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the entries at or above `offset`."""
-        self._entries.truncate(self._entries.count_up_to(offset - 1 - self.base_offset, 1))
-
-    def reset(self) -> None:
-        """Drop all entries."""
-        self._entries.truncate(0)
+        """Drop the entries at or above `offset`. Raises OSError."""
+        self._keep_up_to(offset - 1 - self.base_offset, 1)
 
     def sanity_check(self) -> None:
-        """Raises CorruptIndexError when the file cannot be what `maybe_append` wrote; looks at size, first and last entry."""
-        self._entries.check_size()
-        last = self._entries.last()
-        if last is not None and (last[1] < 0 or last[0] < self._entries.entry(0)[0]):
-            raise CorruptIndexError(f"Index file {self.path} ends in an impossible entry {last}")
+        """Raises CorruptIndexError when file size, first or last entry are impossible (Kafka's check)."""
+        last = self._raw_last()
+        if last is not None and (last[1] < 0 or last[0] < self.raw_entry(0)[0]):
+            raise CorruptIndexError(f"Index file {self.path} is corrupt: its last entry is {last}")
 
-    def write_held(self) -> None:
-        self._entries.write_held()
 
-    @property
-    def file(self) -> File:
-        return self._entries.file
+class IndexBuilder:
+    """The content of both indexes of a segment, from its batches in order."""
 
-    def close(self) -> None:
-        self._entries.close()
+    __slots__ = ("_base_offset", "_interval_bytes", "_offsets", "_since_entry", "_times", "max_timestamp", "max_timestamp_offset")
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._since_entry = 0
+        self._offsets = bytearray()
+        self._times = bytearray()
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base_offset
+
+    def add(self, batch: RecordBatch, position: int) -> None:
+        """The batch at `position` of the segment."""
+        if batch.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, batch.last_offset
+        if self._since_entry > self._interval_bytes:
+            self._offsets += OffsetIndex.entry_struct.pack(batch.last_offset - self._base_offset, position)
+            self._add_time()
+            self._since_entry = 0
+        self._since_entry += batch.size_in_bytes
+
+    def _add_time(self) -> None:
+        width = TimeIndex.entry_struct.size
+        last = TimeIndex.entry_struct.unpack(self._times[-width:])[0] if self._times else -1
+        if self.max_timestamp > last:
+            self._times += TimeIndex.entry_struct.pack(self.max_timestamp, self.max_timestamp_offset - self._base_offset)
+
+    def write(self, file_system: FileSystem, offset_index_path: str, time_index_path: str) -> None:
+        """Replace both files, so that a reader has either the old or the new ones. Raises OSError."""
+        self._add_time()
+        write_atomically(file_system, offset_index_path, bytes(self._offsets), sync=False)
+        write_atomically(file_system, time_index_path, bytes(self._times), sync=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from protocol.records import RecordBatch
+from protocol.records import HEADER_BYTES, RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileInfo, FileSystem
 from storage.log_config import LogConfig
@@ -28,7 +28,7 @@ from storage.log_segment import (
     scan_headers,
 )
 from storage.partition_metadata import read_topic_id
-from storage.recovery import rebuild_indexes, recover_segment
+from storage.recovery import recover_segment
 from storage.unified_log import UnifiedLog
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
@@ -93,13 +93,14 @@ class LogLoader:
             return self._create_first_segment(topic_id, snapshots)
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
+        log_end = None
         if self._options.clean:
             self._rebuild_missing_indexes(segments, files)
             log_end = segments[-1].next_offset()
-            recovery_point = log_end
-            log = self._make_log(topic_id, segments, log_start, log_end, recovery_point, snapshots)
-        else:
+        if log_end is None:
             log = self._recover(topic_id, segments, log_start, snapshots)
+        else:
+            log = self._make_log(topic_id, segments, log_start, log_end, log_end, snapshots)
         if log.log_end_offset < log_start:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
@@ -128,7 +129,7 @@ class LogLoader:
             first, end = int(swaps[0][:20]), int(swaps[-1][:20])
             for name in swaps:
                 file = self._file_system.attach(f"{self._path}/{name}", files[name].size)
-                for _, batch in scan_headers(file, 0, file.size):
+                for _, batch in scan_headers(file.path, file.pread, 0, file.size):
                     end = max(end, batch.next_offset)
             for name in list(files):
                 match = _SEGMENT_FILE.fullmatch(name)
@@ -161,7 +162,7 @@ class LogLoader:
 
     def _check_format(self, segment: LogSegment) -> None:
         """Refuse records of format v0 and v1, which only the oldest segment can have if any does."""
-        for _ in scan_headers(segment.file, 0, segment.size, 64):
+        for _ in segment.headers(chunk_bytes=HEADER_BYTES):
             break
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
@@ -169,7 +170,7 @@ class LogLoader:
             for suffix, width in ((OFFSET_INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
                 info = files.get(file_name(segment.base_offset, suffix))
                 if segment.size and (info is None or info.size % width):
-                    rebuild_indexes(segment, self._config.index_interval_bytes)
+                    segment.rebuild_indexes(self._config.index_interval_bytes)
                     self._recovered += 1
                     break
 
@@ -223,15 +224,16 @@ class LogLoader:
             segment = segments[at]
             after = segments[at + 1].base_offset if at + 1 < len(segments) else None
             size = segment.size
-            scan = recover_segment(
+            log_end = recover_segment(
                 segment, after, self._config.index_interval_bytes, note_epoch, self._options.on_bytes
             )
             self._recovered += 1
-            log_end = scan.next_offset if after is None or scan.valid_bytes < size else after
-            if scan.valid_bytes < size:
-                self._truncated_bytes += size - scan.valid_bytes
+            if segment.size < size:
+                self._truncated_bytes += size - segment.size
                 self._drop_behind(segments, at + 1)
                 break
+            if after is not None:
+                log_end = after
         log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
         cache = log.leader_epochs
         for epoch, offset in epochs:

@@ -7,13 +7,13 @@ a few hundred bytes each and no descriptor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import HEADER_BYTES, RecordBatch
-from storage.file_system import File, FileSystem
-from storage.indexes import CorruptIndexError, OffsetIndex, TimeIndex, TimestampOffset
+from storage.file_system import File, FileSystem, reader_of
+from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
 
 LOG_SUFFIX = ".log"
@@ -26,7 +26,9 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDE
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 MAX_SEGMENT_BYTES = 2**31 - 1
+MAX_OFFSET = 2**63 - 1
 _SCAN_BYTES = 16 * 1024
+_REBUILD_BYTES = 1 << 20
 _NO_TIMESTAMP = -1
 _UNKNOWN = -2  # not read from the file yet
 
@@ -48,19 +50,25 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-def scan_headers(file: File, position: int, end: int, chunk_bytes: int = _SCAN_BYTES) -> Iterator[tuple[int, RecordBatch]]:
+def scan_headers(
+    path: str,
+    read: Callable[[int, int], bytes | bytearray],
+    position: int,
+    end: int,
+    chunk_bytes: int = _SCAN_BYTES,
+) -> Iterator[tuple[int, RecordBatch]]:
     """(position, header) of the batches from `position`, the start of one, up to `end`; `buffer` of a batch may be longer or
     shorter than it.
 
-    Stops before a batch that does not fit below `end`. Raises UnsupportedFormatError for an older magic, and ApiError
-    CORRUPT_MESSAGE naming file and position for a header that cannot be one.
+    Stops before a batch that does not fit below `end`. Raises UnsupportedFormatError for an older magic, ApiError
+    CORRUPT_MESSAGE naming file and position for a header that cannot be one, and what `read(position, size)` raises.
     """
     while end - position >= HEADER_BYTES:
-        buffer = memoryview(file.pread(position, min(chunk_bytes, end - position)))
+        buffer = memoryview(read(position, min(chunk_bytes, end - position)))
         at = 0
         while len(buffer) - at >= HEADER_BYTES:
             batch = RecordBatch(buffer[at:])
-            check_header(file.path, position, batch)
+            check_header(path, position, batch)
             size = batch.size_in_bytes
             if size > end - position:
                 return
@@ -96,6 +104,7 @@ class LogSegment:
         "_file",
         "_file_system",
         "_first_timestamp",
+        "_indexes_were_rebuilt",
         "_max_timestamp",
         "_max_timestamp_offset",
         "_offset_index",
@@ -121,6 +130,7 @@ class LogSegment:
         self._max_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._bytes_since_index_entry = 0
+        self._indexes_were_rebuilt = False
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -225,7 +235,7 @@ class LogSegment:
 
     def _load_first_timestamp(self) -> int:
         self._first_timestamp = _NO_TIMESTAMP
-        for _, batch in scan_headers(self.file, 0, self.size, HEADER_BYTES):
+        for _, batch in self.headers(chunk_bytes=HEADER_BYTES):
             self._first_timestamp = batch.max_timestamp
             break
         return self._first_timestamp
@@ -250,30 +260,58 @@ class LogSegment:
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
-    def find_batch(self, offset: int, end_position: int | None = None) -> tuple[int, RecordBatch] | None:
-        """Position and header of the first batch whose last offset is at or above `offset`; None when there is none."""
-        end = self.size if end_position is None else end_position
-        start = self.offset_index.lookup(offset).position
-        for position, batch in scan_headers(self.file, start, end):
-            if batch.last_offset >= offset:
-                return position, batch
-        return None
+    def headers(
+        self, position: int = 0, *, may_wait: bool = True, chunk_bytes: int = _SCAN_BYTES
+    ) -> Iterator[tuple[int, RecordBatch]]:
+        """(position, header) of the batches from `position` on; see `scan_headers`."""
+        file = self.file
+        return scan_headers(file.path, reader_of(file, may_wait=may_wait), position, self.size, chunk_bytes)
 
-    def boundary_before(self, position: int, start: int) -> tuple[int, RecordBatch] | None:
-        """Position and header of the last indexed batch that starts in (`start`, `position`]; None when none is indexed."""
-        indexed = self.offset_index.lookup_position(position).position
-        if indexed <= start:
+    def find_batch(self, offset: int, *, may_wait: bool = True) -> tuple[int, RecordBatch] | None:
+        """Position and header of the first batch whose last offset is at or above `offset`; None when there is none.
+
+        An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError unless `may_wait`.
+        """
+        entry = self.offset_index.lookup(offset, may_wait=may_wait)
+        try:
+            for position, batch in self.headers(entry.position, may_wait=may_wait):
+                if position == entry.position and not self._fits(entry, batch):
+                    break
+                if batch.last_offset >= offset:
+                    return position, batch
+            else:
+                if entry.position < self.size or self.size == 0:
+                    return None
+        except ApiError:
+            if entry.position == 0 or self._indexes_were_rebuilt:
+                raise
+        if self._indexes_were_rebuilt:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} does not fit its index at byte {entry.position}")
+        self.rebuild_indexes()
+        return self.find_batch(offset, may_wait=may_wait)
+
+    def _fits(self, entry: OffsetPosition, batch: RecordBatch) -> bool:
+        """Whether `batch`, found at the position of `entry`, can be what the entry was made for."""
+        return self.base_offset <= batch.base_offset <= (entry.offset if entry.position else MAX_OFFSET)
+
+    def boundary_before(self, position: int, start: int, *, may_wait: bool = True) -> tuple[int, int] | None:
+        """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is indexed."""
+        entry = self.offset_index.lookup_position(position, may_wait=may_wait)
+        if not start < entry.position <= self.size - HEADER_BYTES:
             return None
-        return indexed, RecordBatch(memoryview(self.file.pread(indexed, HEADER_BYTES)))
+        header = reader_of(self.file, may_wait=may_wait)(entry.position, HEADER_BYTES)
+        batch = RecordBatch(memoryview(header))
+        return (entry.position, batch.base_offset) if batch.magic == 2 and self._fits(entry, batch) else None
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record at or after `start_offset` whose timestamp is at least `timestamp`."""
-        from_offset = max(self.time_index.lookup(timestamp).offset, start_offset)
-        position = self.offset_index.lookup(from_offset).position
-        for at, header in scan_headers(self.file, position, self.size):
+        found = self.find_batch(max(self.time_index.lookup(timestamp).offset, start_offset))
+        if found is None:
+            return None
+        for position, header in self.headers(found[0]):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            batch = self.read_batch(at, header.size_in_bytes)
+            batch = self.read_batch(position, header.size_in_bytes)
             for record in batch.records():
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
@@ -282,10 +320,12 @@ class LogSegment:
     def find_max_timestamp(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of this segment; None in an empty one."""
         largest, offset = self.max_timestamp_and_offset
-        position = self.offset_index.lookup(offset).position
-        for at, header in scan_headers(self.file, position, self.size):
+        found = self.find_batch(offset)
+        if found is None:
+            return None
+        for position, header in self.headers(found[0]):
             if header.max_timestamp == largest:
-                batch = self.read_batch(at, header.size_in_bytes)
+                batch = self.read_batch(position, header.size_in_bytes)
                 for record in batch.records():
                     if record.timestamp == largest:
                         return TimestampAndOffset(largest, record.offset, batch.partition_leader_epoch)
@@ -298,20 +338,56 @@ class LogSegment:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: wrong CRC or size")
         return batch
 
-    def next_offset(self) -> int:
-        """The offset after the last record: walks the headers behind the last index entry. Raises as `scan_headers`."""
-        start = self.offset_index.last().position if self.size else 0
-        next_offset = self.base_offset
-        if start >= self.size and self.size:
-            raise CorruptIndexError(f"{self.offset_index.path} points behind the end of its segment")
-        for _, batch in scan_headers(self.file, start, self.size):
-            next_offset = batch.next_offset
-        return next_offset
+    def next_offset(self) -> int | None:
+        """The offset after the last record, found by walking the headers behind the last index entry.
+
+        None when they do not lead to the end of the file, so that the segment needs recovery. Raises UnsupportedFormatError, OSError.
+        """
+        if self.size == 0:
+            return self.base_offset
+        entry = self.offset_index.last()
+        end, next_offset = entry.position, -1
+        try:
+            for position, batch in self.headers(entry.position):
+                if position == entry.position and not self._fits(entry, batch):
+                    return None
+                end, next_offset = position + batch.size_in_bytes, batch.next_offset
+        except ApiError:
+            return None
+        return next_offset if end == self.size and next_offset >= 0 else None
+
+    # -- indexes ------------------------------------------------------------------------------------------------------
+
+    def use_indexes(self, builder: IndexBuilder) -> None:
+        """Take the indexes that `builder` made from all batches. Raises OSError."""
+        self._close_indexes()
+        builder.write(self._file_system, self.path_of(OFFSET_INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX))
+        # New objects: a look-up on another thread goes on with the old ones, whose files it may still have open.
+        self._offset_index = self._time_index = None
+        self._max_timestamp, self._max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
+        self._indexes_were_rebuilt = True
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+        """Make both indexes anew from the batch headers, as far as these can be read. Raises OSError."""
+        builder = IndexBuilder(self.base_offset, interval_bytes)
+        try:
+            for position, batch in self.headers(chunk_bytes=_REBUILD_BYTES):
+                builder.add(batch, position)
+        except ApiError:
+            self._indexes_were_rebuilt = True  # what follows cannot be indexed; readers will be told
+        self.use_indexes(builder)
 
     # -- shortening and removing --------------------------------------------------------------------------------------
 
+    def cut(self, size: int) -> None:
+        """Recovery found the batches up to `size` bytes to be all that is valid. Raises OSError."""
+        if size < self.size:
+            self.file.truncate(size)
+            self.size = size
+            self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
+
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches whose last offset is at or above `offset`; returns the bytes removed."""
+        """Drop the batches whose last offset is at or above `offset`; returns the bytes removed. Raises OSError."""
         found = self.find_batch(offset)
         if found is None:
             return 0
@@ -331,17 +407,10 @@ class LogSegment:
 
     def _find_max_timestamp_again(self) -> None:
         largest, offset = self.time_index.last()
-        for _, batch in scan_headers(self.file, self.offset_index.lookup(offset).position, self.size):
+        for _, batch in self.headers(self.offset_index.lookup(offset).position):
             if batch.max_timestamp > largest:
                 largest, offset = batch.max_timestamp, batch.last_offset
         self._max_timestamp, self._max_timestamp_offset = largest, offset
-
-    def recovered(self, size: int, max_timestamp: int, max_timestamp_offset: int) -> None:
-        """Told by recovery, which has walked all batches, built the indexes anew and cut the file to `size` bytes."""
-        self.size = size
-        self._max_timestamp = max_timestamp
-        self._max_timestamp_offset = max_timestamp_offset
-        self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def files_to_flush(self, *, is_sealed: bool) -> list[File]:
         """What has to be fsynced: the indexes too once sealed, because recovery will not look at them again. Raises OSError."""

@@ -7,7 +7,6 @@ All methods belong to one thread, and none of them waits for an fsync but `flush
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -15,23 +14,30 @@ from uuid import UUID
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import RecordBatch, TimestampType, assign_offsets, read_batches
 from protocol.topic_partition import TopicPartition
-from storage.file_system import File, FileSystem
+from storage.file_system import FileSystem, WouldWaitError
 from storage.leader_epoch import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochFileCache
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, LogDirectory, is_disk_full
 from storage.log_flush import FlushTask
+from storage.log_reader import (
+    BatchBoundaries,
+    FetchDataInfo,
+    headers_from,
+    offset_for_timestamp,
+    offset_of_max_timestamp,
+    read,
+    segment_index,
+)
 from storage.log_segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     LogSegment,
     TimestampAndOffset,
     file_name,
-    scan_headers,
 )
 from storage.log_validator import validate_produced
 from storage.producer_state import AppendOrigin, ProducerStateManager
 
-_REMEMBERED_BOUNDARIES = 64
 _NO_TIMESTAMP = -1
 
 
@@ -49,34 +55,20 @@ class LogAppendInfo:
     duplicate: bool = False
 
 
-@dataclass(slots=True)
-class FetchDataInfo:
-    """`size` bytes at `position` of `file` are whole batches, the first of which contains the offset asked for.
-
-    With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only because the first
-    batch exceeds the size asked for.
-    """
-
-    file: File | None
-    position: int
-    size: int
-    first_entry_incomplete: bool = False
-
-
 class UnifiedLog:
     """See the module's docstring. Made by `storage.log_loader` (existing directories) and `storage.log_manager` (new ones)."""
 
     __slots__ = (
-        "_boundaries",
-        "_config",
         "_file_system",
         "_leader_epochs",
         "_producer_state",
         "_snapshot_offsets",
-        "_unsynced_names",
         "_written_epoch",
         "active_segment",
+        "boundaries",
+        "config",
         "directory",
+        "has_unsynced_names",
         "last_flushed_ms",
         "log_end_offset",
         "log_start_offset",
@@ -85,6 +77,7 @@ class UnifiedLog:
         "segments",
         "topic_id",
         "topic_partition",
+        "truncations",
     )
 
     def __init__(
@@ -109,7 +102,8 @@ class UnifiedLog:
         self.path = path
         self.topic_partition = topic_partition
         self.topic_id = topic_id
-        self._config = config
+        self.config = config
+        """May be replaced at any time; holds from the next call on."""
         self.segments = segments
         self.active_segment = segments[-1]
         self.log_start_offset = log_start_offset
@@ -118,22 +112,16 @@ class UnifiedLog:
         """Everything below is on stable storage."""
         self.last_flushed_ms = now_ms
         self._snapshot_offsets = snapshot_offsets
-        self._unsynced_names = not names_are_synced
+        self.has_unsynced_names = not names_are_synced
+        """Whether files were created since the directories were fsynced."""
+        self.truncations = 0
+        """How often the end was cut off; a flush that began before such a moment proves nothing."""
         self._producer_state: ProducerStateManager | None = None
         self._leader_epochs: LeaderEpochFileCache | None = None
         self._written_epoch = -1
-        self._boundaries: dict[int, int] | None = None
+        self.boundaries = BatchBoundaries()
 
     # -- parts --------------------------------------------------------------------------------------------------------
-
-    @property
-    def config(self) -> LogConfig:
-        """May be set at any time; holds from the next call on."""
-        return self._config
-
-    @config.setter
-    def config(self, config: LogConfig) -> None:
-        self._config = config
 
     @property
     def producer_state(self) -> ProducerStateManager:
@@ -142,13 +130,17 @@ class UnifiedLog:
         if state is None:
             name = str(self.topic_partition)
             state = ProducerStateManager(self._file_system, self.path, name, self._snapshot_offsets)
-            state.load(self.log_start_offset, self.log_end_offset)
-            for _, _, batch in self.headers(state.map_end_offset):
-                state.replay(batch)
-            state.map_end_offset = self.log_end_offset
+            self._fill(state)
             self._producer_state = state
             self._snapshot_offsets = ()
         return state
+
+    def _fill(self, state: ProducerStateManager) -> None:
+        state.load(self.log_start_offset, self.log_end_offset)
+        if state.map_end_offset < self.log_end_offset:
+            for batch in headers_from(self.segments, state.map_end_offset):
+                state.replay(batch)
+            state.map_end_offset = self.log_end_offset
 
     @property
     def leader_epochs(self) -> LeaderEpochFileCache:
@@ -162,7 +154,7 @@ class UnifiedLog:
 
     def _epochs_in_batches(self) -> Iterator[EpochEntry]:
         latest = -1
-        for _, _, batch in self.headers(self.log_start_offset):
+        for batch in headers_from(self.segments, self.log_start_offset):
             if batch.partition_leader_epoch > latest:
                 latest = batch.partition_leader_epoch
                 yield EpochEntry(latest, batch.base_offset)
@@ -182,17 +174,6 @@ class UnifiedLog:
         """Records that a power cut could take away (see `flush_messages`)."""
         return self.log_end_offset - self.recovery_point
 
-    def headers(self, from_offset: int) -> Iterator[tuple[LogSegment, int, RecordBatch]]:
-        """(segment, position, header) of the batches that end at or above `from_offset`."""
-        for segment in self.segments[self._segment_index(from_offset) :]:
-            start = segment.offset_index.lookup(from_offset).position if segment.base_offset < from_offset else 0
-            for position, batch in scan_headers(segment.file, start, segment.size):
-                if batch.last_offset >= from_offset:
-                    yield segment, position, batch
-
-    def _segment_index(self, offset: int) -> int:
-        return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
-
     # -- appending ----------------------------------------------------------------------------------------------------
 
     def append_as_leader(
@@ -208,7 +189,7 @@ class UnifiedLog:
             raise directory.offline_error()
         if records.readonly:
             records = memoryview(bytearray(records))
-        config = self._config
+        config = self.config
         batch = validate_produced(records, self.topic_partition, config, origin, now_ms)
         first_offset = self.log_end_offset
         state = self._producer_state
@@ -285,7 +266,7 @@ class UnifiedLog:
         now_ms: int,
     ) -> None:
         segment = self.active_segment
-        config = self._config
+        config = self.config
         if segment.should_roll(len(data), last_offset, max_timestamp, now_ms, config, self._jitter_ms(segment)):
             segment = self.roll(now_ms, first_offset)
         try:
@@ -293,7 +274,7 @@ class UnifiedLog:
         except OSError as error:
             raise self._append_failed(error, segment) from error
         self.log_end_offset = last_offset + 1
-        self._remember_boundary(last_offset + 1, segment.size)
+        self.boundaries.remember(last_offset + 1, segment.size)
 
     def _append_failed(self, error: OSError, segment: LogSegment) -> ApiError:
         """A full disk leaves the log as it was; any other error, or one in cleaning up, takes the directory offline."""
@@ -303,12 +284,17 @@ class UnifiedLog:
                 segment.discard_unwritten()
             except OSError as second_error:
                 return self.directory.fail(second_error, doing)
+        return self.failed(error, doing)
+
+    def failed(self, error: OSError, doing: str) -> ApiError:
+        """What to raise for an error of the disk that left the log as it was: unless the disk is just full, it is offline now."""
+        if is_disk_full(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
         return self.directory.fail(error, doing)
 
     def _jitter_ms(self, segment: LogSegment) -> int:
         """A share of `segment_jitter_ms` that is this segment's own, so that logs do not all roll at the same moment."""
-        jitter_ms = min(self._config.segment_jitter_ms, self._config.segment_ms)
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         if jitter_ms <= 0:
             return 0
         return zlib.crc32(segment.path.encode()) % jitter_ms
@@ -330,9 +316,7 @@ class UnifiedLog:
             epochs.write_if_changed()
         except OSError as error:
             doing = f"Error while writing the leader epochs of {self.topic_partition}"
-            if is_disk_full(error):
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
-            raise self.directory.fail(error, doing) from error
+            raise self.failed(error, doing) from error
         self._written_epoch = leader_epoch
 
     def roll(self, now_ms: int, expected_next_offset: int = 0) -> LogSegment:
@@ -352,14 +336,12 @@ class UnifiedLog:
             self._file_system.create(f"{self.path}/{file_name(base_offset, LOG_SUFFIX)}")
         except OSError as error:
             doing = f"Error while rolling log segment for {self.topic_partition} in dir {self.directory.path}"
-            if is_disk_full(error):
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
-            raise self.directory.fail(error, doing) from error
+            raise self.failed(error, doing) from error
         segment = LogSegment(self._file_system, self.path, base_offset, 0, now_ms)
-        self.segments.append(segment)
+        self.segments = [*self.segments, segment]
         self.active_segment = segment
         self.log_end_offset = base_offset
-        self._unsynced_names = True
+        self.has_unsynced_names = True
         self.directory.rolled_logs.add(self)
         return segment
 
@@ -368,118 +350,38 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
     ) -> FetchDataInfo:
-        """Where the batches from the one that contains `offset` are: at most `max_bytes`, all of one segment, all below
+        """Where the batches from the one that reaches `offset` are: at most `max_bytes`, in one segment, all below
         `upper_bound_offset` (the log end by default).
 
-        With `min_one_message` the first batch is given even when it is larger than `max_bytes`. Raises ApiError
-        OFFSET_OUT_OF_RANGE for an offset outside [log start, log end], KAFKA_STORAGE_ERROR.
+        With `min_one_message` the first batch is given even when it is larger than `max_bytes`. May wait for the disk, and
+        may be called on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log start, log end],
+        CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        end_offset = self.log_end_offset
-        if not self.log_start_offset <= offset <= end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Received request for offset {offset} for partition {self.topic_partition}, but we only have "
-                f"log segments upto {end_offset} and starting from {self.log_start_offset}.",
-            )
-        if self.directory.failure is not None:
-            raise self.directory.offline_error()
-        bound = end_offset if upper_bound_offset is None else min(upper_bound_offset, end_offset)
-        if offset >= bound:
-            return FetchDataInfo(None, 0, 0)
-        active = self.active_segment
-        if offset >= active.base_offset:
-            return self._read_segment(active, offset, max_bytes, bound, end_offset, min_one_message)
-        for index in range(self._segment_index(offset), len(self.segments)):
-            segment = self.segments[index]
-            if segment.base_offset >= bound:
-                break
-            stop = end_offset if segment is active else self.segments[index + 1].base_offset
-            info = self._read_segment(segment, offset, max_bytes, bound, stop, min_one_message)
-            if info.size or info.first_entry_incomplete:
-                return info
-        return FetchDataInfo(None, 0, 0)
+        return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
 
-    def _read_segment(
-        self, segment: LogSegment, offset: int, max_bytes: int, bound: int, segment_end: int, min_one_message: bool
-    ) -> FetchDataInfo:
-        boundaries = self._boundaries
-        start = boundaries.get(offset) if boundaries is not None else None
-        if offset == segment.base_offset:
-            start = 0
-        if start is None:
-            found = segment.find_batch(offset)
-            if found is None:
-                return FetchDataInfo(None, 0, 0)
-            start = found[0]
-        if bound >= segment_end:
-            end, next_offset = segment.size, segment_end
-        else:
-            end, next_offset = self._position_of(segment, bound), bound
-        if end - start > max_bytes:
-            end, next_offset = self._cut(segment, start, end, max_bytes, min_one_message)
-        if end <= start:
-            return FetchDataInfo(None, 0, 0, end < start)
-        self._remember_boundary(next_offset, end)
-        return FetchDataInfo(segment.file, start, end - start)
-
-    def _position_of(self, segment: LogSegment, offset: int) -> int:
-        """Where the batch that contains `offset`, or the next one, begins."""
-        boundaries = self._boundaries
-        known = boundaries.get(offset) if boundaries is not None else None
-        if known is not None:
-            return known
-        found = segment.find_batch(offset)
-        return segment.size if found is None else found[0]
-
-    def _cut(
-        self, segment: LogSegment, start: int, end: int, max_bytes: int, min_one_message: bool
-    ) -> tuple[int, int]:
-        """The end of the whole batches that fit into `max_bytes`, and the offset there; an end before `start` if none fits."""
-        limit = start + max_bytes
-        indexed = segment.boundary_before(limit, start)
-        if indexed is not None:
-            return indexed[0], indexed[1].base_offset
-        cut, next_offset = start, -1
-        for position, batch in scan_headers(segment.file, start, end):
-            after = position + batch.size_in_bytes
-            if after > limit and (position > start or not min_one_message):
-                break
-            cut, next_offset = after, batch.next_offset
-        return (cut, next_offset) if cut > start else (start - 1, -1)
-
-    def _remember_boundary(self, offset: int, position: int) -> None:
-        """Keep in mind that a batch boundary is at `position`, so that the read which begins there need not search."""
-        boundaries = self._boundaries
-        if boundaries is None:
-            self._boundaries = {offset: position}
-            return
-        boundaries[offset] = position
-        if len(boundaries) > _REMEMBERED_BOUNDARIES:
-            del boundaries[next(iter(boundaries))]
+    def try_read(
+        self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
+    ) -> FetchDataInfo | None:
+        """As `read`, or None when the disk would have to be waited for to find out."""
+        try:
+            return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=False)
+        except WouldWaitError:
+            return None
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp: int, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
-        """The first record at or after the log start whose timestamp (ms) is at least `timestamp`; None when there is none
-        below `upper_bound_offset`. Raises ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        """The first record from the log start on whose timestamp (ms) is at least `timestamp`; None if that is not below
+        `upper_bound_offset`. May wait for the disk. Raises ApiError CORRUPT_MESSAGE.
         """
-        for segment in self.segments:
-            if segment.size and segment.max_timestamp_and_offset.timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, self.log_start_offset)
-                if found is not None:
-                    bound = self.log_end_offset if upper_bound_offset is None else upper_bound_offset
-                    return found if found.offset < bound else None
-        return None
+        return offset_for_timestamp(self, timestamp, upper_bound_offset)
 
     def offset_of_max_timestamp(self, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
-        """The first record that has the largest timestamp of the log; None when it is not below `upper_bound_offset`."""
-        candidates = [segment for segment in self.segments if segment.size]
-        if not candidates:
-            return None
-        newest = max(candidates, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
-        found = newest.find_max_timestamp()
-        bound = self.log_end_offset if upper_bound_offset is None else upper_bound_offset
-        return found if found is not None and found.offset < bound else None
+        """The first record with the largest timestamp of the log; None if that is not below `upper_bound_offset`.
+
+        May wait for the disk. Raises ApiError CORRUPT_MESSAGE.
+        """
+        return offset_of_max_timestamp(self, upper_bound_offset)
 
     def earliest(self) -> TimestampAndOffset:
         """The log start, and the epoch of the record there."""
@@ -519,9 +421,9 @@ class UnifiedLog:
 
     def delete_segments_before(self, offset: int) -> int:
         """Drop the sealed segments that lie wholly below `offset`; returns how many. Raises ApiError KAFKA_STORAGE_ERROR."""
-        count = self._segment_index(offset)
+        count = segment_index(self.segments, offset)
         self._drop_segments(self.segments[:count])
-        del self.segments[:count]
+        self.segments = self.segments[count:]
         return count
 
     def _drop_segments(self, dropped: Sequence[LogSegment]) -> None:
@@ -530,13 +432,13 @@ class UnifiedLog:
             for segment in dropped:
                 paths = segment.mark_deleted(DELETED_SUFFIX)
                 self.directory.deferred_deletions.append(
-                    DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms)
+                    DeferredDeletion(paths, is_tree=False, delay_ms=self.config.file_delete_delay_ms)
                 )
             self.producer_state.remove_snapshots(segment.base_offset for segment in dropped)
         except OSError as error:
             doing = f"Error while deleting segments for {self.topic_partition} in dir {self.directory.path}"
             raise self.directory.fail(error, doing) from error
-        self._boundaries = None
+        self.boundaries.forget()
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at or above `offset`, batches that reach beyond it included; whether anything was dropped.
@@ -551,20 +453,21 @@ class UnifiedLog:
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
-        keep = self._segment_index(offset) + 1
+        keep = segment_index(self.segments, offset) + 1
+        self.truncations += 1
         self._drop_segments(self.segments[keep:])
-        del self.segments[keep:]
+        self.segments = self.segments[:keep]
         active = self.active_segment = self.segments[-1]
         try:
             active.truncate_to(offset)
         except OSError as error:
             doing = f"Error while truncating {self.topic_partition} in dir {self.directory.path}"
             raise self.directory.fail(error, doing) from error
-        self._boundaries = None
+        self.boundaries.forget()
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
-        self._reload_producer_state()
+        self._fill(self.producer_state)
         return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
@@ -577,46 +480,20 @@ class UnifiedLog:
             doing = f"Error while truncating {self.topic_partition} in dir {self.directory.path}"
             raise self.directory.fail(error, doing) from error
         self.active_segment = LogSegment(self._file_system, self.path, offset, 0, now_ms)
-        self.segments[:] = [self.active_segment]
+        self.segments = [self.active_segment]
+        self.truncations += 1
         self.leader_epochs.clear()
         self._written_epoch = -1
-        self._unsynced_names = True
-        self._boundaries = None
+        self.has_unsynced_names = True
+        self.boundaries.forget()
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
         state.clear(offset)
-
-    def _reload_producer_state(self) -> None:
-        state = self.producer_state
-        state.load(self.log_start_offset, self.log_end_offset)
-        for _, _, batch in self.headers(state.map_end_offset):
-            state.replay(batch)
-        state.map_end_offset = self.log_end_offset
 
     # -- stable storage -----------------------------------------------------------------------------------------------
 
     def prepare_flush(self, offset: int | None = None) -> FlushTask:
-        """What has to be fsynced before everything below `offset` (default: the log end) is safe. Raises ApiError KAFKA_STORAGE_ERROR."""
-        end = self.log_end_offset if offset is None else min(offset, self.log_end_offset)
-        task = FlushTask(self._file_system, self, end)
-        if end <= self.recovery_point:
-            return task
-        try:
-            for segment in self.segments[self._segment_index(self.recovery_point) : self._segment_index(end - 1) + 1]:
-                is_sealed = segment is not self.active_segment
-                task.files += segment.files_to_flush(is_sealed=is_sealed)
-                if is_sealed:
-                    snapshot = self.producer_state.snapshot_path(segment.base_offset)
-                    task.optional_paths.append(snapshot)
-            epochs = self.leader_epochs.take_unsynced()
-        except OSError as error:
-            raise self.directory.fail(error, f"Error while flushing {self.topic_partition}") from error
-        if epochs is not None:
-            task.optional_paths.append(epochs)
-            self._unsynced_names = True
-        if self._unsynced_names:
-            task.directories += [self.path, self.directory.path]
-            self._unsynced_names = False
-        return task
+        """The fsyncs that make everything below `offset` (default: the log end) safe. Raises ApiError KAFKA_STORAGE_ERROR."""
+        return FlushTask(self._file_system, self, self.log_end_offset if offset is None else offset)
 
     def flush(self, now_ms: int, offset: int | None = None) -> None:
         """Return once everything below `offset` (default: the log end) is on stable storage.
@@ -659,6 +536,3 @@ class UnifiedLog:
     def __repr__(self) -> str:
         return f"UnifiedLog({self.path}, offsets {self.log_start_offset}..{self.log_end_offset})"
 
-
-def _base_offset(segment: LogSegment) -> int:
-    return segment.base_offset

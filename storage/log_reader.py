@@ -1,0 +1,183 @@
+"""Finding records in a log, by offset and by timestamp.
+
+A read is answered with a position in a file, never with bytes. It ends on a batch boundary: Kafka cuts the last batch in two, and its
+clients throw the half away. Consumers read in sequence, so each read leaves behind where it ended, and the next one
+neither searches an index nor walks headers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import RecordBatch
+from storage.file_system import File
+from storage.log_segment import LogSegment, TimestampAndOffset
+
+if TYPE_CHECKING:
+    from storage.unified_log import UnifiedLog
+
+_REMEMBERED_BOUNDARIES = 64
+
+
+@dataclass(slots=True)
+class FetchDataInfo:
+    """`size` bytes at `position` of `file` are whole batches, the first of which reaches the offset asked for.
+
+    With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only because the
+    first batch is larger than what was asked for.
+    """
+
+    file: File | None
+    position: int
+    size: int
+    first_entry_incomplete: bool = False
+
+
+class BatchBoundaries:
+    """Positions at which batches begin, by offset: where the newest appends and reads of a log ended."""
+
+    __slots__ = ("_positions",)
+
+    def __init__(self) -> None:
+        self._positions: dict[int, int] = {}
+
+    def remember(self, offset: int, position: int) -> None:
+        """The batch that begins at `offset` is, or will be, at `position` of its segment."""
+        positions = self._positions
+        positions[offset] = position
+        if len(positions) > _REMEMBERED_BOUNDARIES:
+            try:
+                positions.pop(next(iter(positions)), None)
+            except RuntimeError:  # another thread is adding one: the next call makes room
+                return
+
+    def position_of(self, offset: int) -> int | None:
+        return self._positions.get(offset)
+
+    def forget(self) -> None:
+        """Positions are about to change."""
+        self._positions = {}
+
+
+def segment_index(segments: list[LogSegment], offset: int) -> int:
+    """Index of the segment whose range has `offset`; 0 when it is below all of them."""
+    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset
+
+
+def headers_from(segments: list[LogSegment], offset: int) -> Iterator[RecordBatch]:
+    """Headers of the batches that end at or above `offset`. Raises as `LogSegment.find_batch`."""
+    for segment in segments[segment_index(segments, offset) :]:
+        start = 0
+        if segment.base_offset < offset:
+            found = segment.find_batch(offset)
+            if found is None:
+                continue
+            start = found[0]
+        for _, batch in segment.headers(start):
+            yield batch
+
+
+def read(
+    log: UnifiedLog, offset: int, max_bytes: int, upper_bound_offset: int | None, *, min_one_message: bool, may_wait: bool
+) -> FetchDataInfo:
+    """See `UnifiedLog.read`. Raises WouldWaitError unless `may_wait`."""
+    end_offset = log.log_end_offset
+    if not log.log_start_offset <= offset <= end_offset:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Received request for offset {offset} for partition {log.topic_partition}, but we only have "
+            f"log segments upto {end_offset} and starting from {log.log_start_offset}.",
+        )
+    if log.directory.failure is not None:
+        raise log.directory.offline_error()
+    bound = end_offset if upper_bound_offset is None else min(upper_bound_offset, end_offset)
+    segments = log.segments
+    index = last = len(segments) - 1
+    if offset < segments[last].base_offset:
+        index = segment_index(segments, offset)
+    while offset < bound and index <= last and segments[index].base_offset < bound:
+        segment = segments[index]
+        start = _position_of(log, segment, offset, may_wait=may_wait)
+        if start is not None:
+            if index < last and segments[index + 1].base_offset <= bound:
+                end, next_offset = segment.size, segments[index + 1].base_offset
+            else:
+                end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
+            if end - start > max_bytes:
+                end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
+                if end == start:
+                    return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
+            if end > start:
+                log.boundaries.remember(next_offset, end)
+                return FetchDataInfo(segment.file, start, end - start)
+            break
+        index += 1
+    return FetchDataInfo(None, 0, 0)
+
+
+def _position_of(log: UnifiedLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
+    """Where the first batch that reaches `offset` begins; None when this segment has none."""
+    if offset == segment.base_offset:
+        return 0
+    known = log.boundaries.position_of(offset)
+    if known is not None:
+        return known
+    found = segment.find_batch(offset, may_wait=may_wait)
+    return None if found is None else found[0]
+
+
+def _end_position(log: UnifiedLog, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
+    """Where the batches below `bound` end.
+
+    Another thread may be appending: `size` may already count batches above the log end that `bound` was taken from, so it
+    is the answer only when no batch reaches `bound`.
+    """
+    size = segment.size
+    position = _position_of(log, segment, bound, may_wait=may_wait)
+    return size if position is None else position
+
+
+def _cut(
+    segment: LogSegment, start: int, end: int, limit: int, min_one_message: bool, may_wait: bool
+) -> tuple[int, int]:
+    """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even one fits."""
+    indexed = segment.boundary_before(limit, start, may_wait=may_wait)
+    if indexed is not None:
+        return indexed
+    cut, next_offset = start, -1
+    for position, batch in segment.headers(start, may_wait=may_wait):
+        after = position + batch.size_in_bytes
+        if after > limit and (position > start or not min_one_message):
+            break
+        cut, next_offset = min(after, end), batch.next_offset
+    return cut, next_offset
+
+
+def offset_for_timestamp(log: UnifiedLog, timestamp: int, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+    """See `UnifiedLog.offset_for_timestamp`."""
+    bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
+    for segment in log.segments:
+        if segment.size and segment.max_timestamp_and_offset.timestamp >= timestamp:
+            found = segment.find_timestamp(timestamp, log.log_start_offset)
+            if found is not None:
+                return found if found.offset < bound else None
+    return None
+
+
+def offset_of_max_timestamp(log: UnifiedLog, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+    """See `UnifiedLog.offset_of_max_timestamp`."""
+    bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
+    filled = [segment for segment in log.segments if segment.size]
+    if not filled:
+        return None
+    newest = max(filled, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
+    found = newest.find_max_timestamp()
+    return found if found is not None and found.offset < bound else None
