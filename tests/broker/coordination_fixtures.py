@@ -1,0 +1,116 @@
+"""The embedded tree on a disk in memory, with seams that tests hold in their hands."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from broker.coordination.embedded import EmbeddedEnsemble
+from cluster.coordination.embedded import DurableTree
+from storage.memory_file_system import MemoryFileSystem
+
+T = TypeVar("T")
+
+DIRECTORY = "/data"
+
+
+class ManualClock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+class SeededRandom:
+    """The Random seam from a seed."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+
+class HeldExecutor:
+    """Runs what it is given one turn of the loop later, or, while `held`, not before `release`."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.runs = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def act() -> None:
+            self.runs += 1
+            try:
+                result = function(*args)
+            except OSError as error:
+                if not future.cancelled():
+                    future.set_exception(error)
+            else:
+                if not future.cancelled():
+                    future.set_result(result)
+
+        if self.held:
+            self._waiting.append(act)
+        else:
+            loop.call_soon(act)
+        return future
+
+    def release(self) -> None:
+        """Let what waits go on, and what comes later too."""
+        self.held = False
+        waiting, self._waiting = self._waiting, []
+        for act in waiting:
+            act()
+
+    def close(self) -> None:
+        self.release()
+
+
+class Machine:
+    """One disk and the ensembles opened on it, one after the other, as processes would."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryFileSystem()
+        self.disk.make_dirs(DIRECTORY)
+        self.clock = ManualClock()
+        self.executor = HeldExecutor()
+        self.failures: list[OSError] = []
+
+    def open(self) -> EmbeddedEnsemble:
+        """Open the tree, as a new process does."""
+        tree = DurableTree.open(self.disk, DIRECTORY, self.clock.now_ms())
+        return EmbeddedEnsemble(tree, self.executor, self.clock, self.failures.append)
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything that can go on do so."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run an async test in an event loop of its own, for at most 20 seconds."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 20))
+
+    return run
