@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from protocol.messages import REQUEST_TYPES
 
 def served_apis() -> list[ApiMark]:
     """The marks of every handler in `broker.handlers`, in the order of their keys."""
-    marks = []
+    marks: list[ApiMark] = []
     for module_info in pkgutil.iter_modules(broker.handlers.__path__):
         module = importlib.import_module(f"broker.handlers.{module_info.name}")
         for member in vars(module).values():
@@ -53,9 +52,8 @@ def rewritten(readme: str, root: Path) -> str:
     }
     for name, text in parts.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        readme = re.sub(
-            f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, t=text: f"{begin}\n{t}\n{end}", readme, flags=re.DOTALL
-        )
+        before, _, rest = readme.partition(begin)
+        readme = f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}" if rest else readme
     return readme
 
 

@@ -16,20 +16,28 @@ from broker.config_service import ConfigService
 from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
 from broker.controller_service import StartUpError as ClusterError
 from broker.coordination.embedded import EmbeddedEnsemble
+from broker.coordinator_log import ReplicatedCoordinatorLog
 from broker.dispatcher import Dispatcher
 from broker.fetch_session import FetchSessionCache
+from broker.group_coordinator_service import GroupCoordinatorService
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.configs import ConfigHandlers
+from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.fetch import FetchHandlers
+from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.groups import GroupHandlers
 from broker.handlers.log_dirs import LogDirHandlers
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
+from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.handlers.topics import TopicHandlers
+from broker.internal_topics import InternalTopicCreator
 from broker.logger_levels import LoggerLevels
 from broker.metrics import BrokerCollector, MetricsServer
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.server import Endpoint, SocketServer
+from broker.producer_ids import ProducerIds
 from broker.registry import HandlerRegistry
 from broker.replica_manager import ReplicaManager
 from broker.seams import Clock, Executor, Network, Random
@@ -39,12 +47,14 @@ from broker.topic_configs import log_config_of
 from cluster import znodes
 from cluster.controller.start_up import FoundReplica
 from cluster.coordination.embedded import DurableTree, JournalError
+from cluster.coordinator.group_table import GroupConfig
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
+from protocol.compression import CompressionType
 from protocol.errors import ApiError
-from protocol.topic_partition import CONSUMER_OFFSETS
+from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
-from storage.log_manager import LoadProgress, LogDirError, LogManager
+from storage.log_manager import LoadProgress, LoadReport, LogDirError, LogManager
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
@@ -91,10 +101,16 @@ class KafkaServer:
             max_request_bytes=config.socket_request_max_bytes,
             max_idle_ms=config.connections_max_idle_ms,
         )
-        self._log_manager: LogManager | None = None
         self._metrics_server: MetricsServer | None = None
-        self._ensemble: EmbeddedEnsemble | None = None
-        self._controller: ControllerService | None = None
+        # Set one after the other by `start`.
+        self._log_manager: LogManager | None = None
+        self._load_report: LoadReport
+        self._ensemble: EmbeddedEnsemble
+        self._controller: ControllerService
+        self._configs: ConfigService
+        self._replica_manager: ReplicaManager
+        self._groups: GroupCoordinatorService
+        self._internal_topics: InternalTopicCreator
 
     @classmethod
     def on_this_machine(cls, config: BrokerConfig) -> KafkaServer:
@@ -122,8 +138,8 @@ class KafkaServer:
                 [Endpoint(each.listener_name, each.host, each.port) for each in self._config.listeners]
             )
             log_manager = await self._load_logs()
-            controller = await self._join(log_manager)
-            await self._serve(log_manager, controller)
+            await self._join(log_manager)
+            await self._serve(log_manager)
         except (OSError, LogDirError, ClusterError, JournalError, ApiError) as error:
             raise StartupError(str(error)) from error
         milliseconds = (self._clock.monotonic_s() - self._started_s) * 1000
@@ -141,7 +157,9 @@ class KafkaServer:
         log_manager.lock_directories()
         self._log_manager = log_manager
         progress = LoadProgressLog(self._clock)
-        report = await self._executor.run(partial(log_manager.load, self._clock.now_ms(), on_progress=progress))
+        self._load_report = report = await self._executor.run(
+            partial(log_manager.load, self._clock.now_ms(), on_progress=progress)
+        )
         for result in report.repaired:
             logger.warning(
                 "Recovered %s: truncated %d bytes%s",
@@ -153,63 +171,87 @@ class KafkaServer:
             logger.error("The log of %s cannot be used: %s", topic_partition, reason)
         return log_manager
 
-    async def _join(self, log_manager: LogManager) -> ControllerService:
+    async def _join(self, log_manager: LogManager) -> None:
         """Open coordination, register this broker, become controller; leaders are elected when this returns."""
         config = self._config
         tree = await self._executor.run(DurableTree.open, self._file_system, config.log_dirs[0], self._clock.now_ms())
-        self._ensemble = EmbeddedEnsemble(tree, self._executor, self._clock, self._on_journal_failure)
-        self._config_service = config_service = ConfigService(config, lambda: controller.image)
-        controller = ControllerService(
+        self._ensemble = ensemble = EmbeddedEnsemble(tree, self._executor, self._clock, self._on_journal_failure)
+        self._controller = controller = ControllerService(
             self._registration(),
-            self._ensemble.session(),
+            ensemble.session(),
             self._clock,
             self._random,
-            self._controller_settings(),
-            config_service.validate_topic,
+            controller_settings(config),
+            lambda overrides: configs.validate_topic(overrides),  # noqa: PLW0108  made on the next line
         )
-        self._controller = controller
-        config_service.on_change(self._apply_config)
-        controller.add_listener(config_service.image_changed)
-        replica_manager = ReplicaManager(
-            config.broker_id, log_manager, self._clock, self._executor, config_service.log_config
+        self._configs = configs = ConfigService(config, lambda: controller.image)
+        self._replica_manager = replicas = ReplicaManager(
+            config.broker_id, log_manager, self._clock, self._executor, configs.log_config
         )
-        self._replica_manager = replica_manager
-        controller.add_listener(replica_manager.apply_image)
-        found = (
-            [
-                FoundReplica(log.topic_partition.topic, log.topic_partition.partition, log.topic_id, log.latest_epoch())
+        self._groups = groups = GroupCoordinatorService(
+            group_config(config),
+            ReplicatedCoordinatorLog(
+                replicas,
+                lambda: controller.image,
+                self._executor,
+                configured_partitions=config.offsets_topic_num_partitions,
+                load_buffer_bytes=config.offsets_load_buffer_size,
+                compression=CompressionType(config.offsets_topic_compression_codec),
+            ),
+            self._clock,
+            self._random,
+            self._executor,
+        )
+        replicas.add_leadership_listener(partial(_tell_groups, groups))
+        controller.add_listener(replicas.apply_image)
+        controller.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
+        controller.add_listener(configs.image_changed)
+        configs.on_change(self._apply_dynamic_config)
+        found = []
+        if ensemble.is_new:
+            found = [
+                FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch())
                 for log in log_manager.logs.values()
             ]
-            if self._ensemble.is_new
-            else []
-        )
-        await controller.start(None, found)
-        return controller
+        await controller.start(None, found, unclean=not self._load_report.clean)
 
-    async def _serve(self, log_manager: LogManager, controller: ControllerService) -> None:
+    def _apply_dynamic_config(self, config: BrokerConfig) -> None:
+        """What was copied out of the configuration at the start is copied again; topics' defaults are derived."""
+        self._controller.settings = controller_settings(config)
+        self._socket_server.limits.change(
+            config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
+        )
+
+    async def _serve(self, log_manager: LogManager) -> None:
         config = self._config
-        replica_manager = self._replica_manager
+        controller, replicas, groups = self._controller, self._replica_manager, self._groups
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, self._random, self._clock.monotonic_s
         )
-        configs = ConfigHandlers(self._config_service, controller, LoggerLevels())
+        self._internal_topics = InternalTopicCreator(controller.ensure_internal_topic)
+        config_handlers = ConfigHandlers(self._configs, controller, LoggerLevels())
         registry = HandlerRegistry(
             [
-                configs,
-                TopicHandlers(controller, configs.describe_topic_config),
-                ProduceHandlers(replica_manager),
-                FetchHandlers(replica_manager, sessions, config.fetch_max_bytes),
-                OffsetHandlers(replica_manager),
+                ProduceHandlers(replicas),
+                FetchHandlers(replicas, sessions, config.fetch_max_bytes),
+                OffsetHandlers(replicas),
                 MetadataHandlers(controller),
-                LogDirHandlers(log_manager, replica_manager),
+                TopicHandlers(controller, config_handlers.describe_topic_config),
+                config_handlers,
+                LogDirHandlers(self._file_system, log_manager, replicas),
+                GroupHandlers(groups),
+                GroupOffsetHandlers(groups, lambda: controller.image),
+                CoordinatorHandlers(groups, controller, self._internal_topics),
+                ProducerIdHandlers(ProducerIds(controller.allocate_producer_ids)),
             ]
         )
         registry.add(ApiVersionsHandlers(registry))
         if config.metrics_listener:
             host, _, port = config.metrics_listener.rpartition(":")
-            collector = BrokerCollector(registry, replica_manager, self._socket_server, sessions)
+            collector = BrokerCollector(registry, replicas, self._socket_server, sessions)
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
-        self._start_background_work(log_manager, replica_manager)
+        self._start_background_work(log_manager, replicas)
+        self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         await self._socket_server.start(Dispatcher(registry, self._clock))
 
     def _start_background_work(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
@@ -252,24 +294,23 @@ class KafkaServer:
     # -- stop ----------------------------------------------------------------------------------------------------------
 
     async def shutdown(self) -> None:
-        """Stop serving, flush everything, leave the markers of a clean stop."""
+        """Stop serving, flush everything, leave the markers of a clean stop. To be called after `start` only."""
         logger.info("[KafkaServer id=%d] shutting down", self._config.broker_id)
         await self._socket_server.stop_listening()
+        await self._internal_topics.close()
+        await self._groups.close()
         self._socket_server.close_connections()
         await self._supervisor.stop()
         if self._metrics_server is not None:
             self._metrics_server.close()
-        broker_epoch = -1
-        if self._controller is not None:
-            broker = self._controller.image.brokers.get(self._config.broker_id)
-            broker_epoch = -1 if broker is None else broker.epoch
-        self._replica_manager.checkpoint_high_watermarks()
+        broker = self._controller.image.brokers.get(self._config.broker_id)
+        broker_epoch = -1 if broker is None else broker.epoch
         if self._log_manager is not None:
+            self._replica_manager.checkpoint_high_watermarks()
             await self._executor.run(self._log_manager.close_cleanly, self._clock.now_ms(), broker_epoch)
-        if self._controller is not None and not self.failed.is_set():
+        if not self.failed.is_set():
             await self._controller.close()
-        if self._ensemble is not None:
-            await self._ensemble.close()
+        await self._ensemble.close()
         self._executor.close()
         logger.info("[KafkaServer id=%d] shut down completed", self._config.broker_id)
 
@@ -290,32 +331,6 @@ class KafkaServer:
             endpoints.append(znodes.Endpoint(each.listener_name, host, port, each.security_protocol))
         return znodes.BrokerRegistration(self._config.broker_id, tuple(endpoints), self._config.broker_rack)
 
-    def _controller_settings(self) -> ControllerSettings:
-        config = self._config
-        offsets_topic = InternalTopic(
-            config.offsets_topic_num_partitions,
-            config.offsets_topic_replication_factor,
-            {
-                "cleanup.policy": "compact",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-                "compression.type": "producer",
-            },
-        )
-        return ControllerSettings(
-            config.num_partitions,
-            config.default_replication_factor,
-            config.auto_create_topics_enable,
-            config.delete_topic_enable,
-            {CONSUMER_OFFSETS: offsets_topic},
-        )
-
-    def _apply_config(self, config: BrokerConfig) -> None:
-        """Dynamic changes that are not read where they are used."""
-        limits = self._connection_limits
-        limits.set_max_connections(config.max_connections)
-        limits.max_per_ip = config.max_connections_per_ip
-        limits.per_ip_overrides = config.max_connections_per_ip_overrides
-
     def _on_journal_failure(self, error: OSError) -> None:
         logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
         self.failed.set()
@@ -325,6 +340,52 @@ class KafkaServer:
         if self._log_manager is not None and all(each.failure for each in self._log_manager.directories):
             logger.critical("Shutdown broker because all log dirs in %s have failed", ", ".join(self._config.log_dirs))
             self.failed.set()
+
+
+def controller_settings(config: BrokerConfig) -> ControllerSettings:
+    """What the controller service goes by."""
+    offsets_topic = InternalTopic(
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+            "compression.type": "producer",
+        },
+    )
+    return ControllerSettings(
+        config.num_partitions,
+        config.default_replication_factor,
+        config.auto_create_topics_enable,
+        config.delete_topic_enable,
+        {CONSUMER_OFFSETS: offsets_topic},
+    )
+
+
+def group_config(config: BrokerConfig) -> GroupConfig:
+    """What the group coordinators go by."""
+    return GroupConfig(
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+    )
+
+
+def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartition, leads: bool) -> None:
+    if topic_partition.topic == CONSUMER_OFFSETS:
+        if leads:
+            groups.elected(topic_partition.partition)
+        else:
+            groups.resigned(topic_partition.partition)
+
+
+def _forget_offsets_of_deleted_topics(groups: GroupCoordinatorService, old: MetadataImage, new: MetadataImage) -> None:
+    deleted = [name for name in old.topics if name not in new.topics]
+    if deleted:
+        groups.topics_deleted(deleted)
 
 
 class LoadProgressLog:

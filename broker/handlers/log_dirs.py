@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from storage.log_manager import LogManager
-
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from protocol.topic_partition import TopicPartition
+from storage.file_system import FileSystem
+from storage.log_manager import LogManager
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -18,7 +18,8 @@ Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 class LogDirHandlers:
     """Describes log directories, failed ones included."""
 
-    def __init__(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
+    def __init__(self, file_system: FileSystem, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
+        self._file_system = file_system
         self._log_manager = log_manager
         self._replica_manager = replica_manager
 
@@ -33,18 +34,18 @@ class LogDirHandlers:
         if request.topics is not None:
             wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
         results = []
-        for directory in self._log_manager.directories():
-            if directory.is_offline:
+        for directory in self._log_manager.directories:
+            if directory.failure is not None:
                 results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[]))
                 continue
-            usage = directory.disk_usage()
+            total_bytes, usable_bytes = self._file_system.disk_space(directory.path)
             results.append(
                 Result(
                     error_code=ErrorCode.NONE,
                     log_dir=directory.path,
                     topics=self._topics_in(directory.path, wanted),
-                    total_bytes=usage.total_bytes,
-                    usable_bytes=usage.usable_bytes,
+                    total_bytes=total_bytes,
+                    usable_bytes=usable_bytes,
                 )
             )
         return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)

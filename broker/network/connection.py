@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Protocol, cast
 
-from protocol.frames import FrameError, FrameReader
-
 from broker.network.file_slice import FileSlice, Part
 from broker.registry import CloseConnection
 from protocol.errors import DecodeError
+from protocol.frames import FrameError, FrameReader
 
 if TYPE_CHECKING:
     from broker.network.server import SocketServer

@@ -69,9 +69,11 @@ class ConnectionLimits:
         self._admitted -= 1
         self._admit_waiting()
 
-    def set_max_connections(self, max_connections: int) -> None:
-        """Change the broker's limit while it runs (a dynamic config); open connections stay."""
+    def change(self, max_connections: int, max_per_ip: int, per_ip_overrides: Mapping[str, int]) -> None:
+        """Change the limits while the broker runs (dynamic configs); open connections stay."""
         self.max_connections = max_connections
+        self.max_per_ip = max_per_ip
+        self.per_ip_overrides = dict(per_ip_overrides)
         self._admit_waiting()
 
     def _admit_waiting(self) -> None:

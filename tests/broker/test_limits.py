@@ -49,7 +49,7 @@ def test_over_the_brokers_limit_connections_wait_unread_in_order() -> None:
     limits.release(first)
     assert not second.paused
     assert fourth.paused
-    limits.set_max_connections(2)
+    limits.change(2, 100, {})
     assert not fourth.paused
 
 
