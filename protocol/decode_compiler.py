@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from struct import unpack_from as _unpack_from
+from struct import unpack_from
 from typing import Any
 from uuid import UUID
 
-from protocol.source_writer import SourceWriter
+from protocol.source_writer import SMALL_ARRAY, SourceWriter
 from protocol.wire_types import (
     MAX_ELEMENTS,
     MAX_STRING_BYTES,
@@ -108,7 +108,7 @@ class DecodeCompiler:
         self._classes: dict[Any, str] = {}
         self.writer = SourceWriter(
             new=object.__new__, varint=read_varint, uuid_of=_uuid_of, null=_null, short=_short, count=_count,
-            too_long=_too_long, elements=_elements, tags=_tags, tag_size=_tag_size,
+            too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
         )  # fmt: skip
         with self.writer.block("def decode(b):"):
             self.writer.line("e = len(b)")
@@ -243,8 +243,11 @@ class DecodeCompiler:
             with writer.block("if g < 0:"):
                 writer.line("elements()", path)
             if isinstance(element, Fixed) and element is not UUID_TYPE:
-                writer.names["unpack_from"] = _unpack_from
-                writer.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.code}', b, p))", path)
+                small = writer.small_array_methods("unpack_from", element.code)
+                with writer.block(f"if {count} < {SMALL_ARRAY}:"):
+                    writer.line(f"{target} = list({small}[{count}](b, p))", path)
+                with writer.block("else:"):
+                    writer.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.code}', b, p))", path)
                 writer.line(f"p += {count} * {element.size}")
                 return
             items, item = writer.fresh("a"), writer.fresh("i")

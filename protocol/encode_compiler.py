@@ -12,7 +12,7 @@ from struct import pack
 from typing import Any, Final, NoReturn
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.source_writer import SourceWriter
+from protocol.source_writer import SMALL_ARRAY, SourceWriter
 from protocol.wire_types import (
     MAX_STRING_BYTES,
     UUID_TYPE,
@@ -208,7 +208,10 @@ class EncodeCompiler:
         self._length("i", count, path, not self._flexible)
         element = wire_type.element
         if isinstance(element, Fixed) and element is not UUID_TYPE:
-            with writer.block(f"if {items}:"):
+            small = writer.small_array_methods("pack", element.code)
+            with writer.block(f"if {count} < {SMALL_ARRAY}:"):
+                writer.line(f"if {count} > 0: w += {small}[{count}](*{items})", path)
+            with writer.block("else:"):
                 writer.line(f"w += pack(f'>{{{count}}}{element.code}', *{items})", path)
             return
         with writer.block(f"for {item} in {items}:", path):

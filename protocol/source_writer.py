@@ -9,8 +9,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+SMALL_ARRAY: Final = 17
+"""Arrays below this size (replicas, mostly) have a `struct` at hand; finding one by format costs more than using it."""
+
+
+@cache
+def _small_array_methods(method: str, code: str) -> tuple[Callable[..., Any], ...]:
+    return tuple(getattr(struct.Struct(f">{count}{code}"), method) for count in range(SMALL_ARRAY))
 
 
 class SourceWriter:
@@ -39,6 +48,13 @@ class SourceWriter:
         name = f"{method}_{codes}".replace("?", "_")
         if name not in self.names:
             self.names[name] = getattr(struct.Struct(">" + codes), method)
+        return name
+
+    def small_array_methods(self, method: str, code: str) -> str:
+        """A global name for a tuple: at n, the method for n values of `code`, for every n below `SMALL_ARRAY`."""
+        name = f"small_{method}_{code}".replace("?", "_")
+        if name not in self.names:
+            self.names[name] = _small_array_methods(method, code)
         return name
 
     def line(self, text: str, field: str | list[tuple[int, str]] = "") -> None:
