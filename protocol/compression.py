@@ -284,8 +284,8 @@ def _zstd_decompress(data: bytes | memoryview, max_output_bytes: int) -> bytes:
 def _measure_zstd_frame(frame: memoryview) -> tuple[int, int, bool]:
     """Size of the frame at the start of `frame`, how much it can decompress to at most, and whether it declares that.
 
-    See RFC 8878, section 3.1.1. Streaming writers do not declare the size of the contents, and zstd would have to be given all memory that is
-    allowed. The sizes in the headers of the blocks say enough.
+    See RFC 8878, section 3.1.1. Streaming writers do not declare the size of the contents, and zstd would have to be
+    given all memory that is allowed. The sizes in the headers of the blocks say enough.
     """
     import zstandard
 

@@ -242,10 +242,6 @@ class RecordBatch:
             )
         if self.base_offset != 0:
             raise _invalid(f"The baseOffset of a record batch to append should be 0, but it is {self.base_offset}")
-        if self.producer_id > NO_PRODUCER_ID and self.base_sequence < 0:
-            raise _invalid(
-                f"Invalid sequence number {self.base_sequence} in record batch with producerId {self.producer_id}"
-            )
         attributes = self.attributes
         if attributes:
             if attributes & CODEC_MASK > CompressionType.ZSTD:
@@ -254,6 +250,10 @@ class RecordBatch:
                 raise _invalid("Clients are not allowed to write control records")
             if attributes & TRANSACTIONAL_FLAG and self.producer_id <= NO_PRODUCER_ID:
                 raise _invalid("Transactional record batch without a producerId")
+        if self.producer_id > NO_PRODUCER_ID and self.base_sequence < 0:
+            raise _invalid(
+                f"Invalid sequence number {self.base_sequence} in record batch with producerId {self.producer_id}"
+            )
 
     def records_payload(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
         """The encoded records, decompressed; at most `max_output_bytes` (see protocol.compression for the errors)."""
