@@ -241,7 +241,7 @@ class KafkaServer:
                 LogDirHandlers(self._file_system, log_manager, replicas),
                 GroupHandlers(groups),
                 GroupOffsetHandlers(groups, lambda: controller.image),
-                CoordinatorHandlers(groups, controller, self._internal_topics),
+                CoordinatorHandlers(groups, lambda: controller.image, self._internal_topics),
                 ProducerIdHandlers(ProducerIds(controller.allocate_producer_ids)),
             ]
         )
