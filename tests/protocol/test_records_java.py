@@ -26,9 +26,7 @@ def ask_java(tasks: list[dict[str, Any]]) -> list[str]:
     program = Path(__file__).with_name("java") / "RecordBatches.java"
     command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program)]
     lines = "\n".join(json.dumps(task) for task in tasks) + "\n"
-    done = subprocess.run(
-        command, input=lines, capture_output=True, text=True, encoding="utf-8", timeout=100, check=False
-    )
+    done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:].decode()
     answers = done.stdout.decode().splitlines()
     assert [answer for answer in answers if answer.startswith("!")] == []
