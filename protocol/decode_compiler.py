@@ -86,7 +86,7 @@ def _tag_size(tag: int) -> None:
 
 
 def has_records(struct: Any, fields_of: FieldsOf) -> bool:
-    """Whether `struct` holds records anywhere: then it is decoded from a memoryview, else from bytes (faster)."""
+    """Whether `struct` holds records anywhere: then its bytes are never copied as a whole."""
     for spec in fields_of(struct):
         wire_type = spec.type.element if isinstance(spec.type, ArrayOf) else spec.type
         if isinstance(wire_type, RecordsBlob):
@@ -97,13 +97,17 @@ def has_records(struct: Any, fields_of: FieldsOf) -> bool:
 
 
 class DecodeCompiler:
-    """Compiles `struct` for `version`. `function(buffer)` gives (instance, bytes read)."""
+    """Compiles `struct` for `version`. `function(buffer)` gives (instance, bytes read).
 
-    def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf) -> None:
+    The function for `from_bytes` is faster and takes bytes alone, so its caller may have to copy; the other reads any
+    buffer where it lies.
+    """
+
+    def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf, from_bytes: bool) -> None:
         self._version = version
         self._flexible = flexible
         self._fields_of = fields_of
-        self.from_bytes = not has_records(struct, fields_of)
+        self.from_bytes = from_bytes
         self._run: list[tuple[Fixed, str, str]] = []
         self._classes: dict[Any, str] = {}
         self.writer = SourceWriter(

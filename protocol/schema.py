@@ -19,6 +19,8 @@ from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, dataclass_tra
 from uuid import UUID
 
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
+from protocol.decode_compiler import DecodeCompiler, has_records
+from protocol.encode_compiler import EncodeCompiler
 from protocol.errors import ApiError, DecodeError, EncodeError, ErrorCode
 from protocol.wire_types import (
     UUID_TYPE,
@@ -204,13 +206,15 @@ class Message(Struct):
     min_version: ClassVar[int]
     max_version: ClassVar[int]
     flexible_version: ClassVar[int]
-    _decoders: ClassVar[dict[int, Any]]
-    _encoders: ClassVar[dict[int, Any]]
+    _decoders: ClassVar[dict[int, DecodeCompiler]]
+    _prefix_decoders: ClassVar[dict[int, DecodeCompiler]]
+    _encoders: ClassVar[dict[int, EncodeCompiler]]
 
     def __init_subclass__(cls, *, versions: str = "", flexible: str = "") -> None:
         cls.min_version, cls.max_version = Versions.parse(versions)
         cls.flexible_version = Versions.parse(flexible).low if flexible else NEVER_FLEXIBLE
         cls._decoders = {}
+        cls._prefix_decoders = {}
         cls._encoders = {}
 
     @classmethod
@@ -220,17 +224,25 @@ class Message(Struct):
         Fields of type `records` are slices of `buffer` (give a memoryview to avoid a copy); nothing else refers to it.
         Raises ApiError UNSUPPORTED_VERSION when `version` is not declared.
         """
-        message, size = cls.decode_prefix(buffer, version)
+        compiled = cls._decoders.get(version) or cls._compile_decoder(version)
+        message, size = cls._decode(compiled, bytes(buffer) if compiled.from_bytes else buffer, version)
         if size != len(buffer):
             raise DecodeError(cls.__name__, version, "", f"{len(buffer) - size} bytes left over")
         return message
 
     @classmethod
     def decode_prefix(cls, buffer: bytes | memoryview, version: int) -> tuple[Self, int]:
-        """Decode a message from the start of `buffer`; gives it and the bytes it took. Raises as `decode`."""
-        compiled = cls._decoders.get(version) or cls._compile_decoder(version)
+        """Decode a message from the start of `buffer`; gives it and the bytes it took. Raises as `decode`.
+
+        What follows the message is not touched, however much it is.
+        """
+        compiled = cls._prefix_decoders.get(version) or cls._compile_prefix_decoder(version)
+        return cls._decode(compiled, buffer, version)
+
+    @classmethod
+    def _decode(cls, compiled: DecodeCompiler, buffer: bytes | memoryview, version: int) -> tuple[Self, int]:
         try:
-            result: tuple[Self, int] = compiled.function(bytes(buffer) if compiled.from_bytes else buffer)
+            result: tuple[Self, int] = compiled.function(buffer)
         except (struct.error, IndexError) as error:
             failure = compiled.writer.field_at(error.__traceback__, compiled.function), "the bytes end too early"
         except UnicodeDecodeError as error:
@@ -277,18 +289,22 @@ class Message(Struct):
             )
 
     @classmethod
-    def _compile_decoder(cls, version: int) -> Any:
-        from protocol.decode_compiler import DecodeCompiler
-
+    def _compile_decoder(cls, version: int) -> DecodeCompiler:
         cls._check_version(version)
-        compiled = DecodeCompiler(cls, version, version >= cls.flexible_version, fields_of)
+        from_bytes = not has_records(cls, fields_of)
+        compiled = DecodeCompiler(cls, version, version >= cls.flexible_version, fields_of, from_bytes)
         cls._decoders[version] = compiled
         return compiled
 
     @classmethod
-    def _compile_encoder(cls, version: int) -> Any:
-        from protocol.encode_compiler import EncodeCompiler
+    def _compile_prefix_decoder(cls, version: int) -> DecodeCompiler:
+        cls._check_version(version)
+        compiled = DecodeCompiler(cls, version, version >= cls.flexible_version, fields_of, from_bytes=False)
+        cls._prefix_decoders[version] = compiled
+        return compiled
 
+    @classmethod
+    def _compile_encoder(cls, version: int) -> EncodeCompiler:
         cls._check_version(version)
         compiled = EncodeCompiler(cls, version, version >= cls.flexible_version, fields_of)
         cls._encoders[version] = compiled

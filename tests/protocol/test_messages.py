@@ -46,7 +46,7 @@ def test_round_trip_of_any_value(message: type[Message]) -> None:
         encoded = value.to_bytes(version)
         assert message.decode(memoryview(encoded), version) == value
         assert message.decode(encoded, version) == value
-        assert message.decode_prefix(encoded + b"\xff", version) == (value, len(encoded))
+        assert message.decode_prefix(memoryview(encoded + b"\xff"), version) == (value, len(encoded))
 
     round_trip()
 

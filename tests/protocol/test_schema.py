@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
 from protocol.encode_compiler import varint
 from protocol.errors import ApiError, DecodeError, EncodeError, ErrorCode
-from protocol.messages import FetchResponse, JoinGroupResponse, MetadataRequest, ProduceRequest
+from protocol.messages import FetchResponse, JoinGroupResponse, MetadataRequest, ProduceRequest, RequestHeader
 from protocol.schema import (
     Message,
     Request,
@@ -264,6 +265,18 @@ def test_array_elements_are_bounded_over_the_whole_message() -> None:
 def test_decode_prefix_leaves_what_follows() -> None:
     data = Pair(label="a", items=[]).to_bytes(0)
     assert Pair.decode_prefix(data + b"more", 0) == (Pair(label="a", items=[]), len(data))
+
+
+def test_a_header_is_read_without_copying_the_frame() -> None:
+    header = RequestHeader(request_api_key=0, request_api_version=9, correlation_id=1, client_id="c")
+    frame = memoryview(header.to_bytes(2) + bytes(10_000_000))
+    RequestHeader.decode_prefix(frame, 2)
+    tracemalloc.start()
+    decoded, size = RequestHeader.decode_prefix(frame, 2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (decoded, size) == (header, len(header.to_bytes(2)))
+    assert peak < 100_000
 
 
 def test_records_are_slices_of_the_input_and_parts_of_the_output() -> None:
