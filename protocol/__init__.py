@@ -18,8 +18,8 @@ Decisions:
   that errors name message, version and field at no cost to what does not fail.
 - Messages without records are decoded from a copy, since slicing bytes is faster than slicing memoryviews and nothing
   decoded can then refer to the receive buffer. Messages with records are decoded in place: records are slices.
-- A count is compared with the bytes left before anything is allocated, and all counts of a message together are bounded
+- Counts are compared with the bytes left before anything is allocated, and the counts of a message together are bounded
   (`wire_types.MAX_ELEMENTS`): an element of one byte becomes an object of a hundred.
-- Stricter than Kafka, on input that no client sends: text must be UTF-8, a null length is -1, the size of a tagged field
-  is that of its value, nothing may follow a message.
+- Stricter than Kafka, on input no known client sends: text must be UTF-8, a null length is -1, the size of a tagged
+  field is that of its value, nothing may follow a message.
 """
