@@ -100,9 +100,7 @@ class ControllerService:
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
-    async def start(
-        self, cluster_id: str | None, found: Sequence[FoundReplica] = (), *, unclean: bool = True
-    ) -> None:
+    async def start(self, cluster_id: str | None, found: Sequence[FoundReplica] = (), *, unclean: bool = True) -> None:
         """Join the cluster, become its controller, elect leaders, publish the first image.
 
         `cluster_id` is the one in meta.properties, if there is one. `found` are the logs on this broker's disks: when
@@ -222,6 +220,12 @@ class ControllerService:
         self._publish(image)
         marked = (await self._coordination.children(znodes.DELETE_TOPICS))[0]
         await self._drop([image.topics[name] for name in marked if name in image.topics])
+        for name in marked:
+            if name not in image.topics:
+                leftovers = (znodes.config_path("topics", name), znodes.delete_topic_path(name))
+                await self._transact(
+                    [Delete(path) for path in leftovers if await self._coordination.exists(path) is not None]
+                )
 
     # -- topics --------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import quote_plus, unquote_plus
 from uuid import UUID
 
 from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
@@ -90,18 +89,8 @@ def delete_topic_path(topic: str) -> str:
 
 
 def config_path(entity_type: str, name: str) -> str:
-    """Configuration of an entity; `entity_type` is "topics", "brokers", ...; `name` comes sanitized."""
+    """Configuration of an entity; `entity_type` is "topics" or "brokers"."""
     return f"/config/{entity_type}/{name}"
-
-
-def sanitize(name: str) -> str:
-    """A user's, client's or address' name as a znode name (Kafka class `Sanitizer`)."""
-    return quote_plus(name, safe="-_.").replace("+", "%20").replace("*", "%2A").replace("~", "%7E")
-
-
-def unsanitize(name: str) -> str:
-    """What `sanitize` was given."""
-    return unquote_plus(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,9 @@ def zookeeper(directory: Path) -> Iterator[str]:
     properties.write_text(
         f"dataDir={directory / 'zookeeper'}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
     )
-    with _java(directory / "zookeeper.log", ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)], port):
+    with _java(
+        directory / "zookeeper.log", ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(properties)], port
+    ):
         yield f"127.0.0.1:{port}"
 
 

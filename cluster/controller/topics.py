@@ -121,9 +121,7 @@ def _refuse_collision(name: str, others: Iterable[str]) -> None:
 
 def _validate_assignment(assignment: Mapping[int, Sequence[int]]) -> None:
     if len({len(replicas) for replicas in assignment.values()}) != 1:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas"
-        )
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas")
     if not all(assignment.values()):
         # Kafka 3.9 creates such a topic, which can never have a leader; KRaft refuses it, and so do we.
         raise ApiError(
@@ -145,9 +143,7 @@ def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
     return f"HashMap({', '.join(entries)})"
 
 
-def creation_operations(
-    plan: TopicPlan, topic_id: UUID, image: MetadataImage
-) -> tuple[list[Operation], TopicImage]:
+def creation_operations(plan: TopicPlan, topic_id: UUID, image: MetadataImage) -> tuple[list[Operation], TopicImage]:
     """What creates the topic, its leaders included, in Kafka's order: configuration, topic, partitions."""
     assignment = dict(enumerate(plan.assignment))
     operations: list[Operation] = [

@@ -96,8 +96,15 @@ def test_an_operation_that_fails_undoes_those_before_it(operation: Operation, er
     before = contents(driver.tree)
     with pytest.raises(MultiError) as raised:
         driver.do(
-            Create("/new"), SetData("/a", b"x"), SetData("/a", b"y"), Delete("/parent/child"), Create("/parent/child")
-        , Create("/parent/next", ephemeral=True), SetData("/a", b"z", 2), operation)
+            Create("/new"),
+            SetData("/a", b"x"),
+            SetData("/a", b"y"),
+            Delete("/parent/child"),
+            Create("/parent/child"),
+            Create("/parent/next", ephemeral=True),
+            SetData("/a", b"z", 2),
+            operation,
+        )
     assert raised.value.index == 7
     assert isinstance(raised.value.__cause__, error)
     assert contents(driver.tree) == before
@@ -163,7 +170,9 @@ def test_events_name_the_node_and_its_parent() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", ["", "a", "/a/", "//", "/a//b", "/./a", "/a/..", "/a\0", "/a\n", "/\ud800", "/a\uf8ff"])
+@pytest.mark.parametrize(
+    "path", ["", "a", "/a/", "//", "/a//b", "/./a", "/a/..", "/a\0", "/a\n", "/\ud800", "/a\uf8ff"]
+)
 def test_malformed_paths_are_refused(path: str) -> None:
     with pytest.raises(BadArgumentsError):
         validate_path(path)
