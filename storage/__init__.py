@@ -1,21 +1,27 @@
 """One replica's log on one disk. Synchronous, single-threaded per log, and without a clock: `now_ms` is an argument.
 
-Formats are Apache Kafka's, to the byte: its own tools and brokers open what is written here, and directories that they wrote are opened
-here. Message format v2 only: a partition with older records is refused with the name of the file.
+Formats are Apache Kafka's, to the byte: its own tools and brokers open what is written here, and directories that
+they wrote are opened here. Message format v2 only: a partition with older records is refused with the name of the
+file.
 
 Decisions, with their reasons:
 
-- Everything on disk goes through `file_system.FileSystem`. That seam is what lets tests fail, tear or lose any single call.
-- Appends are one `pwritev` of the batch as it came from the network, offsets patched in place. Nothing is copied, no record is
-  looked at unless its meaning needs it (`log_validator`).
-- Indexes are appended to, never mapped and never preallocated: a write into a mapped hole of a full disk is a SIGBUS, and
-  a preallocated tail has to be told from data after each crash. The newest entries wait in memory; recovery rebuilds them.
-- What an idle partition does not need is not in memory: file handles, indexes, producer state and leader epochs are opened on first
-  use, descriptors are shared under a limit. Ten thousand empty partitions load in about a second.
-- An error while writing or in fsync takes the log directory offline at once (after a failed fsync, the kernel may report success next
-  time although the pages are gone). The exception is a full disk, which leaves the log as it was.
-- Creating a log or writing a leader epoch does not fsync; the flush that advances the recovery point does, files first, then directories.
-  Whatever is not yet covered by a recovery point is rebuilt from the batches themselves.
-- Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients throw the
-  half away), and the log remembers where recent reads and appends ended, so that a consumer in sequence costs no search.
+- Everything on disk goes through `file_system.FileSystem`. That seam is what lets tests fail, tear or lose any
+  single call.
+- Appends are one `pwritev` of the batch as it came from the network, offsets patched in place. Nothing is copied,
+  no record is looked at unless its meaning needs it (`log_validator`).
+- Indexes are appended to, never mapped and never preallocated: a write into a mapped hole of a full disk is a
+  SIGBUS, and a preallocated tail has to be told from data after each crash. The newest entries wait in memory;
+  recovery rebuilds them.
+- What an idle partition does not need is not in memory: file handles, indexes, producer state and leader epochs
+  are opened on first use, descriptors are shared under a limit. Ten thousand empty partitions load in about a
+  second.
+- An error while writing or in fsync takes the log directory offline at once (after a failed fsync, the kernel may
+  report success next time although the pages are gone). The exception is a full disk, which leaves the log as it
+  was.
+- Creating a log or writing a leader epoch does not fsync; the flush that advances the recovery point does, files
+  first, then directories. Whatever is not yet covered by a recovery point is rebuilt from the batches themselves.
+- Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients
+  throw the half away), and the log remembers where recent reads and appends ended, so that a consumer in sequence
+  costs no search.
 """

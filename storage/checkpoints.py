@@ -1,8 +1,8 @@
 """Small files that are replaced whole: Kafka's text checkpoints.
 
-Format (Kafka class `CheckpointFile`): a line with the version (0), a line with the number of entries, one line per entry.
-A checkpoint is replaced by writing a `.tmp` beside it, fsync, rename, and fsync of the directory, so that a crash leaves
-either the old or the new one, and what was confirmed stays.
+Format (Kafka class `CheckpointFile`): a line with the version (0), a line with the number of entries, one line per
+entry. A checkpoint is replaced by writing a `.tmp` beside it, fsync, rename, and fsync of the directory, so that a
+crash leaves either the old or the new one, and what was confirmed stays.
 """
 
 from __future__ import annotations

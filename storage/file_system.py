@@ -1,10 +1,10 @@
 """The disk as storage sees it: the FileSystem contract and its implementation on the operating system.
 
-Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can put
-`MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
+Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can
+put `MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
 
-Threads: a File may be read (`pread`, `try_pread`) and flushed by other threads while its owner appends to it. Every other
-call on one File belongs to the thread that owns the log.
+Threads: a File may be read (`pread`, `try_pread`) and flushed by other threads while its owner appends to it.
+Every other call on one File belongs to the thread that owns the log.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ import errno
 import fcntl
 import os
 import resource
-import shutil
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from storage.memory_file_system import MemoryFileSystem as MemoryFileSystem
+from storage.memory_file_system import MemoryFileSystem
+
+__all__ = [
+    "File",
+    "FileInfo",
+    "FileSystem",
+    "Lock",
+    "MemoryFileSystem",
+    "OsFile",
+    "OsFileSystem",
+    "WouldWaitError",
+    "reader_of",
+]
 
 
 class FileInfo(NamedTuple):
@@ -37,6 +48,8 @@ class File(Protocol):
     path: str
     size: int
     """Bytes written through this handle and found at opening: the position of the next append."""
+    unsynced: bool
+    """Whether the file may hold something that was not fsynced. True for a new handle, as others may have written."""
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write all parts at the end, in order, in one system call where the platform has it.
@@ -133,11 +146,18 @@ class FileSystem(Protocol):
     def sync_dir(self, path: str) -> None:
         """Fsync a directory: what was created, renamed and removed in it survives a power cut afterwards."""
 
+    def start_sync(self) -> None:
+        """Have the operating system write out everything at once. Proves nothing; makes many fsyncs that follow
+        cheap.
+        """
+
     def disk_space(self, path: str) -> tuple[int, int]:
         """(total bytes, bytes usable by this process) of the disk that holds `path`."""
 
     def lock(self, path: str) -> Lock:
-        """Lock the file at `path` against other processes (created if missing). Raises BlockingIOError when it is taken."""
+        """Lock the file at `path` against other processes (created if missing). Raises BlockingIOError when it is
+        taken.
+        """
 
 
 class _Descriptor:
@@ -181,13 +201,14 @@ def _fsync(fd: int) -> None:
 class OsFile:
     """A File whose descriptor is opened on use and may be closed behind its back by `OsFileSystem`'s limit."""
 
-    __slots__ = ("_descriptor", "_files", "path", "size")
+    __slots__ = ("_descriptor", "_files", "path", "size", "unsynced")
 
     def __init__(self, files: OsFileSystem, path: str, size: int, descriptor: _Descriptor | None) -> None:
         self._files = files
         self._descriptor = descriptor
         self.path = path
         self.size = size
+        self.unsynced = True
 
     def _open(self) -> _Descriptor:
         descriptor = self._files._open_descriptor(self, _FLAGS)
@@ -197,6 +218,7 @@ class OsFile:
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         descriptor = self._descriptor or self._open()
         descriptor.recently_used = True
+        self.unsynced = True
         total = 0
         for part in parts:
             total += len(part)
@@ -260,12 +282,14 @@ class OsFile:
 
     def truncate(self, size: int) -> None:
         descriptor = self._descriptor or self._open()
+        self.unsynced = True
         os.ftruncate(descriptor.fd, size)
         self.size = size
 
     def flush(self) -> None:
         # After an eviction this opens the file again: fsync works on the inode, so no dirty page is missed.
         descriptor = self._descriptor or self._open()
+        self.unsynced = False  # before, not after: what is appended meanwhile may not be covered
         _fsync(descriptor.fd)
 
     def rename(self, path: str) -> None:
@@ -392,7 +416,14 @@ class OsFileSystem:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        with os.scandir(path) as scan:
+            entries = list(scan)
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                self.remove_tree(entry.path)
+            else:
+                os.unlink(entry.path)
+        os.rmdir(path)
 
     def sync_file(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -403,6 +434,9 @@ class OsFileSystem:
 
     def sync_dir(self, path: str) -> None:
         self.sync_file(path)
+
+    def start_sync(self) -> None:
+        os.sync()
 
     def disk_space(self, path: str) -> tuple[int, int]:
         space = os.statvfs(path)

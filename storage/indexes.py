@@ -1,15 +1,17 @@
 """The two sparse indexes beside a segment: offset -> file position, timestamp -> offset.
 
-Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32 position) and of 12
-bytes (i64 timestamp, i32 offset - base offset), ascending. There is no checksum: an index is a hint, and can always be rebuilt
-from its segment (`IndexBuilder`).
+Formats are Kafka's (classes `OffsetIndex`, `TimeIndex`): entries of 8 bytes (i32 offset - base offset, i32
+position) and of 12 bytes (i64 timestamp, i32 offset - base offset), ascending. There is no checksum: an index is a
+hint, and can always be rebuilt from its segment (`IndexBuilder`).
 
-No mmap (a write into a mapped hole of a full disk kills the process) and no preallocation: the files are appended to.
-The newest entries are held back and written together; those that process death takes away are found again by
-recovery, which rebuilds the indexes above the recovery point. Look-ups take a handful of small reads and keep nothing in
-memory, so an idle index costs nothing. A killed Kafka broker leaves its preallocated index with a tail of zeros: it is cut off.
+No mmap (a write into a mapped hole of a full disk kills the process) and no preallocation: the files are appended
+to. The newest entries are held back and written together; those that process death takes away are found again by
+recovery, which rebuilds the indexes above the recovery point. Look-ups take a handful of small reads and keep
+nothing in memory, so an idle index costs nothing. A killed Kafka broker leaves its preallocated index with a tail
+of zeros: it is cut off.
 
-Look-ups may run on any thread while the owner appends; they may then miss the newest entries, which costs a longer scan.
+Look-ups may run on any thread while the owner appends; they may then miss the newest entries, which costs a longer
+scan.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class CorruptIndexError(ValueError):
 
 
 class OffsetPosition(NamedTuple):
-    """`position` (bytes) is the start of a batch that begins at or before `offset` and, with those behind it, reaches it."""
+    """`position` (bytes) is the start of a batch that begins at or before `offset` and, with those behind it, reaches
+    it.
+    """
 
     offset: int
     position: int
@@ -123,8 +127,12 @@ class _SparseIndex:
             self._held = []
             self._file_entries += len(held)
 
-    def _count_in_file(self, file: File, count: int, key: int, field: int, *, may_wait: bool) -> tuple[int, bytes | bytearray]:
-        """How many of the first `count` entries have field number `field` at or below `key`; and the last of these, raw."""
+    def _count_in_file(
+        self, file: File, count: int, key: int, field: int, *, may_wait: bool
+    ) -> tuple[int, bytes | bytearray]:
+        """How many of the first `count` entries have field number `field` at or below `key`; and the last of these,
+        raw.
+        """
         read = reader_of(file, may_wait=may_wait)
         unpack, width = self.entry_struct.unpack_from, self.entry_struct.size
         low, high = 0, count
@@ -172,9 +180,7 @@ class _SparseIndex:
             self._file_entries = count
 
     def close(self) -> None:
-        """Write what is held and let go of the descriptor; the index opens itself again when used. Raises OSError."""
-        if self._held:
-            self.write_held()
+        """Let go of the descriptor; the index opens itself again when used."""
         if self._file is not None:
             self._file.close()
 
@@ -193,7 +199,9 @@ class OffsetIndex(_SparseIndex):
         self._append((offset - self.base_offset, position))
 
     def lookup(self, offset: int, *, may_wait: bool = True) -> OffsetPosition:
-        """The last entry at or before `offset`; (base offset, 0) when there is none. Raises WouldWaitError unless `may_wait`."""
+        """The last entry at or before `offset`; (base offset, 0) when there is none. Raises WouldWaitError unless
+        `may_wait`.
+        """
         return self._of(self._last_up_to(offset - self.base_offset, 0, may_wait=may_wait))
 
     def lookup_position(self, position: int, *, may_wait: bool = True) -> OffsetPosition:
@@ -267,7 +275,15 @@ class TimeIndex(_SparseIndex):
 class IndexBuilder:
     """The content of both indexes of a segment, from its batches in order."""
 
-    __slots__ = ("_base_offset", "_interval_bytes", "_offsets", "_since_entry", "_times", "max_timestamp", "max_timestamp_offset")
+    __slots__ = (
+        "_base_offset",
+        "_interval_bytes",
+        "_offsets",
+        "_since_entry",
+        "_times",
+        "max_timestamp",
+        "max_timestamp_offset",
+    )
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self._base_offset = base_offset
@@ -292,7 +308,9 @@ class IndexBuilder:
         width = TimeIndex.entry_struct.size
         last = TimeIndex.entry_struct.unpack(self._times[-width:])[0] if self._times else -1
         if self.max_timestamp > last:
-            self._times += TimeIndex.entry_struct.pack(self.max_timestamp, self.max_timestamp_offset - self._base_offset)
+            self._times += TimeIndex.entry_struct.pack(
+                self.max_timestamp, self.max_timestamp_offset - self._base_offset
+            )
 
     def write(self, file_system: FileSystem, offset_index_path: str, time_index_path: str) -> None:
         """Replace both files, so that a reader has either the old or the new ones. Raises OSError."""

@@ -1,15 +1,16 @@
 """Which leader epoch began at which offset of a log (Kafka class `LeaderEpochFileCache`, KIP-101, KIP-279).
 
-Followers find the point of divergence with it after a change of leader; without the entry of an epoch a replica would cut
-too much or too little. The file `leader-epoch-checkpoint` is written before the first record of an epoch is appended, so
-process death never loses an entry. It is fsynced when the log is flushed: what a power cut takes away before that can be read again from
-the batches above the recovery point, each of which carries its epoch.
+Followers find the point of divergence with it after a change of leader; without the entry of an epoch a replica
+would cut too much or too little. The file `leader-epoch-checkpoint` is written before the first record of an epoch
+is appended, so process death never loses an entry. It is fsynced when the log is flushed: what a power cut takes
+away before that can be read again from the batches above the recovery point, each of which carries its epoch.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from storage.checkpoints import CorruptCheckpointError, format_checkpoint, parse_checkpoint, write_atomically
@@ -126,7 +127,7 @@ class LeaderEpochFileCache:
             self._unsynced = True
 
     def take_unsynced(self) -> str | None:
-        """The path to fsync (file, then directory) before the recovery point may advance; None when there is nothing."""
+        """The path to fsync (file, then directory) before the recovery point may advance; None for nothing."""
         self.write_if_changed()
         if not self._unsynced:
             return None
@@ -139,7 +140,7 @@ def _parse(path: str, data: bytes) -> list[EpochEntry]:
         entries = [EpochEntry(int(epoch), int(offset)) for epoch, offset in parse_checkpoint(path, data)]
     except ValueError as error:
         raise CorruptCheckpointError(str(error)) from None
-    for older, newer in zip(entries, entries[1:], strict=False):
+    for older, newer in pairwise(entries):
         if older.epoch >= newer.epoch or older.start_offset > newer.start_offset:
             raise CorruptCheckpointError(f"{path}: epoch {newer.epoch} does not follow epoch {older.epoch}")
     return entries

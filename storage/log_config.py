@@ -47,8 +47,9 @@ class LogConfig:
     """Level for that codec (KIP-390); None is the codec's default."""
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     preallocate: bool = False
-    """Accepted for compatibility. Has no effect: appends extend the file, and a preallocated tail of zeros would have to
-    be told from data after every crash."""
+    """Accepted for compatibility. Has no effect: appends extend the file, and a preallocated tail of zeros would have
+    to be told from data after every crash.
+    """
     file_delete_delay_ms: int = 60_000
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False

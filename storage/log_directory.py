@@ -1,7 +1,7 @@
 """One entry of `log.dirs`: whether it still works, and what is waiting to be removed from it.
 
-A directory goes offline with the first write or fsync that fails, and stays so until the broker is started again: after a failed fsync
-the kernel may have dropped the pages and would call the next one a success.
+A directory goes offline with the first write or fsync that fails, and stays so until the broker is started again:
+after a failed fsync the kernel may have dropped the pages and would call the next one a success.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def is_disk_full(error: OSError) -> bool:
 
 @dataclass(slots=True)
 class DeferredDeletion:
-    """Files (or one tree) already renamed out of the way, to be removed `delay_ms` after they were first seen as such."""
+    """Files (or one tree) already renamed out of the way, to be removed `delay_ms` after they were first seen as
+    such.
+    """
 
     paths: tuple[str, ...]
     is_tree: bool

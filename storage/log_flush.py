@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from storage.file_system import File, FileSystem
@@ -16,70 +17,88 @@ if TYPE_CHECKING:
 class FlushTask:
     """The fsyncs that make a log safe up to `offset`: files first, then the directories that hold their names.
 
-    `run` may be called on any thread and touches nothing of the log; making the task and `complete` belong to the log's owner.
+    `run` (or `run_together`) may be called on any thread and touches nothing of the log; making the task and
+    `complete` belong to the log's owner.
     """
 
-    __slots__ = ("_directories", "_error", "_file_system", "_files", "_optional_paths", "_truncations", "log", "offset")
+    __slots__ = ("_truncations", "directories", "error", "file_system", "files", "log", "offset", "optional_paths")
 
-    def __init__(self, file_system: FileSystem, log: UnifiedLog, offset: int) -> None:
-        """Raises ApiError KAFKA_STORAGE_ERROR when what is still in memory cannot be written."""
-        self._file_system = file_system
+    def __init__(self, file_system: FileSystem, log: UnifiedLog, offset: int, *, closing: bool = False) -> None:
+        """With `closing` also what spares the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR when what is
+        still in memory cannot be written.
+        """
+        self.file_system = file_system
         self.log = log
         self.offset = min(offset, log.log_end_offset)
         self._truncations = log.truncations
-        self._files: list[File] = []
-        self._optional_paths: list[str] = []
-        self._directories: list[str] = []
-        self._error: OSError | None = None
-        if self.offset > log.recovery_point:
-            try:
-                self._collect()
-            except OSError as error:
-                raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
+        self.files: list[File] = []
+        self.optional_paths: list[str] = []
+        """Files that may have been removed meanwhile, or never existed."""
+        self.directories: list[str] = []
+        self.error: OSError | None = None
+        try:
+            if self.offset > log.recovery_point:
+                self._collect(closing)
+            elif closing and log.active_segment.was_used:
+                self.files += log.active_segment.files_to_flush(with_indexes=True)
+        except OSError as error:
+            raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
 
-    def _collect(self) -> None:
+    def _collect(self, closing: bool) -> None:
         log = self.log
         segments = log.segments
-        first = segment_index(segments, log.recovery_point)
-        for at in range(first, segment_index(segments, self.offset - 1) + 1):
-            segment = segments[at]
-            is_sealed = at + 1 < len(segments)
-            self._files += segment.files_to_flush(is_sealed=is_sealed)
-            if is_sealed:
-                self._optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
+        last = len(segments) - 1
+        for at in range(segment_index(segments, log.recovery_point), segment_index(segments, self.offset - 1) + 1):
+            self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
+            if at < last:
+                self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         epochs = log.leader_epochs.take_unsynced()
         if epochs is not None:
-            self._optional_paths.append(epochs)
-            self._directories.append(log.path)
+            self.optional_paths.append(epochs)
+            self.directories.append(log.path)
         if log.has_unsynced_names:
-            self._optional_paths.append(f"{log.path}/{PARTITION_METADATA}")
-            self._directories = [log.path, log.directory.path]
+            self.optional_paths.append(f"{log.path}/{PARTITION_METADATA}")
+            self.directories = [log.path, log.directory.path]
             log.has_unsynced_names = False
 
     def run(self) -> None:
         """Fsync everything; an error is kept for `complete`."""
-        try:
-            for file in self._files:
-                file.flush()
-            for path in self._optional_paths:
-                try:
-                    self._file_system.sync_file(path)
-                except FileNotFoundError:
-                    continue
-            for path in self._directories:
-                self._file_system.sync_dir(path)
-        except OSError as error:
-            self._error = error
+        run_together([self])
 
     def complete(self, now_ms: int) -> None:
-        """Advance the recovery point. Raises ApiError KAFKA_STORAGE_ERROR if anything failed; the directory is offline then.
+        """Advance the recovery point. Raises ApiError KAFKA_STORAGE_ERROR if anything failed; the directory is
+        offline then.
 
         A failed fsync is never tried again: the kernel may have dropped the pages and call the next one a success.
         """
         log = self.log
-        if self._error is not None:
+        if self.error is not None:
             doing = f"Error while flushing log for {log.topic_partition} in dir {log.directory.path}"
-            raise log.directory.fail(self._error, doing) from self._error
+            raise log.directory.fail(self.error, doing) from self.error
         if log.truncations == self._truncations:
             log.recovery_point = max(log.recovery_point, self.offset)
         log.last_flushed_ms = now_ms
+
+
+def run_together(tasks: Sequence[FlushTask]) -> None:
+    """`FlushTask.run` for all of them, every directory only once."""
+    directories: dict[str, list[FlushTask]] = {}
+    for task in tasks:
+        try:
+            for file in task.files:
+                file.flush()
+            for path in task.optional_paths:
+                try:
+                    task.file_system.sync_file(path)
+                except FileNotFoundError:
+                    continue
+        except OSError as error:
+            task.error = error
+        for path in task.directories:
+            directories.setdefault(path, []).append(task)
+    for path, concerned in directories.items():
+        try:
+            concerned[0].file_system.sync_dir(path)
+        except OSError as error:
+            for task in concerned:
+                task.error = error

@@ -1,7 +1,8 @@
 """Opening the directory of a partition: sound after a clean stop, repaired after any other (Kafka class `LogLoader`).
 
-After a clean stop only the end of the last segment is looked at. Otherwise everything above the recovery point is read batch by batch,
-the tail is cut at the first batch that is not whole, and indexes, leader epochs and producer state are built anew from there.
+After a clean stop only the end of the last segment is looked at. Otherwise everything above the recovery point is
+read batch by batch, the tail is cut at the first batch that is not whole, and indexes, leader epochs and producer
+state are built anew from there.
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ class LoadResult:
     truncated_bytes: int = 0
     """Cut off at the end because they were not whole batches, segments behind them included."""
     lost_below_high_watermark: int = 0
-    """Offsets that had been committed (by the checkpointed high watermark) and are no longer there: data loss on this disk."""
+    """Offsets that had been committed (by the checkpointed high watermark) and are no longer there: data loss on this
+    disk.
+    """
 
 
 @dataclass(slots=True, frozen=True)
 class LoadOptions:
-    """What is known of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have none."""
+    """What is known of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have
+    none.
+    """
 
     clean: bool
     recovery_point: int
@@ -81,7 +86,9 @@ class LogLoader:
         self._truncated_bytes = 0
 
     def load(self) -> LoadResult:
-        """Raises UnsupportedFormatError, ValueError and ApiError CORRUPT_MESSAGE (the message names the file), OSError."""
+        """Raises UnsupportedFormatError, ValueError and ApiError CORRUPT_MESSAGE (the message names the file),
+        OSError.
+        """
         files = {info.name: info for info in self._file_system.list_dir(self._path) if not info.is_dir}
         topic_id = read_topic_id(self._file_system, self._path)
         files = self._finish_interrupted_swaps(files)
@@ -112,8 +119,9 @@ class LogLoader:
     def _finish_interrupted_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
         """Bring the directory to a state without `.deleted`, `.cleaned` and `.swap` files.
 
-        `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their range of offsets.
-        A `.swap` at or above a `.cleaned` belongs to a split that was not finished (KAFKA-6264), drop.
+        `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their
+        range of offsets. A `.swap` at or above a `.cleaned` belongs to a split that was not finished (KAFKA-6264),
+        drop.
         """
         leftovers = [name for name in files if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX))]
         if not leftovers:

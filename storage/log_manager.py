@@ -1,6 +1,7 @@
 """All logs of a broker and the directories they live in (Kafka class `LogManager`).
 
-Nothing here waits for a clock: whoever owns the manager calls `flush_dirty`, `delete_expired`, the checkpoints and so on when it is time.
+Nothing here waits for a clock: whoever owns the manager calls `flush_dirty`, `delete_expired`, the checkpoints and
+so on when it is time.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
 from storage.file_system import FileSystem, Lock
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, LogDirectory, is_disk_full
-from storage.log_flush import FlushTask
+from storage.log_flush import FlushTask, run_together
 from storage.log_loader import LoadOptions, LoadResult, LogLoader
 from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
+from storage.meta_properties import LogDirError
 from storage.partition_metadata import write_topic_id
 from storage.unified_log import UnifiedLog
 
@@ -36,10 +38,9 @@ _DELETE_SUFFIX = "-delete"
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _SET_ASIDE = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
 _MAX_NAME = 255
-
-
-class LogDirError(Exception):
-    """A log directory that this broker must not use. The message is one line that names it and the reason."""
+_NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
+"""The root of a file system has the first; Kafka leaves the other two beside its partitions."""
+_MANY_FLUSHES = 64
 
 
 class LoadProgress(NamedTuple):
@@ -77,7 +78,9 @@ class LogManager:
         producer_id_expiration_ms: int = 24 * 3600 * 1000,
         on_directory_failure: Callable[[str, str], None] = lambda _path, _reason: None,
     ) -> None:
-        """`on_directory_failure` is told path and reason when a directory goes offline, possibly in the midst of an append."""
+        """`on_directory_failure` is told path and reason when a directory goes offline, possibly in the midst of an
+        append.
+        """
         self._file_system = file_system
         self.default_config = default_config
         self.producer_id_expiration_ms = producer_id_expiration_ms
@@ -173,7 +176,7 @@ class LogManager:
             if partition in self.logs:
                 raise LogDirError(
                     f"Duplicate log directories for {partition} are found in both {self.logs[partition].path} "
-                    f"and {result.log.path}. It is likely because a log directory failed while the partition was being moved."
+                    f"and {result.log.path}: a log directory may have failed while the partition was being moved."
                 )
             self._add(result.log)
             if partition in high_watermarks:
@@ -193,7 +196,7 @@ class LogManager:
         partitions = []
         for info in self._file_system.list_dir(directory.path):
             name = info.name
-            if not info.is_dir or name.startswith(".") or name == "lost+found":
+            if not info.is_dir or name.startswith(".") or name in _NOT_PARTITIONS:
                 continue
             set_aside = _SET_ASIDE.fullmatch(name)
             match = _PARTITION_DIR.fullmatch(name)
@@ -230,10 +233,12 @@ class LogManager:
         *,
         is_new: bool = True,
     ) -> UnifiedLog:
-        """The log; made in the directory with the fewest logs when there is none. Not on stable storage before its first flush.
+        """The log; made in the directory with the fewest logs when there is none. Not on stable storage before its
+        first flush.
 
-        `is_new` False says that this broker should have the log: with a directory offline, it may be there and is not made again.
-        Raises ApiError: INCONSISTENT_TOPIC_ID when the files are another topic's, KAFKA_STORAGE_ERROR.
+        `is_new` False says that this broker should have the log: with a directory offline, it may be there and is
+        not made again. Raises ApiError: INCONSISTENT_TOPIC_ID when the files are another topic's,
+        KAFKA_STORAGE_ERROR.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
@@ -339,18 +344,21 @@ class LogManager:
             DeferredDeletion((path,), is_tree=True, delay_ms=config.file_delete_delay_ms)
         )
 
-    def delete_expired(self, now_ms: int) -> int:
-        """Remove the files whose time has come; returns how many deletions are left to do."""
+    def delete_expired(self, now_ms: int, limit: int = 1 << 30) -> int:
+        """Remove the files whose time has come, in at most `limit` deletions; returns how many are left to do, due or
+        not.
+        """
         left = 0
         for directory in self.directories:
             waiting = []
             for deletion in directory.deferred_deletions:
                 if deletion.due_ms is None:
                     deletion.due_ms = now_ms + deletion.delay_ms
-                if deletion.due_ms > now_ms or directory.failure is not None:
+                if deletion.due_ms > now_ms or directory.failure is not None or limit <= 0:
                     waiting.append(deletion)
                 else:
                     self._remove(directory, deletion)
+                    limit -= 1
             directory.deferred_deletions = waiting
             left += len(waiting)
         return left
@@ -389,8 +397,13 @@ class LogManager:
 
     def flush_dirty(self, now_ms: int) -> None:
         """Do what is due, waiting for the disk. A directory that fails goes offline."""
-        for task in self.flush_tasks(now_ms):
-            task.run()
+        self._run(self.flush_tasks(now_ms), now_ms)
+
+    def _run(self, tasks: Sequence[FlushTask], now_ms: int) -> None:
+        if len(tasks) > _MANY_FLUSHES:
+            self._file_system.start_sync()
+        run_together(tasks)
+        for task in tasks:
             try:
                 task.complete(now_ms)
             except ApiError:
@@ -421,9 +434,7 @@ class LogManager:
         for directory in self.directories:
             if directory.failure is None:
                 try:
-                    write_offset_checkpoint(
-                        self._file_system, f"{directory.path}/{name}", by_directory[directory.path]
-                    )
+                    write_offset_checkpoint(self._file_system, f"{directory.path}/{name}", by_directory[directory.path])
                 except OSError as error:
                     directory.fail(error, f"Error while writing to checkpoint file {directory.path}/{name}")
 
@@ -436,17 +447,24 @@ class LogManager:
         return [log for log in self.logs.values() if log.directory.failure is None]
 
     def close_cleanly(self, now_ms: int, broker_epoch: int = -1) -> None:
-        """Flush and close every log, checkpoint, and leave the marker of a clean stop in each directory that allowed all of it."""
+        """Flush and close every log, checkpoint, and leave the marker of a clean stop in each directory that allowed
+        all of it.
+        """
+        tasks = []
+        unclean = set()
         for log in self.online_logs():
             try:
-                log.flush(now_ms)
                 log.close()
+                tasks.append(FlushTask(self._file_system, log, log.log_end_offset, closing=True))
             except ApiError:
-                continue  # the directory is offline now: no marker for it
+                unclean.add(log.directory.path)
+        self._run(tasks, now_ms)
+        for log in self.online_logs():
+            log.release_files()
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
         for directory in self.directories:
-            if directory.failure is None:
+            if directory.failure is None and directory.path not in unclean:
                 try:
                     write_clean_shutdown(self._file_system, directory.path, broker_epoch)
                 except OSError as error:

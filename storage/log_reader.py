@@ -1,8 +1,8 @@
 """Finding records in a log, by offset and by timestamp.
 
-A read is answered with a position in a file, never with bytes. It ends on a batch boundary: Kafka cuts the last batch in two, and its
-clients throw the half away. Consumers read in sequence, so each read leaves behind where it ended, and the next one
-neither searches an index nor walks headers.
+A read is answered with a position in a file, never with bytes. It ends on a batch boundary: Kafka cuts the last
+batch in two, and its clients throw the half away. Consumers read in sequence, so each read leaves behind where it
+ended, and the next one neither searches an index nor walks headers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _REMEMBERED_BOUNDARIES = 64
 class FetchDataInfo:
     """`size` bytes at `position` of `file` are whole batches, the first of which reaches the offset asked for.
 
-    With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only because the
-    first batch is larger than what was asked for.
+    With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only
+    because the first batch is larger than what was asked for.
     """
 
     file: File | None
@@ -86,7 +86,13 @@ def headers_from(segments: list[LogSegment], offset: int) -> Iterator[RecordBatc
 
 
 def read(
-    log: UnifiedLog, offset: int, max_bytes: int, upper_bound_offset: int | None, *, min_one_message: bool, may_wait: bool
+    log: UnifiedLog,
+    offset: int,
+    max_bytes: int,
+    upper_bound_offset: int | None,
+    *,
+    min_one_message: bool,
+    may_wait: bool,
 ) -> FetchDataInfo:
     """See `UnifiedLog.read`. Raises WouldWaitError unless `may_wait`."""
     end_offset = log.log_end_offset
@@ -137,8 +143,8 @@ def _position_of(log: UnifiedLog, segment: LogSegment, offset: int, *, may_wait:
 def _end_position(log: UnifiedLog, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
     """Where the batches below `bound` end.
 
-    Another thread may be appending: `size` may already count batches above the log end that `bound` was taken from, so it
-    is the answer only when no batch reaches `bound`.
+    Another thread may be appending: `size` may already count batches above the log end that `bound` was taken
+    from, so it is the answer only when no batch reaches `bound`.
     """
     size = segment.size
     position = _position_of(log, segment, bound, may_wait=may_wait)
@@ -148,7 +154,9 @@ def _end_position(log: UnifiedLog, segment: LogSegment, bound: int, *, may_wait:
 def _cut(
     segment: LogSegment, start: int, end: int, limit: int, min_one_message: bool, may_wait: bool
 ) -> tuple[int, int]:
-    """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even one fits."""
+    """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even
+    one fits.
+    """
     indexed = segment.boundary_before(limit, start, may_wait=may_wait)
     if indexed is not None:
         return indexed

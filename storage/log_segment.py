@@ -1,8 +1,8 @@
 """One segment of a log: a file of record batches and its two indexes (Kafka class `LogSegment`).
 
-The file name is the base offset in 20 digits. A segment knows nothing about the log around it: who may append, what is
-committed and when to roll are the log's affairs. Handles are opened on first use, so that thousands of idle segments cost
-a few hundred bytes each and no descriptor.
+The file name is the base offset in 20 digits. A segment knows nothing about the log around it: who may append,
+what is committed and when to roll are the log's affairs. Handles are opened on first use, so that thousands of
+idle segments cost a few hundred bytes each and no descriptor.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ def scan_headers(
     end: int,
     chunk_bytes: int = _SCAN_BYTES,
 ) -> Iterator[tuple[int, RecordBatch]]:
-    """(position, header) of the batches from `position`, the start of one, up to `end`; `buffer` of a batch may be longer or
-    shorter than it.
+    """(position, header) of the batches from `position`, the start of one, up to `end`; `buffer` of a batch may be
+    longer or shorter than it.
 
     Stops before a batch that does not fit below `end`. Raises UnsupportedFormatError for an older magic, ApiError
-    CORRUPT_MESSAGE naming file and position for a header that cannot be one, and what `read(position, size)` raises.
+    CORRUPT_MESSAGE naming file and position for a header that cannot be one, and what `read(position, size)`
+    raises.
     """
     while end - position >= HEADER_BYTES:
         buffer = memoryview(read(position, min(chunk_bytes, end - position)))
@@ -177,10 +178,11 @@ class LogSegment:
         max_timestamp_offset: int,
         index_interval_bytes: int,
     ) -> None:
-        """Append whole batches whose offsets are assigned; `max_timestamp` belongs to the batch that ends at `max_timestamp_offset`.
+        """Append whole batches whose offsets are assigned; `max_timestamp` belongs to the batch that ends at
+        `max_timestamp_offset`.
 
-        Raises OSError when they could not be written; then nothing has changed, but bytes beyond `size` may be in the file
-        (`discard_unwritten`).
+        Raises OSError when they could not be written; then nothing has changed, but bytes beyond `size` may be in
+        the file (`discard_unwritten`).
         """
         position = self.size
         file = self._file
@@ -270,7 +272,8 @@ class LogSegment:
     def find_batch(self, offset: int, *, may_wait: bool = True) -> tuple[int, RecordBatch] | None:
         """Position and header of the first batch whose last offset is at or above `offset`; None when there is none.
 
-        An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError unless `may_wait`.
+        An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError
+        unless `may_wait`.
         """
         entry = self.offset_index.lookup(offset, may_wait=may_wait)
         try:
@@ -295,7 +298,9 @@ class LogSegment:
         return self.base_offset <= batch.base_offset <= (entry.offset if entry.position else MAX_OFFSET)
 
     def boundary_before(self, position: int, start: int, *, may_wait: bool = True) -> tuple[int, int] | None:
-        """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is indexed."""
+        """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is
+        indexed.
+        """
         entry = self.offset_index.lookup_position(position, may_wait=may_wait)
         if not start < entry.position <= self.size - HEADER_BYTES:
             return None
@@ -341,7 +346,8 @@ class LogSegment:
     def next_offset(self) -> int | None:
         """The offset after the last record, found by walking the headers behind the last index entry.
 
-        None when they do not lead to the end of the file, so that the segment needs recovery. Raises UnsupportedFormatError, OSError.
+        None when they do not lead to the end of the file, so that the segment needs recovery. Raises
+        UnsupportedFormatError, OSError.
         """
         if self.size == 0:
             return self.base_offset
@@ -412,13 +418,22 @@ class LogSegment:
                 largest, offset = batch.max_timestamp, batch.last_offset
         self._max_timestamp, self._max_timestamp_offset = largest, offset
 
-    def files_to_flush(self, *, is_sealed: bool) -> list[File]:
-        """What has to be fsynced: the indexes too once sealed, because recovery will not look at them again. Raises OSError."""
-        if not is_sealed or not self.size:
-            return [self.file]
-        self.offset_index.write_held()
-        self.time_index.write_held()
-        return [self.file, self.offset_index.file, self.time_index.file]
+    def files_to_flush(self, *, with_indexes: bool) -> list[File]:
+        """The files that may hold something not fsynced.
+
+        Indexes matter once nobody will rebuild them: when the segment is sealed or the log closed. Raises OSError.
+        """
+        files = [] if self._file is None and not self.size else [self.file]
+        if with_indexes and self.size:
+            for index in (self.offset_index, self.time_index):
+                index.write_held()
+                files.append(index.file)
+        return [file for file in files if file.unsynced]
+
+    @property
+    def was_used(self) -> bool:
+        """Whether any file was opened since this object was made."""
+        return self._file is not None or self._offset_index is not None
 
     def mark_deleted(self, suffix: str) -> tuple[str, ...]:
         """Give all files that exist the suffix `.deleted`; returns their paths. Files already open stay readable."""
@@ -443,7 +458,7 @@ class LogSegment:
                 index.close()
 
     def close(self) -> None:
-        """Let go of the descriptors, having handed held index entries to the operating system. Raises OSError."""
+        """Let go of the descriptors; they are opened again when needed."""
         if self._file is not None:
             self._file.close()
         self._close_indexes()

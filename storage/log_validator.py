@@ -1,7 +1,7 @@
 """What a produced batch must satisfy before it becomes part of a log (Kafka class `LogValidator`).
 
-The header decides nearly everything; the records are decoded only where the meaning needs it: keys of a compacted topic, a
-timestamp limit that the header leaves open, a change of codec, and `validate_records=deep`.
+The header decides nearly everything; the records are decoded only where the meaning needs it: keys of a compacted
+topic, a timestamp limit that the header leaves open, a change of codec, and `validate_records=deep`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ class RecordValidationError(ApiError):
 def validate_produced(
     records: memoryview, name: TopicPartition, config: LogConfig, origin: AppendOrigin, now_ms: int
 ) -> RecordBatch:
-    """The one batch that `records` must be, fit to be appended to partition `name`; another one if it had to be recompressed.
+    """The one batch that `records` must be, fit to be appended to partition `name`; another one if it had to be
+    recompressed.
 
     Raises ApiError: INVALID_RECORD (not exactly one v2 batch, or it contradicts itself), MESSAGE_TOO_LARGE,
-    RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_TIMESTAMP, INVALID_TXN_STATE; RecordValidationError where single records are at fault.
+    RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_TIMESTAMP, INVALID_TXN_STATE; RecordValidationError where
+    single records are at fault.
     """
     size = len(records)
     if size < HEADER_BYTES:
@@ -105,7 +107,9 @@ def _check_attributes(batch: RecordBatch, config: LogConfig) -> None:
         and batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     ):
         errors = [
-            RecordError(index, "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime.")
+            RecordError(
+                index, "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+            )
             for index in range(min(batch.count, 1))
         ]
         raise _timestamp_error(errors)

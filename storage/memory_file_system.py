@@ -1,7 +1,9 @@
-"""A disk in memory that can fail and lose power: what tests and simulated clusters put in the place of `OsFileSystem`.
+"""A disk in memory that can fail and lose power: what tests and simulated clusters put in the place of
+`OsFileSystem`.
 
-The model is the pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory was; until then each
-write of 512 bytes and each change of a name may survive a power cut or not, on its own. Process death loses nothing.
+The model is the pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory
+was; until then each write of 512 bytes and each change of a name may survive a power cut or not, on its own.
+Process death loses nothing.
 
 Every call can be made to fail: `inject` is asked before each and may answer with a Fault.
 """
@@ -157,13 +159,14 @@ def _apply(children: dict[str, _Inode | _Directory], change: dict[str, _Inode | 
 class MemoryFile:
     """A file of a MemoryFileSystem; see `storage.file_system.File` for what each call promises."""
 
-    __slots__ = ("_file_system", "_inode", "path", "size")
+    __slots__ = ("_file_system", "_inode", "path", "size", "unsynced")
 
     def __init__(self, file_system: MemoryFileSystem, path: str, inode: _Inode | None, size: int) -> None:
         self._file_system = file_system
         self._inode = inode
         self.path = path
         self.size = size
+        self.unsynced = True
 
     def _open(self) -> _Inode:
         inode = self._inode
@@ -179,6 +182,7 @@ class MemoryFile:
             allowed = file_system._room_for(len(data), inode, self.size)
             if fault is not None and fault.errno:
                 allowed = min(allowed, fault.written_bytes)
+            self.unsynced = True
             if allowed:
                 inode.write(self.size, data[:allowed])
                 inode.modified_ms = file_system.now_ms
@@ -200,8 +204,10 @@ class MemoryFile:
         with self._file_system._call("truncate", self.path):
             self._open().cut(size)
             self.size = size
+            self.unsynced = True
 
     def flush(self) -> None:
+        self.unsynced = False
         with self._file_system._call("flush", self.path):
             self._open().sync()
 
@@ -257,9 +263,9 @@ def _os_error(number: int, path: str) -> OSError:
 class MemoryFileSystem:
     """See the module's docstring; `storage.file_system.FileSystem` says what each call promises.
 
-    `inject(operation, path)` is asked before every call that changes or syncs something (with `faults_in_reads` before the
-    others too) and may return a Fault. `capacity_bytes` makes the disk full there. `is_cold(path, position)` says whether
-    `try_pread` would have to wait.
+    `inject(operation, path)` is asked before every call that changes or syncs something (with `faults_in_reads`
+    before the others too) and may return a Fault. `capacity_bytes` makes the disk full there. `is_cold(path,
+    position)` says whether `try_pread` would have to wait.
     """
 
     def __init__(self) -> None:
@@ -383,7 +389,10 @@ class MemoryFileSystem:
         with self._call("list_dir", path):
             return [
                 MemoryFileInfo(
-                    name, len(node.content) if isinstance(node, _Inode) else 0, node.modified_ms, isinstance(node, _Directory)
+                    name,
+                    len(node.content) if isinstance(node, _Inode) else 0,
+                    node.modified_ms,
+                    isinstance(node, _Directory),
                 )
                 for name, node in self._directory_at(path).children.items()
             ]
@@ -440,6 +449,10 @@ class MemoryFileSystem:
     def sync_dir(self, path: str) -> None:
         with self._call("sync_dir", path):
             self._directory_at(path).sync()
+
+    def start_sync(self) -> None:
+        with self._call("start_sync", "/"):
+            return
 
     def disk_space(self, path: str) -> tuple[int, int]:
         with self._call("disk_space", path):

@@ -1,4 +1,5 @@
-"""`partition.metadata` in the directory of a partition: the id of the topic it belongs to (Kafka class `PartitionMetadataFile`).
+"""`partition.metadata` in the directory of a partition: the id of the topic it belongs to (Kafka class
+`PartitionMetadataFile`).
 
 It tells a partition of today's topic from one that a deleted topic of the same name left behind.
 """
@@ -16,8 +17,9 @@ PARTITION_METADATA = "partition.metadata"
 def read_topic_id(file_system: FileSystem, directory: str) -> UUID | None:
     """The topic id of the partition in `directory`; None when it has no such file.
 
-    An empty file counts as none: it is what a power cut can leave of one that was just written, before the partition held any
-    flushed record. Raises ValueError, naming the file, for any other content that cannot be read.
+    An empty file counts as none: it is what a power cut can leave of one that was just written, before the
+    partition held any flushed record. Raises ValueError, naming the file, for any other content that cannot be
+    read.
     """
     path = f"{directory}/{PARTITION_METADATA}"
     try:

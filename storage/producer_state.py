@@ -1,8 +1,9 @@
-"""What a log remembers of each producer, so that idempotent producers are (Kafka class `ProducerStateManager`, KIP-98).
+"""What a log remembers of each producer, so that idempotent producers are (Kafka class `ProducerStateManager`,
+KIP-98).
 
-Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the file. A failed
-write therefore leaves no trace. The last five batches of a producer are known, so that a retry of any of them is answered with its
-original offset (a client has at most five requests in flight).
+Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the
+file. A failed write therefore leaves no trace. The last five batches of a producer are known, so that a retry of
+any of them is answered with its original offset (a client has at most five requests in flight).
 
 Snapshots (`<end offset>.snapshot`) are Kafka's: the newest batch of every producer. They bound how much of the log
 has to be read again at start.
@@ -97,7 +98,9 @@ class ProducerStateManager:
 
     __slots__ = ("_directory", "_file_system", "_ongoing", "entries", "map_end_offset", "name", "snapshot_offsets")
 
-    def __init__(self, file_system: FileSystem, directory: str, name: str, snapshot_offsets: Iterable[int] = ()) -> None:
+    def __init__(
+        self, file_system: FileSystem, directory: str, name: str, snapshot_offsets: Iterable[int] = ()
+    ) -> None:
         """`name` of the partition, for messages; `snapshot_offsets` of the snapshots in `directory`."""
         self._file_system = file_system
         self._directory = directory
@@ -113,10 +116,11 @@ class ProducerStateManager:
         return min(self._ongoing.values()) if self._ongoing else None
 
     def check(self, batch: RecordBatch, offset: int, origin: AppendOrigin) -> BatchMetadata | None:
-        """Judge a batch with a producer id that is to be appended at `offset`; returns the original if it is a duplicate.
+        """Judge a batch with a producer id that is to be appended at `offset`; returns the original if it is a
+        duplicate.
 
-        Raises ApiError INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A producer that
-        is not known may begin with any sequence number: its earlier records may have been deleted.
+        Raises ApiError INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A
+        producer that is not known may begin with any sequence number: its earlier records may have been deleted.
         """
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
@@ -153,7 +157,9 @@ class ProducerStateManager:
         return None
 
     def update(self, batch: RecordBatch, base_offset: int, timestamp: int) -> None:
-        """Take note of a batch that was appended at `base_offset` with largest `timestamp` (ms); also used to replay a log."""
+        """Take note of a batch that was appended at `base_offset` with largest `timestamp` (ms); also used to replay
+        a log.
+        """
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
         epoch = batch.producer_epoch

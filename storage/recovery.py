@@ -1,4 +1,6 @@
-"""Repairing a segment after a crash: batch by batch, up to the first that is not whole (Kafka's `LogSegment.recover`)."""
+"""Repairing a segment after a crash: batch by batch, up to the first that is not whole (Kafka's
+`LogSegment.recover`).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ def recover_segment(
     on_batch: Callable[[RecordBatch], None],
     on_bytes: Callable[[int], None],
 ) -> int:
-    """Walk all batches of `segment`, build its indexes anew and cut the file behind the last valid one; returns the next offset.
+    """Walk all batches of `segment`, build its indexes anew and cut the file behind the last valid one; returns the
+    next offset.
 
-    Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset and stay below
-    `end_offset` (the base of the next segment). `on_batch` sees each valid batch, `on_bytes` how many bytes were read.
-    Raises UnsupportedFormatError for older formats, OSError.
+    Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
+    and stay below `end_offset` (the base of the next segment). `on_batch` sees each valid batch, `on_bytes` how
+    many bytes were read. Raises UnsupportedFormatError for older formats, OSError.
     """
     builder = IndexBuilder(segment.base_offset, index_interval_bytes)
     next_offset, valid_bytes = segment.base_offset, 0
@@ -34,8 +37,9 @@ def recover_segment(
         builder.add(batch, position)
         next_offset = batch.next_offset
         valid_bytes = position + batch.size_in_bytes
-    segment.cut(valid_bytes)
-    segment.use_indexes(builder)
+    if segment.size:
+        segment.cut(valid_bytes)
+        segment.use_indexes(builder)
     return next_offset
 
 

@@ -1,7 +1,8 @@
-"""The log of one replica: segments, producer state and leader epochs under one owner (Kafka classes `UnifiedLog`, `LocalLog`).
+"""The log of one replica: segments, producer state and leader epochs under one owner (Kafka classes `UnifiedLog`,
+`LocalLog`).
 
-All methods belong to one thread, and none of them waits for an fsync but `flush`. To flush on another thread: `prepare_flush` here,
-`FlushTask.run` there, `FlushTask.complete` here again.
+All methods belong to one thread, and none of them waits for an fsync but `flush`. To flush on another thread:
+`prepare_flush` here, `FlushTask.run` there, `FlushTask.complete` here again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import RecordBatch, TimestampType, assign_offsets, read_batches
+from protocol.records import TimestampType, assign_offsets, read_batches
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem, WouldWaitError
 from storage.leader_epoch import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochFileCache
@@ -56,7 +57,9 @@ class LogAppendInfo:
 
 
 class UnifiedLog:
-    """See the module's docstring. Made by `storage.log_loader` (existing directories) and `storage.log_manager` (new ones)."""
+    """See the module's docstring. Made by `storage.log_loader` (existing directories) and `storage.log_manager` (new
+    ones).
+    """
 
     __slots__ = (
         "_file_system",
@@ -179,10 +182,12 @@ class UnifiedLog:
     def append_as_leader(
         self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> LogAppendInfo:
-        """Give the one batch in `records` the next offsets and append it; they are written into `records` if it is writable.
+        """Give the one batch in `records` the next offsets and append it; they are written into `records` if it is
+        writable.
 
-        Raises ApiError: those of `log_validator.validate_produced`, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, and
-        KAFKA_STORAGE_ERROR when it could not be written; after none of them has anything changed.
+        Raises ApiError: those of `log_validator.validate_produced`, INVALID_PRODUCER_EPOCH,
+        OUT_OF_ORDER_SEQUENCE_NUMBER, and KAFKA_STORAGE_ERROR when it could not be written; after none of them has
+        anything changed.
         """
         directory = self.directory
         if directory.failure is not None:
@@ -199,7 +204,11 @@ class UnifiedLog:
             original = state.check(batch, first_offset, origin)
             if original is not None:
                 return LogAppendInfo(
-                    original.first_offset, original.last_offset, original.timestamp, self.log_start_offset, duplicate=True
+                    original.first_offset,
+                    original.last_offset,
+                    original.timestamp,
+                    self.log_start_offset,
+                    duplicate=True,
                 )
         last_offset = first_offset + batch.last_offset_delta
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
@@ -220,7 +229,8 @@ class UnifiedLog:
         )
 
     def append_as_follower(self, records: memoryview, *, now_ms: int) -> LogAppendInfo | None:
-        """Append batches as the leader sent them; an incomplete one at the end is left out. None when there is no whole one.
+        """Append batches as the leader sent them; an incomplete one at the end is left out. None when there is no
+        whole one.
 
         Raises ApiError CORRUPT_MESSAGE (CRC, sizes), OFFSET_OUT_OF_RANGE (offsets that do not follow the log end),
         KAFKA_STORAGE_ERROR.
@@ -287,20 +297,23 @@ class UnifiedLog:
         return self.failed(error, doing)
 
     def failed(self, error: OSError, doing: str) -> ApiError:
-        """What to raise for an error of the disk that left the log as it was: unless the disk is just full, it is offline now."""
+        """What to raise for an error of the disk that left the log as it was: unless the disk is just full, it is
+        offline now.
+        """
         if is_disk_full(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
         return self.directory.fail(error, doing)
 
     def _jitter_ms(self, segment: LogSegment) -> int:
-        """A share of `segment_jitter_ms` that is this segment's own, so that logs do not all roll at the same moment."""
+        """A share of `segment_jitter_ms` that is this segment's own, so that logs do not all roll together."""
         jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         if jitter_ms <= 0:
             return 0
         return zlib.crc32(segment.path.encode()) % jitter_ms
 
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
-        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record is.
+        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record
+        is.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
@@ -353,9 +366,9 @@ class UnifiedLog:
         """Where the batches from the one that reaches `offset` are: at most `max_bytes`, in one segment, all below
         `upper_bound_offset` (the log end by default).
 
-        With `min_one_message` the first batch is given even when it is larger than `max_bytes`. May wait for the disk, and
-        may be called on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log start, log end],
-        CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
+        With `min_one_message` the first batch is given even when it is larger than `max_bytes`. May wait for the
+        disk, and may be called on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log
+        start, log end], CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
         return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
 
@@ -371,8 +384,8 @@ class UnifiedLog:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp: int, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
-        """The first record from the log start on whose timestamp (ms) is at least `timestamp`; None if that is not below
-        `upper_bound_offset`. May wait for the disk. Raises ApiError CORRUPT_MESSAGE.
+        """The first record from the log start on whose timestamp (ms) is at least `timestamp`; None if that is not
+        below `upper_bound_offset`. May wait for the disk. Raises ApiError CORRUPT_MESSAGE.
         """
         return offset_for_timestamp(self, timestamp, upper_bound_offset)
 
@@ -420,7 +433,9 @@ class UnifiedLog:
         return self.log_start_offset
 
     def delete_segments_before(self, offset: int) -> int:
-        """Drop the sealed segments that lie wholly below `offset`; returns how many. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Drop the sealed segments that lie wholly below `offset`; returns how many. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
         count = segment_index(self.segments, offset)
         self._drop_segments(self.segments[:count])
         self.segments = self.segments[count:]
@@ -492,7 +507,9 @@ class UnifiedLog:
     # -- stable storage -----------------------------------------------------------------------------------------------
 
     def prepare_flush(self, offset: int | None = None) -> FlushTask:
-        """The fsyncs that make everything below `offset` (default: the log end) safe. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """The fsyncs that make everything below `offset` (default: the log end) safe. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
         return FlushTask(self._file_system, self, self.log_end_offset if offset is None else offset)
 
     def flush(self, now_ms: int, offset: int | None = None) -> None:
@@ -510,17 +527,15 @@ class UnifiedLog:
 
     def discard(self) -> None:
         """The partition is being deleted: let go of all files, and refuse every access from now on."""
-        for segment in self.segments:
-            segment.close()
+        self.release_files()
         gone = LogDirectory(self.directory.path, lambda _path, _reason: None)
         gone.failure = f"{self.topic_partition} has been deleted"
         self.directory.rolled_logs.discard(self)
         self.directory = gone
 
     def close(self) -> None:
-        """Write everything that spares the next start a recovery, and let go of all files. Flush first.
-
-        Raises ApiError KAFKA_STORAGE_ERROR.
+        """Write everything that spares the next start a recovery. To be flushed afterwards. Raises ApiError
+        KAFKA_STORAGE_ERROR.
         """
         try:
             if self.log_end_offset > self.log_start_offset:
@@ -528,11 +543,13 @@ class UnifiedLog:
                 self.producer_state.take_snapshot()
             if self._leader_epochs is not None:
                 self._leader_epochs.write_if_changed()
-            for segment in self.segments:
-                segment.close()
         except OSError as error:
-            raise self.directory.fail(error, f"Error while closing {self.topic_partition}") from error
+            raise self.failed(error, f"Error while closing {self.topic_partition}") from error
+
+    def release_files(self) -> None:
+        """Let go of all descriptors; they are opened again when needed."""
+        for segment in self.segments:
+            segment.close()
 
     def __repr__(self) -> str:
         return f"UnifiedLog({self.path}, offsets {self.log_start_offset}..{self.log_end_offset})"
-
