@@ -2,16 +2,18 @@
  *
  *   load produce   BOOTSTRAP TOPIC RECORDS BYTES ACKS    batched, as fast as the broker takes it
  *   load unbatched BOOTSTRAP TOPIC RECORDS BYTES ACKS    one record a request, pipelined
- *   load consume   BOOTSTRAP TOPIC RECORDS               partition 0 from its beginning
+ *   load consume   BOOTSTRAP TOPIC RECORDS               one partition from its beginning
  *   load latency   BOOTSTRAP TOPIC RECORDS RATE          RATE records a second, produced and consumed by this process
  *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it
  *   load create    BOOTSTRAP TOPIC PARTITIONS            a topic, until every partition has a leader
- *   load idle      BOOTSTRAP TOPIC CONNECTIONS SECONDS   connections that wait for records
+ *   load delete    BOOTSTRAP TOPIC
  *
+ * TOPIC may name a partition, as in `flights/1`; without one it is partition 0.
  * Prints one JSON object: what was done, the seconds it took, and this process's own CPU seconds (user + system).
  * Exit code 1, with a line on standard error, when anything failed: a figure from a failed run is no figure.
  */
 #include <librdkafka/rdkafka.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +22,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PARTITION 0
 #define PAYLOAD_MAX (16 * 1024 * 1024)
-#define FAIL_AFTER_S 120
+#define FAIL_AFTER_S 60
 
 static long long delivered, failed;
+static int32_t partition;
 static char error_text[512];
 
 static double now_s(void) {
@@ -57,6 +59,7 @@ static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
 static rd_kafka_t *client(rd_kafka_type_t type, rd_kafka_conf_t *conf, const char *bootstrap) {
     char text[256];
     set(conf, "bootstrap.servers", bootstrap);
+    set(conf, "log_level", "0");
     rd_kafka_t *rk = rd_kafka_new(type, conf, text, sizeof text);
     if (!rk) die("rd_kafka_new: %s", text);
     return rk;
@@ -98,13 +101,13 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
     char *bytes = payload(size);
 
     /* The first record finds the leader; the clock starts after it. */
-    if (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+    if (rd_kafka_produce(rkt, partition, RD_KAFKA_MSG_F_COPY, bytes, size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
     if (rd_kafka_flush(rk, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
     delivered = 0;
 
     double cpu = cpu_s(), began = now_s();
     for (long long i = 0; i < records; i++) {
-        while (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, size, NULL, 0, NULL)) {
+        while (rd_kafka_produce(rkt, partition, RD_KAFKA_MSG_F_COPY, bytes, size, NULL, 0, NULL)) {
             if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
             rd_kafka_poll(rk, 10);
         }
@@ -133,7 +136,7 @@ static rd_kafka_t *consumer(const char *bootstrap, const char *topic, int64_t of
     rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, conf, bootstrap);
     rd_kafka_poll_set_consumer(rk);
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
-    rd_kafka_topic_partition_list_add(list, topic, PARTITION)->offset = offset;
+    rd_kafka_topic_partition_list_add(list, topic, partition)->offset = offset;
     rd_kafka_resp_err_t err = rd_kafka_assign(rk, list);
     if (err) die("assign: %s", rd_kafka_err2str(err));
     rd_kafka_topic_partition_list_destroy(list);
@@ -174,6 +177,32 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+struct pace {
+    rd_kafka_t *producer;
+    rd_kafka_topic_t *topic;
+    long long records;
+    double rate, began;
+};
+
+/* By the clock, not by what came back: a broker that stalls must not slow the load down (coordinated omission). */
+static void *send_paced(void *opaque) {
+    struct pace *pace = opaque;
+    char *bytes = payload(100);
+    for (long long sent = 0; sent < pace->records; sent++) {
+        double due = pace->began + sent / pace->rate, wait = due - now_s();
+        if (wait > 0) {
+            struct timespec t = {(time_t)wait, (long)((wait - (time_t)wait) * 1e9)};
+            nanosleep(&t, NULL);
+        }
+        memcpy(bytes, &due, sizeof due);
+        if (rd_kafka_produce(pace->topic, partition, RD_KAFKA_MSG_F_COPY, bytes, 100, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+        if (sent % 16 == 0) rd_kafka_poll(pace->producer, 0);
+    }
+    rd_kafka_flush(pace->producer, FAIL_AFTER_S * 1000);
+    free(bytes);
+    return NULL;
+}
+
 static int latency(const char *bootstrap, const char *topic, long long records, double rate) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
@@ -182,45 +211,38 @@ static int latency(const char *bootstrap, const char *topic, long long records, 
     set(conf, "socket.nagle.disable", "true");
     rd_kafka_t *producer = client(RD_KAFKA_PRODUCER, conf, bootstrap);
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(producer, topic, NULL);
-    char *bytes = payload(100);
     double *taken = malloc(sizeof(double) * (size_t)records);
 
     /* The first record makes the topic known to both, and is not counted. */
-    rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, 100, NULL, 0, NULL);
+    rd_kafka_produce(rkt, partition, RD_KAFKA_MSG_F_COPY, "first", 5, NULL, 0, NULL);
     if (rd_kafka_flush(producer, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
     rd_kafka_t *rk = consumer(bootstrap, topic, RD_KAFKA_OFFSET_BEGINNING, 1);
-    rd_kafka_message_t *first = NULL;
+    rd_kafka_message_t *message = NULL;
     double waiting = now_s();
-    while (!(first = rd_kafka_consumer_poll(rk, 100)) && now_s() - waiting < FAIL_AFTER_S) {}
-    if (!first || first->err) die("the first record was not read");
-    rd_kafka_message_destroy(first);
+    while (!(message = rd_kafka_consumer_poll(rk, 100)) && now_s() - waiting < FAIL_AFTER_S) {}
+    if (!message || message->err) die("the first record was not read");
+    rd_kafka_message_destroy(message);
 
-    double cpu = cpu_s(), began = now_s();
-    long long sent = 0, seen = 0, counted = 0, warm_up = records / 10;
+    struct pace pace = {producer, rkt, records, rate, now_s() + 0.01};
+    double cpu = cpu_s();
+    pthread_t sender;
+    if (pthread_create(&sender, NULL, send_paced, &pace)) die("no thread");
+    long long seen = 0, counted = 0, warm_up = records / 10;
     while (seen < records) {
+        message = rd_kafka_consumer_poll(rk, 1000);
         double now = now_s();
-        /* By the clock, not by what came back: a broker that stalls must not slow the load down (coordinated omission). */
-        while (sent < records && now >= began + sent / rate) {
-            double due = began + sent / rate;
-            memcpy(bytes, &due, sizeof due);
-            if (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, bytes, 100, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
-            sent++;
-        }
-        rd_kafka_poll(producer, 0);
-        double until = sent < records ? began + sent / rate - now_s() : 0.001;
-        rd_kafka_message_t *message = rd_kafka_consumer_poll(rk, until > 0.001 ? 1 : 0);
         if (!message) {
-            if (until > 0) usleep((useconds_t)((until < 0.00005 ? until : 0.00005) * 1e6));
-            if (now_s() - began > records / rate + FAIL_AFTER_S) die("%lld of %lld records came back", seen, records);
+            if (now - pace.began > records / rate + FAIL_AFTER_S) die("%lld of %lld records came back", seen, records);
             continue;
         }
         if (message->err) die("consume: %s", rd_kafka_message_errstr(message));
         double due;
         memcpy(&due, message->payload, sizeof due);
-        if (seen++ >= warm_up) taken[counted++] = now_s() - due;
+        if (seen++ >= warm_up) taken[counted++] = now - due;
         rd_kafka_message_destroy(message);
     }
-    double seconds = now_s() - began;
+    double seconds = now_s() - pace.began;
+    pthread_join(sender, NULL);
     cpu = cpu_s() - cpu;
     if (failed) die("%lld records failed: %s", failed, error_text);
     qsort(taken, (size_t)counted, sizeof(double), compare_doubles);
@@ -233,6 +255,16 @@ static int latency(const char *bootstrap, const char *topic, long long records, 
     return 0;
 }
 
+static int leaders(rd_kafka_t *rk, rd_kafka_topic_t *rkt, int timeout_ms) {
+    const rd_kafka_metadata_t *metadata;
+    int led = 0;
+    if (rd_kafka_metadata(rk, 0, rkt, &metadata, timeout_ms)) return 0;
+    for (int t = 0; t < metadata->topic_cnt; t++)
+        for (int p = 0; p < metadata->topics[t].partition_cnt; p++) led += metadata->topics[t].partitions[p].leader >= 0;
+    rd_kafka_metadata_destroy(metadata);
+    return led;
+}
+
 static int first(const char *bootstrap, const char *topic) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
@@ -240,30 +272,20 @@ static int first(const char *bootstrap, const char *topic) {
     set(conf, "linger.ms", "0");
     set(conf, "reconnect.backoff.ms", "5");
     set(conf, "reconnect.backoff.max.ms", "5");
-    set(conf, "retry.backoff.ms", "5");
-    set(conf, "topic.metadata.refresh.fast.interval.ms", "10");
-    set(conf, "log_level", "0");
     double began = now_s();
     rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
-    if (rd_kafka_produce(rkt, PARTITION, RD_KAFKA_MSG_F_COPY, "first", 5, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+    /* Asked for again and again: left to itself the library looks at topics without a leader once a second. */
+    while (!leaders(rk, rkt, 100)) {
+        if (now_s() - began > FAIL_AFTER_S) die("no leader");
+        usleep(2000);
+    }
+    if (rd_kafka_produce(rkt, partition, RD_KAFKA_MSG_F_COPY, "first", 5, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
     while (!delivered && !failed && now_s() - began < FAIL_AFTER_S) rd_kafka_poll(rk, 1);
     if (!delivered) die("no acknowledgement: %s", error_text);
     printf("{\"seconds\": %.6f}\n", now_s() - began);
     fflush(stdout);
-    rd_kafka_topic_destroy(rkt);
-    rd_kafka_destroy(rk);
-    return 0;
-}
-
-static int leaders(rd_kafka_t *rk, rd_kafka_topic_t *rkt) {
-    const rd_kafka_metadata_t *metadata;
-    int led = 0;
-    if (rd_kafka_metadata(rk, 0, rkt, &metadata, 30000)) return 0;
-    for (int t = 0; t < metadata->topic_cnt; t++)
-        for (int p = 0; p < metadata->topics[t].partition_cnt; p++) led += metadata->topics[t].partitions[p].leader >= 0;
-    rd_kafka_metadata_destroy(metadata);
-    return led;
+    _exit(0);
 }
 
 static int create(const char *bootstrap, const char *topic, int partitions) {
@@ -288,7 +310,7 @@ static int create(const char *bootstrap, const char *topic, int partitions) {
     rd_kafka_resp_err_t err = rd_kafka_topic_result_error(answers[0]);
     if (err && err != RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT) die("create: %s", rd_kafka_err2str(err));
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
-    while (leaders(rk, rkt) < partitions) {
+    while (leaders(rk, rkt, 30000) < partitions) {
         if (now_s() - began > 600) die("not every partition has a leader after 600 s");
         usleep(50000);
     }
@@ -297,23 +319,36 @@ static int create(const char *bootstrap, const char *topic, int partitions) {
     _exit(0);
 }
 
-static int idle(const char *bootstrap, const char *topic, int connections, int seconds) {
-    for (int i = 0; i < connections; i++) consumer(bootstrap, topic, RD_KAFKA_OFFSET_END, 1);
-    sleep((unsigned)seconds);
-    printf("{\"seconds\": %d}\n", seconds);
+static int delete(const char *bootstrap, const char *topic) {
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), bootstrap);
+    rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
+    rd_kafka_DeleteTopic_t *topics[] = {rd_kafka_DeleteTopic_new(topic)};
+    rd_kafka_DeleteTopics(rk, topics, 1, NULL, queue);
+    rd_kafka_event_t *event = rd_kafka_queue_poll(queue, FAIL_AFTER_S * 1000);
+    const rd_kafka_DeleteTopics_result_t *result = event ? rd_kafka_event_DeleteTopics_result(event) : NULL;
+    if (!result) die("delete: no answer");
+    size_t count;
+    rd_kafka_resp_err_t err = rd_kafka_topic_result_error(rd_kafka_DeleteTopics_result_topics(result, &count)[0]);
+    if (err) die("delete: %s", rd_kafka_err2str(err));
+    printf("{}\n");
     fflush(stdout);
     _exit(0);
 }
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "";
+    char *slash = argc > 3 ? strchr(argv[3], '/') : NULL;
+    if (slash) {
+        *slash = '\0';
+        partition = atoi(slash + 1);
+    }
     if (!strcmp(mode, "produce") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 1);
     if (!strcmp(mode, "unbatched") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 0);
     if (!strcmp(mode, "consume") && argc == 5) return consume(argv[2], argv[3], atoll(argv[4]));
     if (!strcmp(mode, "latency") && argc == 6) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]));
     if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
     if (!strcmp(mode, "create") && argc == 5) return create(argv[2], argv[3], atoi(argv[4]));
-    if (!strcmp(mode, "idle") && argc == 6) return idle(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
-    die("usage: load produce|unbatched|consume|latency|first|create|idle BOOTSTRAP TOPIC ...");
+    if (!strcmp(mode, "delete") && argc == 4) return delete(argv[2], argv[3]);
+    die("usage: load produce|unbatched|consume|latency|first|create|delete BOOTSTRAP TOPIC ...");
     return 1;
 }

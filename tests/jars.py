@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-_POM = Path(__file__).with_name("jars") / "pom.xml"
+_POM = Path(__file__).with_name("kafka-jars") / "pom.xml"
 
 
 def cache_directory() -> Path:

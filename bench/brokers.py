@@ -1,0 +1,193 @@
+"""The two sides: a broker of each kind, started as its users start it, on a data directory of its own."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from bench.processes import await_cpu_quiet, cpu_s, rss_bytes, stop
+from tests.broker_process import free_port
+from tests.jars import kafka_classpath
+
+ROOT = Path(__file__).resolve().parents[1]
+START_TIMEOUT_S = 60
+
+SETTINGS = {
+    "broker.id": "0",
+    "num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # Deleted topics leave the disk before the next scenario, on both sides.
+    "log.segment.delete.delay.ms": "1000",
+}
+
+LOG4J = """log4j.rootLogger=WARN, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.Target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
+
+
+def await_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Return when the port accepts; raises RuntimeError when the process ends or `START_TIMEOUT_S` passes before."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.01)
+    raise RuntimeError(f"nothing listens on {port} (exit code {process.poll()})")
+
+
+class Broker(abc.ABC):
+    """One broker. `prepare`: what is not the broker's own start; `launch` spawns it; `start` does both and waits."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The broker's process; raises RuntimeError before `launch`."""
+        if self.process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self.process.pid
+
+    def fresh(self) -> Broker:
+        """Another broker of this kind, not started."""
+        return type(self)()
+
+    def write_properties(self, **more: str) -> Path:
+        """server.properties of this broker."""
+        settings = {
+            **SETTINGS,
+            "listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(self.directory / "data"),
+            **more,
+        }
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def spawn(self, command: list[str], environment: dict[str, str], output: str) -> subprocess.Popen[bytes]:
+        """Start a process of this broker with its output in a file of the directory."""
+        with (self.directory / output).open("ab") as out:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """What has to run before the broker, and is not counted as its start."""
+
+    @abc.abstractmethod
+    def launch(self) -> None:
+        """Spawn the broker's process, and return at once."""
+
+    def start(self) -> None:
+        """Prepare, launch, wait for the port."""
+        self.prepare()
+        self.launch()
+        if self.process is not None:
+            await_listening(self.port, self.process)
+
+    def stop(self) -> None:
+        """Stop the broker and what was prepared for it, and remove its data."""
+        if self.process is not None:
+            stop([self.process])
+            self.process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the broker since its start, once it has come to rest."""
+        await_cpu_quiet(self.pid)
+        return cpu_s(self.pid)
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the broker now."""
+        return rss_bytes(self.pid)
+
+
+class Odradek(Broker):
+    """Ours, by the script that users call."""
+
+    name = "Odradek"
+
+    def prepare(self) -> None:
+        """Nothing: coordination is embedded."""
+
+    def launch(self) -> None:
+        """bin/kafka-server-start.sh, in the foreground."""
+        script = str(ROOT / "bin" / "kafka-server-start.sh")
+        properties = str(self.write_properties())
+        # The script prepares .venv; PYTHONPATH of this benchmark is not the user's.
+        self.process = self.spawn([script, properties], {"PYTHONPATH": ""}, "broker.log")
+
+
+class ApacheKafka(Broker):
+    """Apache Kafka 3.9.1 with ZooKeeper, with the heap and the collector of its own start script."""
+
+    name = "Apache Kafka"
+    java_options = (
+        "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+        "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._zookeeper: subprocess.Popen[bytes] | None = None
+        self._zookeeper_port = free_port()
+
+    def _java(
+        self, options: tuple[str, ...], main_class: str, properties: Path, output: str
+    ) -> subprocess.Popen[bytes]:
+        log4j = self.directory / "log4j.properties"
+        log4j.write_text(LOG4J)
+        command = ["java", *options, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", main_class]
+        return self.spawn([*command, str(properties)], {}, output)
+
+    def prepare(self) -> None:
+        """ZooKeeper, up and listening."""
+        properties = self.directory / "zookeeper.properties"
+        properties.write_text(
+            f"dataDir={self.directory}/zookeeper\nclientPort={self._zookeeper_port}\n"
+            "clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n"
+        )
+        main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self._zookeeper = self._java(("-Xmx256M",), main_class, properties, "zookeeper.log")
+        await_listening(self._zookeeper_port, self._zookeeper)
+
+    def launch(self) -> None:
+        """kafka.Kafka."""
+        properties = self.write_properties(**{"zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}"})
+        self.process = self._java(self.java_options, "kafka.Kafka", properties, "broker.log")
+
+    def stop(self) -> None:
+        """The broker first, ZooKeeper last."""
+        if self.process is not None:
+            stop([self.process])
+            self.process = None
+        if self._zookeeper is not None:
+            stop([self._zookeeper])
+            self._zookeeper = None
+        super().stop()
+
+
+SIDES: dict[str, type[Broker]] = {"kafka": ApacheKafka, "odradek": Odradek}

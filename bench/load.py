@@ -1,0 +1,96 @@
+"""The load: the C program, compiled on first use, Kafka's perf tools, and a Spark session that reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bench.processes import Finished, cpu_s, run, stop
+from tests.jars import cache_directory, kafka_classpath
+
+SOURCE = Path(__file__).with_name("load.c")
+TIMEOUT_S = 900
+
+
+def compile_load() -> Path:
+    """The compiled `load`, made anew when the source is newer; raises RuntimeError saying what to install."""
+    binary = cache_directory() / "bench-load"
+    if binary.exists() and binary.stat().st_mtime >= SOURCE.stat().st_mtime:
+        return binary
+    compiler = os.environ.get("CC") or "cc"
+    if shutil.which(compiler) is None:
+        raise RuntimeError("a C compiler is needed for bench/load.c (Debian: apt-get install gcc librdkafka-dev)")
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    partial = binary.with_suffix(".partial")
+    try:
+        run([compiler, "-O2", "-pthread", "-o", str(partial), str(SOURCE), "-lrdkafka"], TIMEOUT_S)
+    except RuntimeError as failure:
+        raise RuntimeError(f"bench/load.c: {failure}\n(Debian: apt-get install gcc librdkafka-dev)") from None
+    partial.rename(binary)
+    return binary
+
+
+class Load:
+    """Runs one load after the other; every method raises RuntimeError when a record was lost or refused."""
+
+    def __init__(self) -> None:
+        self._binary = str(compile_load())
+
+    def run(self, mode: str, address: str, topic: str, *arguments: object) -> dict[str, Any]:
+        """Run a mode of load.c and return what it printed."""
+        done = run([self._binary, mode, address, topic, *map(str, arguments)], TIMEOUT_S)
+        result: dict[str, Any] = json.loads(done.output)
+        return result
+
+    def spawn(self, mode: str, address: str, topic: str) -> subprocess.Popen[bytes]:
+        """Start a mode that waits for the broker, its output in a pipe."""
+        return subprocess.Popen([self._binary, mode, address, topic], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+    def kafka_tool(self, main_class: str, *arguments: str) -> Finished:
+        """Run a class of Kafka's tools to its end."""
+        return run(["java", "-Xmx512M", "-cp", kafka_classpath(), main_class, *arguments], TIMEOUT_S)
+
+
+class SparkReader:
+    """One Spark session that reads topics when told to: started once, so that its start is nobody's cost."""
+
+    def __init__(self) -> None:
+        self._errors = (cache_directory() / "bench-spark.log").open("wb")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "bench.spark_read"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        stop([self._process])
+        self._errors.close()
+
+    def read(self, address: str, topic: str) -> tuple[int, float, float]:
+        """Read the topic to its end: (records, seconds, CPU seconds of Spark). Raises RuntimeError when Spark dies."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError("the Spark session has no pipes")
+        before = cpu_s(self._process.pid)
+        self._process.stdin.write(f"{address} {topic}\n".encode())
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                result = json.loads(line)
+                return result["records"], result["seconds"], cpu_s(self._process.pid) - before
+        raise RuntimeError(f"Spark ended before it had read {topic}; see {self._errors.name}")

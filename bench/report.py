@@ -1,0 +1,99 @@
+"""From samples to the table, and to JSON: medians, ratios, targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.scenarios import Sample, Scenario
+
+Samples = dict[str, list[Sample]]
+"""The samples of one scenario by side, the baseline's first."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a figure of both sides, and what their ratio should be."""
+
+    title: str
+    unit: str
+    figures: tuple[float, float]
+    target: float | None = None
+    at_least: bool = True
+    limit: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The second side's figure by the first's; None when the first is 0."""
+        return self.figures[1] / self.figures[0] if self.figures[0] else None
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether ratio and limit hold; None when neither is asked for, or there is no ratio to judge."""
+        if self.ratio is None or (self.target is None and self.limit is None):
+            return None
+        good = self.limit is None or self.figures[1] <= self.limit
+        if self.target is not None:
+            good = good and (self.ratio >= self.target if self.at_least else self.ratio <= self.target)
+        return good
+
+
+def cpu(sample: Sample, seconds: float) -> float:
+    """Seconds for each gigabyte when the sample has a size, else seconds."""
+    return seconds / sample.gigabytes if sample.gigabytes else seconds
+
+
+def median_of(samples: Sequence[Sample], name: str) -> float | None:
+    """The median of a CPU figure; None when the scenario has none."""
+    figures = [cpu(sample, seconds) for sample in samples if (seconds := getattr(sample, name)) is not None]
+    return statistics.median(figures) if figures else None
+
+
+def rows(scenario: Scenario, samples: Samples) -> list[Row]:
+    """The figure's line, then the broker's and the client's CPU."""
+    first, second = samples.values()
+    figures = statistics.median(s.value for s in first), statistics.median(s.value for s in second)
+    lines = [
+        Row(scenario.title, scenario.unit, figures, scenario.target, scenario.higher_is_better, scenario.limit),
+    ]
+    unit = "CPU s/GB" if first[0].gigabytes else "CPU s"
+    for whose in ("broker", "client"):
+        pair = median_of(first, f"{whose}_cpu_s"), median_of(second, f"{whose}_cpu_s")
+        if pair[0] is not None and pair[1] is not None:
+            target = scenario.cpu_target if whose == "broker" else None
+            lines.append(Row(f"  {whose}", unit, (pair[0], pair[1]), target, at_least=False))
+    for name in first[0].details:
+        pair = statistics.median(s.details[name] for s in first), statistics.median(s.details[name] for s in second)
+        lines.append(Row(f"  {name.replace('_', ' ')}", "", pair))
+    return lines
+
+
+def number(value: float) -> str:
+    """Three digits that mean something."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def goal(row: Row) -> str:
+    """The target as the table prints it, with whether it was reached."""
+    if row.reached is None:
+        return ""
+    parts = []
+    if row.target is not None:
+        parts.append(f"{'>=' if row.at_least else '<='} {row.target:.2f}")
+    if row.limit is not None:
+        parts.append(f"<= {number(row.limit)} {row.unit}")
+    return f"{', '.join(parts)}  {'ok' if row.reached else 'MISSED'}"
+
+
+def table(names: Sequence[str], lines: Sequence[Row]) -> str:
+    """The rows under a heading; `names` are the two sides'."""
+    head = f"{'':38}{'':12}{names[0]:>14}{names[1]:>14}{'ratio':>8}  target"
+    body = [
+        f"{row.title:38}{row.unit:>12}{number(row.figures[0]):>14}{number(row.figures[1]):>14}"
+        f"{f'{row.ratio:.2f}' if row.ratio is not None else '-':>8}  {goal(row)}".rstrip()
+        for row in lines
+    ]
+    return "\n".join([head, *body])

@@ -1,0 +1,231 @@
+"""What is measured: each scenario puts one load on one broker and returns one sample."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bench.brokers import Broker
+from bench.load import Load, SparkReader
+
+LATENCY_RATE = 5_000
+IDLE_S = 5
+SPARK_PARTITIONS = 2
+PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One figure of one side. CPU is given per gigabyte (10^9 bytes of values) when `gigabytes` is, else in seconds."""
+
+    value: float
+    broker_cpu_s: float | None = None
+    client_cpu_s: float | None = None
+    gigabytes: float | None = None
+    details: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Context:
+    """What scenarios share in one run. `scale` shortens the loads (1: the figures that the targets are for)."""
+
+    load: Load
+    scale: float
+    spark: SparkReader | None = None
+
+    def count(self, records: int) -> int:
+        """`records`, scaled."""
+        return max(1000, int(records * self.scale))
+
+
+Measure = Callable[[Context, Broker, str], Sample]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A row of the table. Targets are ratios Odradek / Apache Kafka; `limit` is for Odradek's own figure, in `unit`.
+
+    `measure(context, broker, topic)`: `topic` is a name that no other sample uses. `own_broker`: the broker it is given
+    is fresh and, with `launches`, prepared but not launched.
+    """
+
+    name: str
+    title: str
+    unit: str
+    measure: Measure
+    rounds: int = 5
+    higher_is_better: bool = True
+    target: float | None = None
+    cpu_target: float | None = None
+    limit: float | None = None
+    own_broker: bool = False
+    launches: bool = False
+
+
+def produce(records: int, size: int, mode: str = "produce") -> Measure:
+    """Records a second (batches, acks=1), and both sides' CPU."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        before = broker.cpu_s()
+        result = context.load.run(mode, broker.address, topic, context.count(records), size, 1)
+        spent = broker.cpu_s() - before
+        context.load.run("delete", broker.address, topic)
+        return throughput(result, spent)
+
+    return measure
+
+
+def consume(records: int, size: int) -> Measure:
+    """Records a second out of a topic that was just produced, and both sides' CPU for the reading."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        count = context.count(records)
+        context.load.run("produce", broker.address, topic, count, size, 1)
+        before = broker.cpu_s()
+        result = context.load.run("consume", broker.address, topic, count)
+        spent = broker.cpu_s() - before
+        context.load.run("delete", broker.address, topic)
+        return throughput(result, spent)
+
+    return measure
+
+
+def throughput(result: dict[str, float], broker_cpu_s: float) -> Sample:
+    """A sample of records a second from what the load printed."""
+    return Sample(
+        value=result["records"] / result["seconds"],
+        broker_cpu_s=broker_cpu_s,
+        client_cpu_s=result["client_cpu_s"],
+        gigabytes=result["bytes"] / 1e9,
+    )
+
+
+def latency(context: Context, broker: Broker, topic: str) -> Sample:
+    """p99 in milliseconds from the moment a record was due to be sent until the consumer had it."""
+    # Once to warm up: a JIT that compiles the path is not what users wait for.
+    context.load.run("latency", broker.address, f"{topic}-warm", context.count(10_000), LATENCY_RATE)
+    before = broker.cpu_s()
+    result = context.load.run("latency", broker.address, topic, context.count(50_000), LATENCY_RATE)
+    return Sample(
+        value=result["p99_ms"],
+        broker_cpu_s=broker.cpu_s() - before,
+        client_cpu_s=result["client_cpu_s"],
+        details={name: result[name] for name in ("p50_ms", "p99_ms", "p999_ms")},
+    )
+
+
+def start(context: Context, broker: Broker, topic: str) -> Sample:
+    """Milliseconds from the launch until a client that is already waiting has its first acknowledgement (new topic)."""
+    client = context.load.spawn("first", broker.address, topic)
+    try:
+        time.sleep(0.3)
+        began = time.monotonic()
+        broker.launch()
+        # The line is printed at the acknowledgement; the client's own clock began before the launch.
+        line = client.stdout.readline() if client.stdout is not None else b""
+        taken_ms = (time.monotonic() - began) * 1000
+    finally:
+        client.kill()
+        client.communicate()
+    if b"seconds" not in line:
+        raise RuntimeError(f"{broker.name} did not acknowledge a first record")
+    return Sample(value=taken_ms, broker_cpu_s=broker.cpu_s())
+
+
+def idle_memory(context: Context, broker: Broker, topic: str) -> Sample:
+    """Resident megabytes a few seconds after the start, with one topic of one record."""
+    context.load.run("first", broker.address, topic)
+    time.sleep(IDLE_S)
+    return Sample(value=broker.rss_bytes() / 1e6, broker_cpu_s=broker.cpu_s())
+
+
+def create_partitions(context: Context, broker: Broker, topic: str) -> Sample:
+    """Seconds to create one topic of 10,000 partitions, until every partition has a leader."""
+    rss = broker.rss_bytes()
+    before = broker.cpu_s()
+    result = context.load.run("create", broker.address, topic, context.count(10_000))
+    spent = broker.cpu_s() - before
+    kilobytes = (broker.rss_bytes() - rss) / result["partitions"] / 1000
+    return Sample(value=result["seconds"], broker_cpu_s=spent, details={"kB_a_partition": kilobytes})
+
+
+def spark(context: Context, broker: Broker, topic: str) -> Sample:
+    """Records a second that Spark reads, of 10,000,000 of 100 bytes, connector's defaults, two partitions."""
+    each = context.count(10_000_000) // SPARK_PARTITIONS
+    context.load.run("create", broker.address, topic, SPARK_PARTITIONS)
+    for partition in range(SPARK_PARTITIONS):
+        context.load.run("produce", broker.address, f"{topic}/{partition}", each, 100, 1)
+    expected = SPARK_PARTITIONS * (each + 1)  # produce sends one record more, which finds the leader
+    if context.spark is None:
+        context.spark = SparkReader()
+        context.spark.read(broker.address, topic)
+    before = broker.cpu_s()
+    records, seconds, client_cpu_s = context.spark.read(broker.address, topic)
+    spent = broker.cpu_s() - before
+    if records != expected:
+        raise RuntimeError(f"Spark read {records} records of {topic}, not {expected}")
+    context.load.run("delete", broker.address, topic)
+    return Sample(value=records / seconds, broker_cpu_s=spent, client_cpu_s=client_cpu_s, gigabytes=records * 100 / 1e9)
+
+
+def java_produce(context: Context, broker: Broker, topic: str) -> Sample:
+    """Records a second by kafka-producer-perf-test (1,000 bytes, acks=1)."""
+    count = context.count(1_000_000)
+    before = broker.cpu_s()
+    done = context.load.kafka_tool(
+        "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(count),
+        "--record-size", "1000", "--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.address}", "acks=1",
+    )  # fmt: skip
+    spent = broker.cpu_s() - before
+    found = PERF_LINE.findall(done.output)
+    if not found:
+        raise RuntimeError(f"kafka-producer-perf-test printed no result: {done.output[-500:]}")
+    context.load.run("delete", broker.address, topic)
+    return Sample(float(found[-1][0]), broker_cpu_s=spent, client_cpu_s=done.cpu_s, gigabytes=count * 1000 / 1e9)
+
+
+def java_consume(context: Context, broker: Broker, topic: str) -> Sample:
+    """Records a second by kafka-consumer-perf-test (1,000 bytes), its own figure without the time to join its group."""
+    count = context.count(1_000_000)
+    context.load.run("produce", broker.address, topic, count, 1000, 1)
+    before = broker.cpu_s()
+    done = context.load.kafka_tool(
+        "org.apache.kafka.tools.ConsumerPerformance", "--topic", topic, "--messages", str(count),
+        "--bootstrap-server", broker.address, "--timeout", "60000",
+    )  # fmt: skip
+    spent = broker.cpu_s() - before
+    names, values = [[cell.strip() for cell in line.split(",")] for line in done.output.strip().splitlines()[-2:]]
+    row = dict(zip(names, values, strict=True))
+    if int(row["data.consumed.in.nMsg"]) < count:
+        raise RuntimeError(f"kafka-consumer-perf-test read {row['data.consumed.in.nMsg']} of {count} records")
+    context.load.run("delete", broker.address, topic)
+    return Sample(
+        float(row["fetch.nMsg.sec"]), broker_cpu_s=spent, client_cpu_s=done.cpu_s, gigabytes=count * 1000 / 1e9
+    )
+
+
+SCENARIOS = [
+    Scenario("produce-100", "produce 100 B, acks=1", "records/s", produce(5_000_000, 100), target=1.8, cpu_target=0.25),
+    Scenario("produce-1000", "produce 1 kB, acks=1", "records/s", produce(1_000_000, 1000), target=2.0, cpu_target=0.2),
+    Scenario("consume-1000", "consume 1 kB", "records/s", consume(2_000_000, 1000), target=1.1, cpu_target=0.8),
+    Scenario("consume-100", "consume 100 B", "records/s", consume(10_000_000, 100), target=0.9),
+    Scenario("unbatched", "produce, 1 record a request", "requests/s", produce(100_000, 100, "unbatched"), target=4.0),
+    Scenario("latency", "p99 end to end at 5,000 records/s", "ms", latency, 3, higher_is_better=False, target=0.5),
+    Scenario(
+        "start", "start to first acknowledged record", "ms", start,
+        higher_is_better=False, target=0.15, limit=400, own_broker=True, launches=True,
+    ),
+    Scenario(
+        "memory", "resident memory, idle", "MB", idle_memory, 3,
+        higher_is_better=False, target=0.15, limit=50, own_broker=True,
+    ),
+    Scenario(
+        "partitions", "create a topic of 10,000 partitions", "s", create_partitions, 1,
+        higher_is_better=False, target=0.2, own_broker=True,
+    ),
+    Scenario("spark", "Spark reads 10,000,000 x 100 B", "records/s", spark, 3, target=1.0, cpu_target=0.5),
+    Scenario("java-produce", "kafka-producer-perf-test 1 kB", "records/s", java_produce, 3),
+    Scenario("java-consume", "kafka-consumer-perf-test 1 kB", "records/s", java_consume, 3),
+]  # fmt: skip
