@@ -71,6 +71,7 @@ from protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from protocol.schema import Request, Response
 
 __all__ = [
@@ -138,6 +139,8 @@ __all__ = [
     "ResponseHeader",
     "SyncGroupRequest",
     "SyncGroupResponse",
+    "TransactionLogKey",
+    "TransactionLogValue",
 ]
 
 _REQUESTS: tuple[type[Request], ...] = (
