@@ -124,7 +124,11 @@ class MetadataImage:
         return replace(self, topics=topics, topic_names=names, configs=configs)
 
     def with_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
-        """A copy with configurations replaced; an empty one is dropped."""
+        """A copy with configurations replaced; an empty one is dropped. Where nothing changes, `configs` stays the same
+        object, so that listeners can tell by identity that there is nothing to do."""
+        changed = {resource: config for resource, config in changed.items() if config != self.config(*resource)}
+        if not changed:
+            return self
         configs = {**self.configs, **changed}
         for resource, config in changed.items():
             if not config:
