@@ -6,10 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from storage.log_manager import LogManager
-from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo
-
 from broker.purgatory import Purgatory
 from broker.seams import Clock, Executor
 from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
@@ -17,6 +13,9 @@ from cluster.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from storage.producer_state import AppendOrigin
+from storage.unified_log import LogAppendInfo
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from broker.controller_service import ControllerService
 from broker.group_coordinator_service import GroupCoordinatorService
 from broker.internal_topics import InternalTopicCreator
 from broker.registry import RequestContext, api
+from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -28,10 +29,10 @@ class CoordinatorHandlers:
     """
 
     def __init__(
-        self, service: GroupCoordinatorService, controller: ControllerService, topics: InternalTopicCreator
+        self, service: GroupCoordinatorService, metadata: Callable[[], MetadataImage], topics: InternalTopicCreator
     ) -> None:
         self._service = service
-        self._controller = controller
+        self._metadata = metadata
         self._topics = topics
 
     @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
@@ -65,7 +66,7 @@ class CoordinatorHandlers:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "This broker does not serve transactions.")
         if key_type != GROUP:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Key type {key_type} has no coordinator on this broker.")
-        image = self._controller.image
+        image = self._metadata()
         if CONSUMER_OFFSETS not in image.topics:
             self._topics.create(CONSUMER_OFFSETS)
         leader = image.leader_of(TopicPartition(CONSUMER_OFFSETS, self._service.partition_of(key)))

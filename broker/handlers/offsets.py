@@ -30,6 +30,7 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 
 UNKNOWN = -1
 LONG_MAX = 2**63 - 1
+FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_WITH_ONE_OFFSET = 1
 """KIP-79: version 0 lists beginnings of segments instead."""
 
@@ -67,6 +68,8 @@ class OffsetHandlers:
                         found = self._list_partition(context.api_version, topic.name, asked, isolation)
                 except ApiError as error:
                     found = _listed(asked.partition_index, error_code=error.error_code)
+                if context.api_version < FIRST_VERSION_WITH_LEADER_EPOCH:
+                    found.leader_epoch = UNKNOWN
                 listed.partitions.append(found)
             topics.append(listed)
         return ListOffsetsResponse(topics=topics)
