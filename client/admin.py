@@ -1,0 +1,349 @@
+"""Administration: topics, configurations, records, log directories, offsets by time (Kafka class `KafkaAdminClient`).
+
+Every function takes the client first, asks whom it has to, and asks again while brokers move (see `client.cluster`).
+ApiError is raised for a failure of the whole request; where several things are asked for, each has its own outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from client.cluster import KafkaClient
+from client.metadata import Metadata
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from protocol.topic_partition import TopicPartition
+from protocol.uuids import ZERO_UUID
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+BROKER_LOGGER_RESOURCE = 8
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+
+_CONSUMER_REPLICA_ID = -1
+
+T = TypeVar("T")
+
+ConfigEntry = DescribeConfigsResponse.DescribeConfigsResourceResult
+
+
+class ConfigChange(NamedTuple):
+    """One change of a key: `value` None deletes it."""
+
+    name: str
+    value: str | None
+
+    @property
+    def operation(self) -> int:
+        """As IncrementalAlterConfigs numbers it: 0 set, 1 delete."""
+        return 1 if self.value is None else 0
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """What ListOffsets found; -1 where there is nothing."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def _raise_for(code: int, message: str | None) -> None:
+    if code:
+        raise ApiError(ErrorCode.of(code), message or "")
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+async def list_topics(client: KafkaClient) -> Metadata:
+    """The cluster with all topics that may be seen."""
+    return await client.describe_topics(None)
+
+
+async def create_topic(
+    client: KafkaClient,
+    name: str,
+    *,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    assignment: Mapping[int, Sequence[int]] | None = None,
+    configs: Mapping[str, str] | None = None,
+    validate_only: bool = False,
+) -> None:
+    """Create one topic; -1 leaves a number to the cluster. Raises ApiError (TOPIC_ALREADY_EXISTS and others)."""
+    placed = [
+        CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+        for index, replicas in (assignment or {}).items()
+    ]
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name,
+        num_partitions=-1 if assignment else partitions,
+        replication_factor=-1 if assignment else replication_factor,
+        assignments=placed,
+        configs=[
+            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
+        ],
+    )
+    request = CreateTopicsRequest(
+        topics=[topic], timeout_ms=client.settings.request_timeout_ms, validate_only=validate_only
+    )
+    response = await client.ask_controller(
+        "createTopics", request, CreateTopicsResponse, lambda answer: [each.error_code for each in answer.topics]
+    )
+    _raise_for(response.topics[0].error_code, response.topics[0].error_message)
+
+
+async def delete_topic(client: KafkaClient, name: str) -> None:
+    """Delete one topic. Raises ApiError."""
+    state = DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=ZERO_UUID)
+    request = DeleteTopicsRequest(topics=[state], topic_names=[name], timeout_ms=client.settings.request_timeout_ms)
+    response = await client.ask_controller(
+        "deleteTopics", request, DeleteTopicsResponse, lambda answer: [each.error_code for each in answer.responses]
+    )
+    _raise_for(response.responses[0].error_code, response.responses[0].error_message)
+
+
+async def create_partitions(
+    client: KafkaClient, topic: str, count: int, assignments: Sequence[Sequence[int]] | None = None
+) -> None:
+    """Grow one topic to `count` partitions; `assignments` place the new ones. Raises ApiError."""
+    placed = None
+    if assignments is not None:
+        placed = [
+            CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignments
+        ]
+    request = CreatePartitionsRequest(
+        topics=[CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=count, assignments=placed)],
+        timeout_ms=client.settings.request_timeout_ms,
+        validate_only=False,
+    )
+    response = await client.ask_controller(
+        "createPartitions",
+        request,
+        CreatePartitionsResponse,
+        lambda answer: [each.error_code for each in answer.results],
+    )
+    _raise_for(response.results[0].error_code, response.results[0].error_message)
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------
+
+
+async def describe_configs(
+    client: KafkaClient, resources: Iterable[tuple[int, str]], *, include_synonyms: bool = False
+) -> dict[tuple[int, str], list[ConfigEntry]]:
+    """The configuration of each resource, given by type and name. Raises ApiError for the first that fails."""
+    found: dict[tuple[int, str], list[ConfigEntry]] = {}
+    for node_id, group in _by_config_owner(resources).items():
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=kind, resource_name=name, configuration_keys=None
+                )
+                for kind, name in group
+            ],
+            include_synonyms=include_synonyms,
+        )
+        response = await _ask_owner(client, node_id, "describeConfigs", request, DescribeConfigsResponse)
+        for result in response.results:
+            _raise_for(result.error_code, result.error_message)
+            found[result.resource_type, result.resource_name] = result.configs
+    return found
+
+
+async def alter_configs(client: KafkaClient, kind: int, name: str, changes: Iterable[ConfigChange]) -> None:
+    """Change keys of one resource (KIP-339). Raises ApiError."""
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequest.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequest.AlterableConfig(
+                        name=change.name, config_operation=change.operation, value=change.value
+                    )
+                    for change in changes
+                ],
+            )
+        ],
+        validate_only=False,
+    )
+    (node_id,) = _by_config_owner([(kind, name)])
+    response = await _ask_owner(client, node_id, "incrementalAlterConfigs", request, IncrementalAlterConfigsResponse)
+    for result in response.responses:
+        _raise_for(result.error_code, result.error_message)
+
+
+def _by_config_owner(resources: Iterable[tuple[int, str]]) -> dict[int | None, list[tuple[int, str]]]:
+    """Resources by the broker that must be asked: a broker for its own, None for any."""
+    owners: dict[int | None, list[tuple[int, str]]] = defaultdict(list)
+    for kind, name in resources:
+        is_brokers_own = kind in {BROKER_RESOURCE, BROKER_LOGGER_RESOURCE} and name
+        owners[int(name) if is_brokers_own else None].append((kind, name))
+    return owners
+
+
+async def _ask_owner(
+    client: KafkaClient,
+    node_id: int | None,
+    what: str,
+    request: DescribeConfigsRequest | IncrementalAlterConfigsRequest,
+    response_type: type[AnswerT],
+) -> AnswerT:
+    if node_id is None:
+        return await client.ask_any(what, request, response_type)
+    return await client.ask_node(node_id, what, request, response_type)
+
+
+AnswerT = TypeVar("AnswerT", DescribeConfigsResponse, IncrementalAlterConfigsResponse)
+
+
+# -- records and offsets -----------------------------------------------------------------------------------------------
+
+
+async def list_offsets(
+    client: KafkaClient, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
+) -> dict[TopicPartition, OffsetAndTimestamp | ApiError]:
+    """For each partition the first offset at or after a timestamp (or one of the special ones)."""
+
+    async def ask(leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp | ApiError]:
+        topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+        for topic, partition in partitions:
+            topics[topic].append(
+                ListOffsetsRequest.ListOffsetsPartition(
+                    partition_index=partition, timestamp=wanted[TopicPartition(topic, partition)]
+                )
+            )
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER_REPLICA_ID,
+            isolation_level=isolation_level,
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
+        )
+        response = await (await client.node_connection(leader)).ask(request, ListOffsetsResponse)
+        return {
+            TopicPartition(topic.name, each.partition_index): ApiError(ErrorCode.of(each.error_code))
+            if each.error_code
+            else OffsetAndTimestamp(each.offset, each.timestamp, each.leader_epoch)
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await ask_leaders(client, "listOffsets", wanted, ask)
+
+
+async def delete_records(
+    client: KafkaClient, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | ApiError]:
+    """Move log starts up to the offsets (-1: the high watermark); the new log start of each partition."""
+
+    async def ask(leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
+        topics: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = defaultdict(list)
+        for topic, partition in partitions:
+            topics[topic].append(
+                DeleteRecordsRequest.DeleteRecordsPartition(
+                    partition_index=partition, offset=offsets[TopicPartition(topic, partition)]
+                )
+            )
+        request = DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=each) for name, each in topics.items()
+            ],
+            timeout_ms=client.settings.request_timeout_ms,
+        )
+        response = await (await client.node_connection(leader)).ask(request, DeleteRecordsResponse)
+        return {
+            TopicPartition(topic.name, each.partition_index): ApiError(ErrorCode.of(each.error_code))
+            if each.error_code
+            else each.low_watermark
+            for topic in response.topics
+            for each in topic.partitions
+        }
+
+    return await ask_leaders(client, "deleteRecords", offsets, ask)
+
+
+async def ask_leaders(
+    client: KafkaClient,
+    what: str,
+    partitions: Iterable[TopicPartition],
+    ask: Callable[[int, list[TopicPartition]], Awaitable[dict[TopicPartition, T | ApiError]]],
+) -> dict[TopicPartition, T | ApiError]:
+    """Ask each partition's leader, all leaders at once; again for what has no leader yet or failed in passing."""
+    outcomes: dict[TopicPartition, T | ApiError] = {}
+    open_partitions = list(partitions)
+
+    async def attempt() -> None:
+        nonlocal open_partitions
+        metadata = await client.fetch_metadata(sorted({each.topic for each in open_partitions}))
+        by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
+        for each in open_partitions:
+            leader = _leader_of(metadata, each)
+            if isinstance(leader, ApiError):
+                outcomes[each] = leader
+            else:
+                by_leader[leader].append(each)
+        for answers in await asyncio.gather(*(ask(leader, group) for leader, group in by_leader.items())):
+            outcomes.update(answers)
+        open_partitions = [each for each in open_partitions if _is_passing(outcomes[each])]
+        if open_partitions:
+            failure = outcomes[open_partitions[0]]
+            raise failure if isinstance(failure, ApiError) else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    if open_partitions:
+        try:
+            await client.retry(what, attempt)
+        except ApiError:
+            if not outcomes:
+                raise
+    return outcomes
+
+
+def _leader_of(metadata: Metadata, partition: TopicPartition) -> int | ApiError:
+    known = metadata.partition(*partition)
+    topic = metadata.topics.get(partition.topic)
+    if topic is not None and topic.error_code not in {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}:
+        return ApiError(topic.error_code)
+    if known is None:
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if known.leader < 0:
+        return ApiError(ErrorCode.LEADER_NOT_AVAILABLE)
+    return known.leader
+
+
+def _is_passing(outcome: object) -> bool:
+    return isinstance(outcome, ApiError) and outcome.error_code.retriable
+
+
+# -- log directories ---------------------------------------------------------------------------------------------------
+
+
+async def describe_log_dirs(client: KafkaClient, node_id: int) -> list[DescribeLogDirsResponse.DescribeLogDirsResult]:
+    """The log directories of one broker. Raises ApiError."""
+    response = await client.ask_node(
+        node_id, "describeLogDirs", DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
+    )
+    _raise_for(response.error_code, None)
+    return response.results

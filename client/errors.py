@@ -1,0 +1,31 @@
+"""What can go wrong beside the error codes that brokers answer (`protocol.errors.ApiError`)."""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Base of the errors that this package raises beside ApiError."""
+
+
+class SettingsError(ClientError):
+    """A setting that cannot be used; the message names it, its value and what is allowed."""
+
+
+class DisconnectedError(ClientError):
+    """The connection ended, or never came to be, before the answer arrived. Asking again may help."""
+
+
+class ClientTimeoutError(ClientError):
+    """What was asked for did not happen in the time that the settings give it."""
+
+
+class UnsupportedVersionError(ClientError):
+    """The broker and this client have no version of an API in common."""
+
+
+class NoOffsetError(ClientError):
+    """A partition has no committed offset and `auto.offset.reset` is `none`, or its offset is out of range then."""
+
+
+class FencedError(ClientError):
+    """Another member has taken this one's `group.instance.id`; it must not go on."""

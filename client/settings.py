@@ -1,0 +1,265 @@
+"""What the client can be told, under Kafka's names and with Kafka's defaults (Kafka classes `AdminClientConfig`,
+`ProducerConfig`, `ConsumerConfig`).
+
+Keys that mean nothing here (serializers, metrics, buffers of its threads) are accepted and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from client.errors import SettingsError
+from protocol.compression import CompressionType
+
+MAX_FRAME_BYTES: Final = 1 << 30
+"""The largest answer that is accepted: above anything that a broker sends to the fetch sizes used here."""
+
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+class Properties:
+    """Key-value texts with typed access."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+
+    def text(self, name: str, default: str) -> str:
+        """The text of `name`."""
+        return self._values.get(name, default)
+
+    def number(self, name: str, default: int, low: int = 0, high: int = _INT32_MAX) -> int:
+        """The integer of `name`. Raises SettingsError when it is none, or outside `low` to `high`."""
+        text = self.text(name, str(default)).strip()
+        kind = "INT" if high <= _INT32_MAX else "LONG"
+        try:
+            value = int(text)
+        except ValueError:
+            raise SettingsError(f"Invalid value {text} for configuration {name}: Not a number of type {kind}") from None
+        if value < low:
+            raise SettingsError(f"Invalid value {value} for configuration {name}: Value must be at least {low}")
+        if value > high:
+            raise SettingsError(f"Invalid value {text} for configuration {name}: Not a number of type {kind}")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        """The boolean of `name`. Raises SettingsError for anything but true and false."""
+        text = self.text(name, str(default)).strip()
+        if text.lower() not in {"true", "false"}:
+            raise SettingsError(
+                f"Invalid value {text} for configuration {name}: Expected value to be either true or false"
+            )
+        return text.lower() == "true"
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        """The text of `name`, lower case. Raises SettingsError unless it is one of `allowed`."""
+        text = self.text(name, default)
+        if text.lower() not in allowed:
+            raise SettingsError(
+                f"Invalid value {text} for configuration {name}: String must be one of: {', '.join(allowed)}"
+            )
+        return text.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What every client needs. Times in milliseconds."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...]
+    client_id: str = ""
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    connection_setup_timeout_ms: int = 10_000
+    metadata_max_age_ms: int = 300_000
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Read what is given under Kafka's names. Raises SettingsError."""
+        properties = Properties(values)
+        protocol = properties.choice(
+            "security.protocol", "PLAINTEXT", ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+        )
+        if protocol != "plaintext":
+            raise SettingsError(
+                f"Invalid value {protocol.upper()} for configuration security.protocol: only PLAINTEXT is supported yet"
+            )
+        return cls(
+            bootstrap_servers=parse_addresses(properties.text("bootstrap.servers", "")),
+            client_id=properties.text("client.id", ""),
+            request_timeout_ms=properties.number("request.timeout.ms", 30_000),
+            default_api_timeout_ms=properties.number("default.api.timeout.ms", 60_000),
+            retry_backoff_ms=properties.number("retry.backoff.ms", 100),
+            retry_backoff_max_ms=properties.number("retry.backoff.max.ms", 1_000),
+            connection_setup_timeout_ms=properties.number("socket.connection.setup.timeout.ms", 10_000),
+            metadata_max_age_ms=properties.number("metadata.max.age.ms", 300_000),
+        )
+
+
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """`host:port` pairs separated by commas; IPv6 hosts stand in brackets. Raises SettingsError, naming the bad one."""
+    addresses = []
+    for part in (part.strip() for part in text.split(",")):
+        if not part:
+            continue
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 0xFFFF:
+            raise SettingsError(f"Invalid url in bootstrap.servers: {part}")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise SettingsError("No resolvable bootstrap urls given in bootstrap.servers")
+    return tuple(addresses)
+
+
+_LEVEL_DEFAULTS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """What a producer is told; see `ClientSettings` for the rest. `acks` is 0, 1 or -1 (all)."""
+
+    acks: int = -1
+    batch_size_bytes: int = 16_384
+    linger_ms: int = 0
+    compression: CompressionType = CompressionType.NONE
+    compression_level: int | None = None
+    enable_idempotence: bool = True
+    retries: int = _INT32_MAX
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+    max_block_ms: int = 60_000
+    max_request_bytes: int = 1_048_576
+    buffer_memory_bytes: int = 33_554_432
+    max_in_flight_requests: int = 5
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Read what is given under Kafka's names. Raises SettingsError."""
+        properties = Properties(values)
+        if "transactional.id" in values:
+            raise SettingsError("Invalid value for configuration transactional.id: transactions are not supported yet")
+        acks_text = properties.choice("acks", "all", ("all", "-1", "0", "1"))
+        acks = -1 if acks_text == "all" else int(acks_text)
+        name = properties.choice("compression.type", "none", ("none", "gzip", "snappy", "lz4", "zstd"))
+        level = None
+        if name in _LEVEL_DEFAULTS and f"compression.{name}.level" in values:
+            level = properties.number(f"compression.{name}.level", _LEVEL_DEFAULTS[name], low=-131_072)
+        retries = properties.number("retries", _INT32_MAX)
+        in_flight = properties.number("max.in.flight.requests.per.connection", 5, low=1)
+        return cls(
+            acks=acks,
+            batch_size_bytes=properties.number("batch.size", 16_384),
+            linger_ms=properties.number("linger.ms", 0),
+            compression=CompressionType[name.upper()],
+            compression_level=level,
+            enable_idempotence=_idempotence(properties, values, acks, retries, in_flight),
+            retries=retries,
+            delivery_timeout_ms=properties.number("delivery.timeout.ms", 120_000),
+            request_timeout_ms=properties.number("request.timeout.ms", 30_000),
+            max_block_ms=properties.number("max.block.ms", 60_000, high=_INT64_MAX),
+            max_request_bytes=properties.number("max.request.size", 1_048_576),
+            buffer_memory_bytes=properties.number("buffer.memory", 33_554_432, high=_INT64_MAX),
+            max_in_flight_requests=in_flight,
+        )
+
+
+def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, retries: int, in_flight: int) -> bool:
+    """Kafka's rule (KIP-679): on unless something that it cannot live with was set; asked for with it, an error."""
+    wanted = properties.flag("enable.idempotence", True)
+    asked_for = "enable.idempotence" in values
+    problems = (
+        (acks != -1, "Must set acks to all in order to use the idempotent producer."),
+        (retries == 0, "Must set retries to non-zero when using the idempotent producer."),
+        (in_flight > 5, "Must set max.in.flight.requests.per.connection to at most 5 to use the idempotent producer."),
+    )
+    for is_problem, message in problems:
+        if is_problem and wanted:
+            if asked_for:
+                raise SettingsError(message)
+            return False
+    return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """What a consumer is told; see `ClientSettings` for the rest. `assignors` are names as JoinGroup carries them."""
+
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    auto_offset_reset: str = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 52_428_800
+    max_partition_fetch_bytes: int = 1_048_576
+    max_poll_records: int = 500
+    isolation_level: int = 0
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    assignors: tuple[str, ...] = ("range", "cooperative-sticky")
+    allow_auto_create_topics: bool = True
+    exclude_internal_topics: bool = True
+    check_crcs: bool = True
+    client_rack: str = ""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> Self:
+        """Read what is given under Kafka's names. Raises SettingsError."""
+        properties = Properties(values)
+        group_protocol = properties.choice("group.protocol", "classic", ("classic", "consumer"))
+        if group_protocol != "classic":
+            raise SettingsError(
+                "Invalid value consumer for configuration group.protocol: only classic is supported yet"
+            )
+        isolation = properties.choice("isolation.level", "read_uncommitted", ("read_committed", "read_uncommitted"))
+        group_id = properties.text("group.id", "") or None
+        return cls(
+            group_id=group_id,
+            group_instance_id=properties.text("group.instance.id", "") or None,
+            auto_offset_reset=properties.choice("auto.offset.reset", "latest", ("latest", "earliest", "none")),
+            enable_auto_commit=properties.flag("enable.auto.commit", group_id is not None),
+            auto_commit_interval_ms=properties.number("auto.commit.interval.ms", 5_000),
+            fetch_min_bytes=properties.number("fetch.min.bytes", 1),
+            fetch_max_wait_ms=properties.number("fetch.max.wait.ms", 500),
+            fetch_max_bytes=properties.number("fetch.max.bytes", 52_428_800),
+            max_partition_fetch_bytes=properties.number("max.partition.fetch.bytes", 1_048_576),
+            max_poll_records=properties.number("max.poll.records", 500, low=1),
+            isolation_level=int(isolation == "read_committed"),
+            session_timeout_ms=properties.number("session.timeout.ms", 45_000),
+            heartbeat_interval_ms=properties.number("heartbeat.interval.ms", 3_000),
+            max_poll_interval_ms=properties.number("max.poll.interval.ms", 300_000, low=1),
+            assignors=_assignors(properties),
+            allow_auto_create_topics=properties.flag("allow.auto.create.topics", True),
+            exclude_internal_topics=properties.flag("exclude.internal.topics", True),
+            check_crcs=properties.flag("check.crcs", True),
+            client_rack=properties.text("client.rack", ""),
+        )
+
+
+_ASSIGNOR_CLASSES: Final = {
+    "org.apache.kafka.clients.consumer.RangeAssignor": "range",
+    "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
+}
+
+
+def _assignors(properties: Properties) -> tuple[str, ...]:
+    """Assignors by Kafka's class names, or by the names that they have on the wire."""
+    given = properties.text("partition.assignment.strategy", "range,cooperative-sticky")
+    names = []
+    for part in (part.strip() for part in given.split(",") if part.strip()):
+        name = _ASSIGNOR_CLASSES.get(part, part)
+        if name not in _ASSIGNOR_CLASSES.values():
+            raise SettingsError(
+                f"Invalid value {part} for configuration partition.assignment.strategy: "
+                f"must be one of: {', '.join(_ASSIGNOR_CLASSES)}"
+            )
+        names.append(name)
+    if not names:
+        raise SettingsError("Invalid value for configuration partition.assignment.strategy: it must not be empty")
+    return tuple(names)

@@ -1,0 +1,94 @@
+"""kafka-delete-records: move the starts of partitions up to given offsets (Kafka class `DeleteRecordsCommand`)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from client import admin
+from protocol.errors import ApiError
+from protocol.topic_partition import TopicPartition
+from tools.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, read_text, reason, run_tool
+from tools.error_texts import exception_of
+from tools.options import Option, OptionParser, Options
+
+SUPPORTED_VERSION = 1
+
+PARSER = OptionParser(
+    "Delete the records of partitions below given offsets.",
+    [
+        BOOTSTRAP_SERVER,
+        COMMAND_CONFIG,
+        Option(
+            "offset-json-file",
+            'Required: a file with {"partitions": [{"topic": "t", "partition": 0, "offset": 5}], "version": 1}; '
+            "-1 stands for everything that is replicated.",
+            "json file",
+        ),
+    ],
+)
+
+
+async def work(options: Options) -> int:
+    """Delete and print the new log start of each partition."""
+    path = options.required_text("offset-json-file")
+    try:
+        text = read_text(path)
+    except OSError as error:
+        raise ToolError(f"Unable to read file {path}") from error
+    offsets = parse_offsets(text)
+    async with admin_client(options) as client:
+        print("Executing records delete operation")
+        outcomes = await admin.delete_records(client, offsets)
+    print("Records delete operation completed:")
+    for partition, outcome in sorted(outcomes.items(), key=lambda item: item[0]):
+        if isinstance(outcome, ApiError):
+            print(f"partition: {partition}\terror: {exception_of(outcome.error_code)}: {reason(outcome)}")
+        else:
+            print(f"partition: {partition}\tlow_watermark: {outcome}")
+    return 0
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    """The offsets in a JSON text. Raises ToolError for anything that is not of the form shown in the help."""
+    try:
+        root = json.loads(text)
+    except json.JSONDecodeError:
+        raise ToolError("The input string is not a valid JSON") from None
+    if not isinstance(root, dict):
+        raise ToolError("The input string is not a valid JSON")
+    version = root.get("version", SUPPORTED_VERSION)
+    if version != SUPPORTED_VERSION:
+        raise ToolError(f"Not supported version field value {version}")
+    if "partitions" not in root:
+        raise ToolError("Missing partitions field")
+    offsets: dict[TopicPartition, int] = {}
+    twice: list[TopicPartition] = []
+    for entry in root["partitions"]:
+        partition = TopicPartition(_member(entry, "topic", str), _member(entry, "partition", int))
+        if partition in offsets:
+            twice.append(partition)
+        offsets[partition] = _member(entry, "offset", int)
+    if twice:
+        raise ToolError(f"Offset json file contains duplicate topic partitions: {','.join(map(str, twice))}")
+    return offsets
+
+
+def _member(entry: Any, name: str, kind: type) -> Any:
+    if not isinstance(entry, dict) or name not in entry:
+        raise ToolError(f"No such field exists: `{name}`")
+    value = entry[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        expected = "String" if kind is str else "Integer" if name == "partition" else "Long"
+        raise ToolError(f"Expected `{expected}` value, received {json.dumps(value)}")
+    return value
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool; returns its exit code."""
+    return run_tool(argv, PARSER, lambda options: options.require("bootstrap-server", "offset-json-file"), work)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
