@@ -40,6 +40,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MAX_TRANSACTION_BYTES = 64 << 20
+_ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
 
 @dataclass(slots=True)
@@ -82,15 +83,15 @@ class _WatchTable:
     def take(self, events: Sequence[WatchEvent]) -> list[tuple[Watch, WatchEvent]]:
         """The watches that `events` fire; they are forgotten."""
         fired: list[tuple[Watch, WatchEvent]] = []
+        if not self._data and not self._children:
+            return fired
         for event in events:
-            tables = {
-                EventType.CHILDREN_CHANGED: (self._children,),
-                EventType.DELETED: (self._data, self._children),
-            }.get(event.type, (self._data,))
+            kind, path = event
             watches: dict[Watch, int] = {}
-            for table in tables:
-                if event.path in table:
-                    watches |= table.pop(event.path)
+            if kind is not EventType.CHILDREN_CHANGED and path in self._data:
+                watches |= self._data.pop(path)
+            if kind in _ENDS_CHILDREN_WATCH and path in self._children:
+                watches |= self._children.pop(path)
             fired.extend((watch, event) for watch in watches)
         return fired
 

@@ -6,6 +6,7 @@ owners, sequence numbers counted by the parent, events for whoever watches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -108,17 +109,14 @@ class Applied:
     events: list[WatchEvent]
 
 
+_LEGAL_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
+
+
 def validate_path(path: str) -> None:
-    """Raises BadArgumentsError unless `path` is absolute, normal and printable (ZooKeeper's PathUtils)."""
-    if path == "/":
-        return
-    if not path.startswith("/"):
-        raise BadArgumentsError(f"path must begin with /: {path!r}")
-    if not path.isprintable() or any("\ud800" <= character <= "\uf8ff" for character in path):
-        raise BadArgumentsError(f"path has a character that is not allowed: {path!r}")
-    for component in path[1:].split("/"):
-        if component in {"", ".", ".."}:
-            raise BadArgumentsError(f"path has an empty or relative component: {path!r}")
+    """Raises BadArgumentsError unless `path` is absolute, normal and without control characters (ZooKeeper's
+    PathUtils)."""
+    if path != "/" and _LEGAL_PATH.fullmatch(path) is None:
+        raise BadArgumentsError(f"not a path of a node: {path!r}")
 
 
 def split_path(path: str) -> tuple[str, str]:
