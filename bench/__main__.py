@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyError, ValueError) as failure:
         print(f"bench/run: {failure}", file=sys.stderr)
         return 2
-    for program in ("java", "mvn"):
+    for program in ("java", "mvn") if "kafka" in arguments.sides else ():
         if shutil.which(program) is None:
             print(f"bench/run: '{program}' is missing (Java 17 and Maven are needed)", file=sys.stderr)
             return 1

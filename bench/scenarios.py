@@ -176,7 +176,8 @@ def java_produce(context: Context, broker: Broker, topic: str) -> Sample:
     before = broker.cpu_s()
     done = context.load.kafka_tool(
         "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(count),
-        "--record-size", "1000", "--throughput", "-1", "--producer-props", f"bootstrap.servers={broker.address}", "acks=1",
+        "--record-size", "1000", "--throughput", "-1",
+        "--producer-props", f"bootstrap.servers={broker.address}", "acks=1",
     )  # fmt: skip
     spent = broker.cpu_s() - before
     found = PERF_LINE.findall(done.output)

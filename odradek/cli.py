@@ -1,12 +1,14 @@
 """The command `odradek NAME ARGS...`: the broker and every tool, by Kafka's script names without `kafka-`.
 
 A tool NAME is the module `tools.NAME` (dashes become underscores), run as `__main__` in this process: there is no table
-of commands to forget one in. `server-start` and `server-stop` hand over to the scripts in `bin/`, so that an installed
-broker and a checkout's start, become a daemon, log and stop by the same lines.
+of commands to forget one in. `spark-NAME` is the job `spark_jobs.jobs.NAME`, in the same way. `server-start` and
+`server-stop` hand over to the scripts in `bin/`, so that an installed broker and a checkout's start, become a daemon,
+log and stop by the same lines.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -22,21 +24,27 @@ def server_root() -> Path:
     return installed if installed.is_dir() else PACKAGE_DIR.parent
 
 
-def tool_names(root: Path) -> list[str]:
-    """Every tool's subcommand, sorted: the modules of `tools` that can be run, `_`-named helpers left out."""
-    tools = root / "tools"
+def runnable(package: Path) -> list[str]:
+    """The names of a package's modules and subpackages that can be run, `_`-named helpers left out."""
     names = [
         path.stem
-        for path in tools.glob("*.py")
+        for path in package.glob("*.py")
         if not path.stem.startswith("_") and 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
     ]
-    names += [path.parent.name for path in tools.glob("*/__main__.py")]
-    return sorted(name.replace("_", "-") for name in names)
+    return names + [path.parent.name for path in package.glob("*/__main__.py")]
+
+
+def tool_modules(root: Path) -> dict[str, str]:
+    """Every tool's and job's subcommand, sorted, with the module that it runs."""
+    modules = {name.replace("_", "-"): f"tools.{name}" for name in runnable(root / "tools")}
+    jobs = root / "spark_jobs" / "jobs"
+    modules |= {f"spark-{name.replace('_', '-')}": f"spark_jobs.jobs.{name}" for name in runnable(jobs)}
+    return dict(sorted(modules.items()))
 
 
 def usage(root: Path) -> str:
     """What `odradek --help` prints."""
-    commands = "\n".join(f"  {name}" for name in [*SERVER_SCRIPTS, *tool_names(root)])
+    commands = "\n".join(f"  {name}" for name in [*SERVER_SCRIPTS, *tool_modules(root)])
     return f"Usage: odradek COMMAND [ARGS...]\n\nCommands (COMMAND --help tells more):\n{commands}"
 
 
@@ -50,11 +58,10 @@ def run_script(root: Path, script: str, arguments: list[str]) -> None:
     os.execve("/bin/sh", ["sh", str(root / "bin" / script), *arguments], environment)  # noqa: S606
 
 
-def run_tool(root: Path, name: str, arguments: list[str]) -> None:
-    """Run the tool as `__main__` with `arguments`; raises SystemExit as the tool ends."""
+def run_tool(root: Path, name: str, module: str, arguments: list[str]) -> None:
+    """Run the module as `__main__` with `arguments`; raises SystemExit as the tool ends."""
     # First, not last: a `config` or `client` package installed by somebody else must not shadow ours.
     sys.path.insert(0, str(root))
-    module = f"tools.{name.replace('-', '_')}"
     sys.argv = [name, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -75,8 +82,12 @@ def main(argv: list[str] | None = None) -> int:
     name = name.removeprefix("kafka-").removesuffix(".sh")
     if name in SERVER_SCRIPTS:
         run_script(root, SERVER_SCRIPTS[name], rest)
-    if name not in tool_names(root):
+    module = tool_modules(root).get(name)
+    if module is None:
         print(f"odradek: unknown command '{name}'\n\n{usage(root)}", file=sys.stderr)
         return 1
-    run_tool(root, name, rest)
+    if name.startswith("spark-") and importlib.util.find_spec("pyspark") is None:
+        print(f"odradek {name}: PySpark is missing: pip install 'odradek[spark]'", file=sys.stderr)
+        return 1
+    run_tool(root, name, module, rest)
     return 0

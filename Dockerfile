@@ -1,0 +1,51 @@
+# syntax=docker/dockerfile:1
+# Two images from one file: `broker` (the default), which holds Python, the wheel and nothing else, and `spark`, which adds Java
+# and PySpark for the jobs.
+FROM python:3.12-slim-bookworm AS build
+WORKDIR /src
+RUN pip install --no-cache-dir build
+COPY . .
+RUN python -m build --wheel --outdir /dist
+
+FROM python:3.12-slim-bookworm AS base
+COPY requirements/broker.txt /tmp/broker.txt
+RUN pip install --no-cache-dir --require-hashes -r /tmp/broker.txt && rm /tmp/broker.txt
+COPY --from=build /dist/*.whl /tmp/
+RUN pip install --no-cache-dir --no-deps /tmp/*.whl && rm /tmp/*.whl \
+    && useradd --system --uid 1000 --create-home odradek \
+    && mkdir -p /var/lib/odradek /etc/odradek \
+    && chown odradek /var/lib/odradek
+
+FROM base AS spark
+RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps && rm -rf /var/lib/apt/lists/*
+COPY requirements/spark.txt /tmp/spark.txt
+RUN pip install --no-cache-dir --require-hashes -r /tmp/spark.txt && rm /tmp/spark.txt \
+    && mkdir -p /lake /var/cache/odradek && chown odradek /lake /var/cache/odradek
+ENV ODRADEK_CACHE=/var/cache/odradek
+USER odradek
+VOLUME ["/lake", "/var/cache/odradek"]
+WORKDIR /lake
+ENTRYPOINT ["odradek"]
+CMD ["spark-lake", "--help"]
+
+FROM base AS broker
+COPY <<'PROPERTIES' /etc/odradek/server.properties
+# One broker in a container. INSIDE is for other containers of its network, OUTSIDE for the host. Override any key with
+# `--override key=value` after the image's name.
+broker.id=0
+listeners=INSIDE://0.0.0.0:9093,OUTSIDE://0.0.0.0:9092
+advertised.listeners=INSIDE://broker:9093,OUTSIDE://127.0.0.1:9092
+listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT
+inter.broker.listener.name=INSIDE
+log.dirs=/var/lib/odradek
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+PROPERTIES
+USER odradek
+VOLUME /var/lib/odradek
+WORKDIR /var/lib/odradek
+EXPOSE 9092 9093
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["python", "-c", "import socket; socket.create_connection(('127.0.0.1', 9092), 3)"]
+ENTRYPOINT ["odradek", "server-start", "/etc/odradek/server.properties"]
