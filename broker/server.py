@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from dataclasses import dataclass
 from functools import partial
 
 from broker.config_service import ConfigService
@@ -54,10 +55,17 @@ from protocol.compression import CompressionType
 from protocol.errors import ApiError
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
-from storage.log_manager import LoadProgress, LoadReport, LogDirError, LogManager
+from storage.log_manager import LoadProgress, LoadReport, LogManager
+from storage.meta_properties import (
+    LogDirError,
+    check_meta_properties,
+    read_meta_properties,
+    write_meta_properties,
+)
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
+NO_BROKER_ID = -1
 FLUSH_CHECK_MS = 1_000
 """How often sealed segments and logs whose flush.ms is over are looked for."""
 
@@ -104,6 +112,7 @@ class KafkaServer:
         self._metrics_server: MetricsServer | None = None
         # Set one after the other by `start`.
         self._log_manager: LogManager | None = None
+        self._claim: Claim
         self._load_report: LoadReport
         self._ensemble: EmbeddedEnsemble
         self._controller: ControllerService
@@ -143,7 +152,7 @@ class KafkaServer:
         except (OSError, LogDirError, ClusterError, JournalError, ApiError) as error:
             raise StartupError(str(error)) from error
         milliseconds = (self._clock.monotonic_s() - self._started_s) * 1000
-        logger.info("[KafkaServer id=%d] started (%.0f ms)", self._config.broker_id, milliseconds)
+        logger.info("[KafkaServer id=%d] started (%.0f ms)", self._claim.broker_id, milliseconds)
 
     async def _load_logs(self) -> LogManager:
         config = self._config
@@ -154,6 +163,8 @@ class KafkaServer:
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failure=self._on_directory_failure,
         )
+        # Whose the directories are is settled before anything in them, the lock files included, is touched.
+        self._claim = claim_directories(self._file_system, config)
         log_manager.lock_directories()
         self._log_manager = log_manager
         progress = LoadProgressLog(self._clock)
@@ -185,8 +196,9 @@ class KafkaServer:
             lambda overrides: configs.validate_topic(overrides),  # noqa: PLW0108  made on the next line
         )
         self._configs = configs = ConfigService(config, lambda: controller.image)
+        configs.broker_id = self._claim.broker_id
         self._replica_manager = replicas = ReplicaManager(
-            config.broker_id, log_manager, self._clock, self._executor, configs.log_config
+            self._claim.broker_id, log_manager, self._clock, self._executor, configs.log_config
         )
         self._groups = groups = GroupCoordinatorService(
             group_config(config),
@@ -213,7 +225,9 @@ class KafkaServer:
                 FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch())
                 for log in log_manager.logs.values()
             ]
-        await controller.start(None, found, unclean=not self._load_report.clean)
+        await controller.start(self._claim.cluster_id, found, unclean=not self._load_report.clean)
+        for directory in self._claim.unclaimed:
+            write_meta_properties(self._file_system, directory, self._claim.broker_id, controller.image.cluster_id)
 
     def _apply_dynamic_config(self, config: BrokerConfig) -> None:
         """What was copied out of the configuration at the start is copied again; topics' defaults are derived."""
@@ -295,7 +309,7 @@ class KafkaServer:
 
     async def shutdown(self) -> None:
         """Stop serving, flush everything, leave the markers of a clean stop. To be called after `start` only."""
-        logger.info("[KafkaServer id=%d] shutting down", self._config.broker_id)
+        logger.info("[KafkaServer id=%d] shutting down", self._claim.broker_id)
         await self._socket_server.stop_listening()
         await self._internal_topics.close()
         await self._groups.close()
@@ -303,7 +317,7 @@ class KafkaServer:
         await self._supervisor.stop()
         if self._metrics_server is not None:
             self._metrics_server.close()
-        broker = self._controller.image.brokers.get(self._config.broker_id)
+        broker = self._controller.image.brokers.get(self._claim.broker_id)
         broker_epoch = -1 if broker is None else broker.epoch
         if self._log_manager is not None:
             self._replica_manager.checkpoint_high_watermarks()
@@ -312,7 +326,7 @@ class KafkaServer:
             await self._controller.close()
         await self._ensemble.close()
         self._executor.close()
-        logger.info("[KafkaServer id=%d] shut down completed", self._config.broker_id)
+        logger.info("[KafkaServer id=%d] shut down completed", self._claim.broker_id)
 
     async def abandon(self) -> None:
         """Give up a start that failed: let go of addresses and locks, write nothing."""
@@ -329,7 +343,7 @@ class KafkaServer:
             host = each.host or socket.getfqdn()
             port = each.port or self._socket_server.ports[each.listener_name]
             endpoints.append(znodes.Endpoint(each.listener_name, host, port, each.security_protocol))
-        return znodes.BrokerRegistration(self._config.broker_id, tuple(endpoints), self._config.broker_rack)
+        return znodes.BrokerRegistration(self._claim.broker_id, tuple(endpoints), self._config.broker_rack)
 
     def _on_journal_failure(self, error: OSError) -> None:
         logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
@@ -340,6 +354,31 @@ class KafkaServer:
         if self._log_manager is not None and all(each.failure for each in self._log_manager.directories):
             logger.critical("Shutdown broker because all log dirs in %s have failed", ", ".join(self._config.log_dirs))
             self.failed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who this broker is according to its log directories: `cluster_id` is None before the first start."""
+
+    broker_id: int
+    cluster_id: str | None
+    unclaimed: list[str]
+    """Directories without meta.properties yet."""
+
+
+def claim_directories(file_system: FileSystem, config: BrokerConfig) -> Claim:
+    """Read every meta.properties; changes nothing. Raises LogDirError for another broker's or cluster's directory.
+
+    Without broker.id the broker keeps the one it had, or gets the first above reserved.broker.max.id.
+    """
+    found = [known for path in config.log_dirs if (known := read_meta_properties(file_system, path)) is not None]
+    broker_id = config.broker_id
+    if broker_id == NO_BROKER_ID:
+        stored = (known.broker_id for known in found if known.broker_id is not None)
+        broker_id = next(stored, config.reserved_broker_max_id + 1)
+    cluster_id = next((known.cluster_id for known in found if known.cluster_id is not None), None)
+    unclaimed = check_meta_properties(file_system, config.log_dirs, broker_id, cluster_id)
+    return Claim(broker_id, cluster_id, unclaimed)
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
