@@ -11,22 +11,25 @@ import os
 import sys
 import time
 
-from tests.parity.subject import play, scenarios
+from tests.parity.subject import Target, play, scenarios
 from tests.parity.transcript import differences
+
+WIDTH = 300
+"""Characters of a value that are printed."""
 
 
 def main(arguments: list[str]) -> None:
     """See the module."""
-    addresses = [argument.rsplit(":", 1) for argument in arguments if ":" in argument]
+    targets = [Target(argument) for argument in arguments if ":" in argument]
     patterns = [argument for argument in arguments if ":" not in argument] or ["*"]
     for name in scenarios():
         if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
             continue
         started = time.perf_counter()
         transcripts = []
-        for host, port in addresses:
+        for target in targets:
             try:
-                transcripts.append(play(name, host, int(port), f"-{os.getpid()}"))
+                transcripts.append(play(name, target, f"-{os.getpid()}"))
             except Exception as error:  # noqa: BLE001  a broken scenario must not end the run
                 transcripts.append({"failed": f"{type(error).__name__}: {error}"})
         print(f"== {name} ({time.perf_counter() - started:.2f} s)")
@@ -34,7 +37,7 @@ def main(arguments: list[str]) -> None:
             print(json.dumps(transcripts[0], indent=1))
         else:
             for path, kafka, ours in differences(*transcripts):
-                print(f"   {path}\n      kafka {json.dumps(kafka)}\n      ours  {json.dumps(ours)}")
+                print(f"   {path}\n      kafka {json.dumps(kafka)[:WIDTH]}\n      ours  {json.dumps(ours)[:WIDTH]}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -30,14 +30,22 @@ TIMESTAMP = 1_600_000_000_000
 Scenario = Callable[["Subject"], None]
 
 
+class Target(NamedTuple):
+    """A running broker. `data_directory` is masked in transcripts."""
+
+    address: str
+    data_directory: str = ""
+
+
 class Subject:
     """One broker in one scenario. Topics and groups are named after the scenario, so scenarios do not meet."""
 
-    def __init__(self, host: str, port: int, scenario: str, salt: str = "") -> None:
+    def __init__(self, target: Target, scenario: str, salt: str = "") -> None:
+        host, _, port = target.address.rpartition(":")
         self.host = host
-        self.port = port
+        self.port = int(port)
         self.prefix = scenario.replace("_", "-") + salt
-        self.mask = Mask(port, salt)
+        self.mask = Mask(self.port, salt, target.data_directory)
         self.transcript: dict[str, Plain] = {}
         self.connection = self.connect()
         self._connections = [self.connection]
@@ -106,10 +114,18 @@ class Subject:
         topic = CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configured
         )
-        response: CreateTopicsResponse = self.quietly(
-            CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False), 7
-        )
-        assert response.topics[0].error_code == ErrorCode.NONE, response
+
+        def created() -> bool:
+            response: CreateTopicsResponse = self.quietly(
+                CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False), 7
+            )
+            result = response.topics[0]
+            # Kafka may still be deleting one of the same name.
+            deleting = "marked for deletion" in (result.error_message or "")
+            assert deleting or result.error_code == ErrorCode.NONE, result
+            return not deleting
+
+        self.until(created)
         self.await_leaders(name, partitions)
         return name
 
@@ -212,12 +228,12 @@ def scenarios() -> dict[str, Scenario]:
     return _SCENARIOS
 
 
-def play(name: str, host: str, port: int, salt: str = "") -> dict[str, Plain]:
-    """Play one scenario against the broker at `host`:`port`; gives its transcript.
+def play(name: str, target: Target, salt: str = "") -> dict[str, Plain]:
+    """Play one scenario against a broker; gives its transcript.
 
     `salt` goes into the names of topics and groups, and out of the transcript: for a broker that saw them before.
     """
-    subject = Subject(host, port, name, salt)
+    subject = Subject(target, name, salt)
     try:
         scenarios()[name](subject)
     finally:

@@ -46,8 +46,8 @@ _ORDERED = frozenset({"synonyms"})
 class Mask:
     """What is masked for one broker: its port and directories, and the ids it gave out, numbered as they appear."""
 
-    def __init__(self, port: int, salt: str = "") -> None:
-        self._salt = salt
+    def __init__(self, port: int, salt: str = "", data_directory: str = "") -> None:
+        self._erased = [(text, to) for text, to in ((salt, ""), (data_directory, "<data>")) if text]
         self._port = re.compile(rf"(?<!\d){port}(?!\d)")
         self._ids: dict[UUID, str] = {}
 
@@ -80,7 +80,8 @@ class Mask:
         """Text without ports, random ids, directories."""
         if name in {"cluster_id", "log_dir"} and value:
             return f"<{name}>"
-        value = value.replace(self._salt, "")
+        for text, to in self._erased:
+            value = value.replace(text, to)
         if name == "error_message":
             value = _KAFKA_UUID_TEXT.sub("<id>", value)
         return _UUID_TEXT.sub("<uuid>", self._port.sub("<port>", value))

@@ -1,0 +1,36 @@
+"""One Apache Kafka and one broker of ours for all scenarios, with the same configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.apache_kafka import ApacheKafka
+from tests.broker_process import BrokerProcess
+from tests.parity.subject import Target
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "4",
+    # The records of the scenarios are years old.
+    "log.retention.ms": "-1",
+}
+
+
+@pytest.fixture(scope="session")
+def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """Apache Kafka, running."""
+    kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), SETTINGS)
+    kafka.start()
+    yield Target(kafka.address, str(kafka.data_directory))
+    kafka.stop()
+
+
+@pytest.fixture(scope="session")
+def odradek(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """This broker, running."""
+    directory = tmp_path_factory.mktemp("odradek")
+    broker = BrokerProcess(directory, SETTINGS)
+    broker.start()
+    yield Target(broker.address, str(directory / "data"))
+    broker.stop()

@@ -1,0 +1,49 @@
+"""The list of accepted differences: `scenario | path | reason`, one a line, in the file `known_differences`.
+
+`*` in a scenario or path stands for anything. An entry that no longer differs fails its scenario, so the list can only
+shrink.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+FILE = Path(__file__).with_name("known_differences")
+
+
+class KnownDifference(NamedTuple):
+    """One accepted difference."""
+
+    scenario: str
+    path: str
+    reason: str
+
+    def covers(self, path: str) -> bool:
+        """Whether it stands for the difference at `path` of its scenario."""
+        return _matches(self.path, path)
+
+
+@functools.cache
+def known_differences() -> tuple[KnownDifference, ...]:
+    """Every entry. Raises ValueError naming a line that is none."""
+    entries = []
+    for number, line in enumerate(FILE.read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = [part.strip() for part in line.split(" | ")]
+        if len(parts) != 3 or not all(parts):
+            raise ValueError(f"{FILE.name}:{number}: not `scenario | path | reason`: {line}")
+        entries.append(KnownDifference(*parts))
+    return tuple(entries)
+
+
+def known_for(scenario: str) -> list[KnownDifference]:
+    """The entries of one scenario."""
+    return [entry for entry in known_differences() if _matches(entry.scenario, scenario)]
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None
