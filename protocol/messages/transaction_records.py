@@ -5,7 +5,7 @@ A null value deletes the transactional id that the key names.
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, field, int8, int16, int32, int64, string
+from protocol.schema import Message, Struct, int8, int16, int32, int64, string
 
 
 class TransactionLogKey(Message, versions="0"):
@@ -15,10 +15,7 @@ class TransactionLogKey(Message, versions="0"):
 
 
 class TransactionLogValue(Message, versions="0-1", flexible="1+"):
-    """Producer and state of a transactional id.
-
-    - v1: flexible, with the producer ids before and after; written only with transactions v2 (KIP-890)
-    """
+    """Producer and state of a transactional id; v1, flexible, is written only with transactions v2 (KIP-890)."""
 
     class PartitionsSchema(Struct):
         """Partitions of one topic that take part in the transaction."""
@@ -27,8 +24,6 @@ class TransactionLogValue(Message, versions="0-1", flexible="1+"):
         partition_ids: list[int32]
 
     producer_id: int64
-    previous_producer_id: int64 = field("1+", tag=0, default=-1)
-    next_producer_id: int64 = field("1+", tag=1, default=-1)
     producer_epoch: int16
     transaction_timeout_ms: int32
     transaction_status: int8

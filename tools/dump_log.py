@@ -1,0 +1,449 @@
+"""kafka-dump-log: shows what is in the files of a log (Kafka's `kafka.tools.DumpLogSegments`).
+
+What cannot be shown ends the tool with one line on standard error and exit code 1, where Kafka's shows a stack of its
+own. Not here: message formats before v2, and the decoders for KRaft's metadata log and for tiered storage, which this
+broker does not write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from protocol.control_records import ControlRecordType, control_type, decode_end_txn_marker
+from protocol.errors import ApiError
+from protocol.record_format import ATTRIBUTES_AT, HEADER_BYTES
+from protocol.records import NO_SEQUENCE, Record, RecordBatch, TimestampType, increment_sequence
+from storage.indexes import OffsetIndex, TimeIndex
+from storage.producer_state import CorruptSnapshotError, decode_snapshot
+from tools.common import ToolError, run_tool
+from tools.options import Option, OptionParser, Options
+from tools.record_decoders import (
+    RecordDecoder,
+    UndecodableError,
+    decode_group_record,
+    decode_transaction_record,
+    find_decoder,
+    plain_decoder,
+)
+from tools.segment_files import IndexEntry, IndexFile, LogFile
+
+_EVERYTHING: Final = 2**31 - 1
+_STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
+_DECODER_OPTIONS: Final = ("offsets-decoder", "transaction-log-decoder", "value-decoder-class", "key-decoder-class")
+_MISSING_DECODERS: Final = {
+    "cluster-metadata-decoder": "the records of KRaft's metadata log",
+    "remote-log-metadata-decoder": "the records of tiered storage",
+}
+_ABORTED_TXN: Final = struct.Struct(">bxqqqq")
+"""Kafka writes an i16 version and shows its first byte (`AbortedTxn`)."""
+_KRAFT_SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+PARSER: Final = OptionParser(
+    "Shows what is in the files of a log, to find out what is wrong with a segment.",
+    [
+        Option("files", "Required: the files, data and index, to show.", "file1, file2, ..."),
+        Option("print-data-log", "Show the records, and what is in them. Implied by every decoder."),
+        Option("deep-iteration", "Show the records, not only the batches. Implied by print-data-log."),
+        Option("skip-record-metadata", "Show keys and values of records only."),
+        Option("offsets-decoder", "Read records as those of __consumer_offsets."),
+        Option("transaction-log-decoder", "Read records as those of __transaction_state."),
+        Option("cluster-metadata-decoder", "Not supported: records of KRaft's metadata log."),
+        Option("remote-log-metadata-decoder", "Not supported: records of tiered storage."),
+        Option(
+            "value-decoder-class",
+            "How to show values: StringDecoder, IntegerDecoder, LongDecoder or DefaultDecoder (digits), in the "
+            "package org.apache.kafka.tools.api.",
+            "",
+            default=_STRING_DECODER,
+            argument_optional=True,
+        ),
+        Option(
+            "key-decoder-class",
+            "How to show keys: as value-decoder-class.",
+            "",
+            default=_STRING_DECODER,
+            argument_optional=True,
+        ),
+        Option("index-sanity-check", "Only check indexes as a starting broker does."),
+        Option("verify-index-only", "Only compare indexes with their log, without showing them."),
+        Option("max-bytes", "How much of a log to read, in batches.", "size", "Integer", str(_EVERYTHING)),
+        Option("max-message-size", "Size of the largest message.", "size", "Integer", str(5 * 1024 * 1024)),
+    ],
+)
+
+
+class _Findings:
+    """Contradictions between files, told when all are through: file -> pairs of numbers that should agree."""
+
+    def __init__(self) -> None:
+        self.index_mismatches: dict[str, list[tuple[int, int]]] = {}
+        self.time_mismatches: dict[str, list[tuple[int, int]]] = {}
+        self.out_of_order_times: dict[str, list[tuple[int, int]]] = {}
+        self.missing_offsets: dict[str, list[tuple[int, int]]] = {}
+        self.gaps: dict[str, list[tuple[int, int]]] = {}
+
+    def tell(self) -> None:
+        """Print all to standard error; gaps and wrong positions the latest first, as Kafka has them."""
+        chapters = (
+            (self.index_mismatches, "Mismatches in :{}", "  Index offset: {}, log offset: {}", -1),
+            (self.time_mismatches, "Found timestamp mismatch in :{}", "  Index timestamp: {}, log timestamp: {}", 1),
+            (
+                self.out_of_order_times,
+                "Found out of order timestamp in :{}",
+                "  Index timestamp: {}, Previously indexed timestamp: {}",
+                1,
+            ),
+            (
+                self.missing_offsets,
+                "The following indexed offsets are not found in the log.",
+                "Indexed offset: {}, found log offset: {}",
+                1,
+            ),
+            (self.gaps, "Non-consecutive offsets in {}", "  {} is followed by {}", -1),
+        )
+        for findings, title, line, order in chapters:
+            for path, pairs in sorted(findings.items()):
+                print(title.format(path), file=sys.stderr)
+                for pair in pairs[::order]:
+                    print(line.format(*pair), file=sys.stderr)
+
+
+class _Dump:
+    """One run of the tool."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.findings = _Findings()
+        self._decoder: RecordDecoder | None = None
+        self._with_contents = any(map(options.has, ("print-data-log", *_DECODER_OPTIONS)))
+        self._with_records = self._with_contents or options.has("deep-iteration")
+        self._with_metadata = not options.has("skip-record-metadata")
+        self._write = sys.stdout.write
+
+    def show(self, path: str) -> None:
+        """Show one file. Raises ToolError, OptionError and OSError."""
+        print(f"Dumping {path}")
+        name = os.path.basename(path)
+        stem, dot, suffix = name.rpartition(".")
+        if not dot:
+            raise ToolError(f"The file name {name!r} has no suffix that would tell what is in it")
+        kinds: dict[str, Callable[[str, str], None]] = {
+            "log": self._show_log,
+            "checkpoint": self._show_log,
+            "index": self._show_index,
+            "timeindex": self._show_time_index,
+            "snapshot": self._show_producer_snapshot,
+            "txnindex": self._show_aborted_transactions,
+        }
+        if suffix in kinds:
+            kinds[suffix](path, stem)
+        else:
+            print(f"Ignoring unknown file {path}", file=sys.stderr)
+
+    # -- logs ----------------------------------------------------------------------------------------------------------
+
+    def _show_log(self, path: str, stem: str) -> None:
+        decoder = self._decoder = self._decoder or self._make_decoder()
+        max_bytes = self.options.required_number("max-bytes")
+        if path.endswith(".log"):
+            print(f"Log starting offset: {_base_offset(stem)}")
+        else:
+            print(_kraft_snapshot_title(os.path.basename(path)))
+        if max_bytes < 0:
+            raise ToolError(f"Invalid size: {max_bytes} in read from {path}")
+        shown_bytes = 0
+        last_offset = -1
+        with LogFile(path) as log:
+            for position, batch in log.batches(0, max_bytes):
+                self._show_batch(position, batch)
+                if self._with_records:
+                    last_offset = self._show_records(path, batch, last_offset, decoder)
+                shown_bytes = position + batch.size_in_bytes
+            if log.size > shown_bytes and max_bytes == _EVERYTHING:
+                print(f"Found {log.size - shown_bytes} invalid bytes at the end of {os.path.basename(path)}")
+
+    def _make_decoder(self) -> RecordDecoder:
+        options = self.options
+        if options.has("offsets-decoder"):
+            return decode_group_record
+        if options.has("transaction-log-decoder"):
+            return decode_transaction_record
+        names = [options.text(name) for name in ("value-decoder-class", "key-decoder-class")]
+        for_values, for_keys = (find_decoder(_STRING_DECODER if name is None else name, print) for name in names)
+        return plain_decoder(for_keys, for_values)
+
+    def _show_batch(self, position: int, batch: RecordBatch) -> None:
+        horizon = batch.delete_horizon_ms
+        self._write(
+            f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.count} "
+            f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
+            f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
+            f"partitionLeaderEpoch: {batch.partition_leader_epoch} isTransactional: {_java(batch.is_transactional)} "
+            f"isControl: {_java(batch.is_control)} deleteHorizonMs: {_java_optional(horizon)}"
+        )
+        try:
+            codec = batch.compression.name.lower()
+        except ApiError as error:
+            raise ToolError(error.message) from error
+        self._write(
+            f" position: {position} {_timestamp_name(batch)}: {batch.max_timestamp} size: {batch.size_in_bytes} "
+            f"magic: {batch.magic} compresscodec: {codec} crc: {batch.crc} isvalid: {_java(_has_valid_crc(batch))}\n"
+        )
+
+    def _show_records(self, path: str, batch: RecordBatch, last_offset: int, decoder: RecordDecoder) -> int:
+        """Show the records of `batch`; returns the offset of the last one seen in the log, `last_offset` if none."""
+        try:
+            # Like Kafka, all or nothing of a compressed batch
+            records = list(batch.records()) if batch.compression else batch.records()
+            for record in records:
+                if last_offset not in {-1, record.offset - 1}:
+                    self.findings.gaps.setdefault(os.path.abspath(path), []).append((last_offset, record.offset))
+                last_offset = record.offset
+                separator = "|"
+                if self._with_metadata:
+                    self._write(_metadata_of(record, batch))
+                    if batch.is_control:
+                        self._write(_control_text(record))
+                    separator = ""
+                if self._with_contents and not batch.is_control:
+                    decoded = decoder(record)
+                    if decoded.key is not None:
+                        self._write(f"{separator} key: {decoded.key}")
+                    if decoded.payload is not None:
+                        self._write(f" payload: {decoded.payload}")
+                self._write("\n")
+        except (ApiError, UndecodableError) as error:
+            raise ToolError(error.message if isinstance(error, ApiError) else str(error)) from error
+        return last_offset
+
+    # -- indexes -------------------------------------------------------------------------------------------------------
+
+    def _show_index(self, path: str, stem: str) -> None:
+        base_offset = _base_offset(stem)
+        with LogFile(_sibling(path, stem, ".log")) as log:
+            index = IndexFile(path, base_offset, OffsetIndex)
+            if not index.all_entries:
+                print(f"{path} is empty.")
+                return
+            if self.options.has("index-sanity-check"):
+                _check_index(index)
+                print(f"{path} passed sanity check.")
+                return
+            max_bytes = self.options.required_number("max-message-size")
+            for entry in index.entries:
+                _, batch = next(log.batches(entry.value, max_bytes), (0, None))
+                if batch is None:
+                    raise ToolError(f"{log.path} has no whole batch at position {entry.value}")
+                if batch.last_offset != entry.offset:
+                    mismatches = self.findings.index_mismatches.setdefault(os.path.abspath(path), [])
+                    mismatches.append((entry.offset, batch.last_offset))
+                if not self.options.has("verify-index-only"):
+                    print(f"offset: {entry.offset} position: {entry.value}")
+
+    def _show_time_index(self, path: str, stem: str) -> None:
+        base_offset = _base_offset(stem)
+        with LogFile(_sibling(path, stem, ".log")) as log:
+            positions = IndexFile(_sibling(path, stem, ".index"), base_offset, OffsetIndex)
+            index = IndexFile(path, base_offset, TimeIndex)
+            if self.options.has("index-sanity-check"):
+                _check_time_index(index)
+                print(f"{path} passed sanity check.")
+                return
+            previous = -1
+            for entry in index.entries:
+                self._verify_time(path, entry, previous, log, positions.position_of(entry.offset))
+                if not self.options.has("verify-index-only"):
+                    print(f"timestamp: {entry.value} offset: {entry.offset}")
+                previous = entry.value
+
+    def _verify_time(self, path: str, entry: IndexEntry, previous: int, log: LogFile, position: int) -> None:
+        path = os.path.abspath(path)
+        found = (batch for _, batch in log.batches(position, _EVERYTHING) if batch.last_offset >= entry.offset)
+        batch = next(found, None)
+        if batch is None or batch.last_offset != entry.offset:
+            last_offset = -1 if batch is None else batch.last_offset
+            self.findings.missing_offsets.setdefault(path, []).append((entry.offset, last_offset))
+            return
+        try:
+            latest = max((record.timestamp for record in batch.records()), default=-1)
+        except ApiError as error:
+            raise ToolError(error.message) from error
+        if max(latest, -1) != entry.value:
+            self.findings.time_mismatches.setdefault(path, []).append((entry.value, max(latest, -1)))
+        if previous >= entry.value:
+            self.findings.out_of_order_times.setdefault(path, []).append((entry.value, previous))
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    def _show_producer_snapshot(self, path: str, _stem: str) -> None:
+        try:
+            entries = decode_snapshot(path, Path(path).read_bytes())
+        except CorruptSnapshotError as error:
+            print(error, file=sys.stderr)
+            return
+        for producer_id, entry in entries.items():
+            first_offset = entry.current_txn_first_offset
+            print(
+                f"producerId: {producer_id} producerEpoch: {entry.producer_epoch} "
+                f"coordinatorEpoch: {entry.coordinator_epoch} "
+                f"currentTxnFirstOffset: {_java_optional(None if first_offset < 0 else first_offset)} "
+                f"lastTimestamp: {entry.last_timestamp} ",
+                end="",
+            )
+            for batch in entry.batches[:1]:
+                print(
+                    f"firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "
+                    f"lastOffset: {batch.last_offset} offsetDelta: {batch.offset_delta} timestamp: {batch.timestamp}",
+                    end="",
+                )
+            print()
+
+    def _show_aborted_transactions(self, path: str, _stem: str) -> None:
+        file = Path(path)
+        data = file.read_bytes() if file.exists() else b""
+        for entry in _ABORTED_TXN.iter_unpack(data[: len(data) // _ABORTED_TXN.size * _ABORTED_TXN.size]):
+            version, producer_id, first_offset, last_offset, last_stable_offset = entry
+            if version > 0:
+                raise ToolError(f"Unexpected aborted transaction version {version} in {path}")
+            print(
+                f"version: {version} producerId: {producer_id} firstOffset: {first_offset} lastOffset: {last_offset} "
+                f"lastStableOffset: {last_stable_offset}"
+            )
+
+
+def _java(truth: bool) -> str:
+    return "true" if truth else "false"
+
+
+def _java_optional(number: int | None) -> str:
+    return "OptionalLong.empty" if number is None else f"OptionalLong[{number}]"
+
+
+def _has_valid_crc(batch: RecordBatch) -> bool:
+    """What Kafka calls valid here: any magic will do."""
+    return batch.size_in_bytes >= HEADER_BYTES and crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc
+
+
+def _timestamp_name(batch: RecordBatch) -> str:
+    return "LogAppendTime" if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else "CreateTime"
+
+
+def _metadata_of(record: Record, batch: RecordBatch) -> str:
+    sequence = batch.base_sequence
+    if sequence >= 0:
+        sequence = increment_sequence(sequence, record.offset - batch.base_offset)
+    else:
+        sequence = NO_SEQUENCE
+    return (
+        f"| offset: {record.offset} {_timestamp_name(batch)}: {record.timestamp} "
+        f"keySize: {-1 if record.key is None else len(record.key)} "
+        f"valueSize: {-1 if record.value is None else len(record.value)} sequence: {sequence} "
+        f"headerKeys: [{','.join(key for key, _ in record.headers)}]"
+    )
+
+
+def _control_text(record: Record) -> str:
+    kind = control_type(record)
+    if kind in {ControlRecordType.ABORT, ControlRecordType.COMMIT}:
+        marker = decode_end_txn_marker(record)
+        return f" endTxnMarker: {marker.control_type.name} coordinatorEpoch: {marker.coordinator_epoch}"
+    number = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
+    return f" controlType: {kind.name}({number})"
+
+
+def _base_offset(stem: str) -> int:
+    digits = stem.partition(".")[0]
+    if not re.fullmatch(r"[+-]?[0-9]+", digits):
+        raise ToolError(f"The file name should begin with an offset, but it begins with {digits!r}")
+    return int(digits)
+
+
+def _kraft_snapshot_title(name: str) -> str:
+    if name == "bootstrap.checkpoint":
+        return "KRaft bootstrap snapshot"
+    found = _KRAFT_SNAPSHOT.fullmatch(name)
+    if found is None:
+        raise ToolError(f"{name} is not the name of a snapshot")
+    return f"Snapshot end offset: {int(found[1])}, epoch: {int(found[2])}"
+
+
+def _sibling(path: str, stem: str, suffix: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(path)), stem.partition(".")[0] + suffix)
+
+
+def _check_index(index: IndexFile) -> None:
+    """What a starting broker asks of an offset index. Raises ToolError."""
+    path = os.path.abspath(index.path)
+    last_offset = index.all_entries[-1].offset
+    if last_offset < index.base_offset:
+        raise ToolError(
+            f"Corrupt index found, index file ({path}) has non-zero size but the last offset is {last_offset} "
+            f"which is less than the base offset {index.base_offset}"
+        )
+    if index.size % index.entry_size:
+        raise ToolError(
+            f"Index file {path} is corrupt, found {index.size} bytes which is neither positive nor a multiple of "
+            f"{index.entry_size}"
+        )
+
+
+def _check_time_index(index: IndexFile) -> None:
+    """What a starting broker asks of a time index. Raises ToolError."""
+    path = os.path.abspath(index.path)
+    if index.all_entries:
+        first, last = index.all_entries[0], index.all_entries[-1]
+        described = f"Corrupt time index found, time index file ({path}) has non-zero size but the last"
+        if last.value < first.value:
+            raise ToolError(
+                f"{described} timestamp is {last.value} which is less than the first timestamp {first.value}"
+            )
+        if last.offset < index.base_offset:
+            raise ToolError(
+                f"{described} offset is {last.offset} which is less than the first offset {index.base_offset}"
+            )
+    if index.size % index.entry_size:
+        raise ToolError(
+            f"Time index file {path} is corrupt, found {index.size} bytes which is neither positive nor a multiple of "
+            f"{index.entry_size}"
+        )
+
+
+def _files(options: Options) -> list[str]:
+    """The files to show, their paths as Java would write them."""
+    text = options.required_text("files")
+    paths = text.split(",")
+    while len(paths) > 1 and not paths[-1]:
+        paths.pop()
+    return [re.sub(r"(?<=.)/$", "", re.sub(r"//+", "/", path)) for path in paths]
+
+
+def _check(options: Options) -> None:
+    options.require("files")
+    for name, what in _MISSING_DECODERS.items():
+        if options.has(name):
+            raise ToolError(f"--{name} is not supported: this broker does not write {what}")
+
+
+async def _work(options: Options) -> int:
+    dump = _Dump(options)
+    for path in _files(options):
+        dump.show(path)
+    dump.findings.tell()
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool; returns its exit code."""
+    return run_tool(argv, PARSER, _check, _work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
