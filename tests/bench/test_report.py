@@ -1,0 +1,86 @@
+"""The table of bench/run: medians, ratios and targets; and (slow) the whole of it, with our broker on both sides."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import select
+from bench.report import Row, goal, number, rows, table
+from bench.scenarios import SCENARIOS, Context, Sample, Scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def scenario(**fields: object) -> Scenario:
+    def measure(_context: Context, _broker: object, _topic: str) -> Sample:
+        raise AssertionError("not run here")
+
+    return Scenario("x", "the title", "records/s", measure, **fields)  # type: ignore[arg-type]
+
+
+def test_medians_and_cpu_for_each_gigabyte() -> None:
+    first = [Sample(value, broker_cpu_s=4, client_cpu_s=2, gigabytes=2) for value in (1, 100, 10)]
+    second = [Sample(value, broker_cpu_s=1, client_cpu_s=2, gigabytes=2) for value in (30, 20, 1)]
+    figure, broker, client = rows(scenario(target=1.8, cpu_target=0.25), {"first": first, "second": second})
+    assert (figure.figures, figure.ratio, figure.reached) == ((10, 20), 2.0, True)
+    assert (broker.unit, broker.figures, broker.ratio, broker.reached) == ("CPU s/GB", (2, 0.5), 0.25, True)
+    assert (client.figures, client.reached) == ((1, 1), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (Row("t", "x/s", (10, 18), target=1.8), ">= 1.80  ok"),
+        (Row("t", "x/s", (10, 17.9), target=1.8), ">= 1.80  MISSED"),
+        (Row("t", "ms", (1000, 150), target=0.15, at_least=False, limit=400), "<= 0.15, <= 400 ms  ok"),
+        (Row("t", "ms", (10_000, 500), target=0.15, at_least=False, limit=400), "<= 0.15, <= 400 ms  MISSED"),
+        (Row("t", "ms", (10, 20)), ""),
+        (Row("t", "s", (0, 1), target=0.5, at_least=False), ""),
+    ],
+)
+def test_targets(row: Row, expected: str) -> None:
+    assert goal(row) == expected
+
+
+@pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (12.34, "12.3"), (0.456, "0.46")])
+def test_numbers(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_table_lines_up() -> None:
+    lines = table(("one", "two"), [Row("a", "s", (1, 2)), Row("b", "s", (0, 2))]).splitlines()
+    assert [line.split()[-1] for line in lines] == ["target", "2.00", "-"]
+
+
+def test_names_select_scenarios() -> None:
+    assert select(None) == SCENARIOS
+    assert [chosen.name for chosen in select("start,produce-100")] == ["produce-100", "start"]
+    with pytest.raises(ValueError, match="nonsense"):
+        select("start,nonsense")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_whole_of_it_with_our_broker_on_both_sides(tmp_path: Path) -> None:
+    if shutil.which("cc") is None or not Path("/usr/include/librdkafka/rdkafka.h").exists():
+        if os.environ.get("CI") == "true":
+            pytest.fail("a C compiler and librdkafka-dev are needed")
+        pytest.skip("a C compiler and librdkafka-dev are needed")
+    out = tmp_path / "bench.json"
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "bench", "--sides", "odradek,odradek", "--scale", "0.01", "--rounds", "1",
+         "--only", "produce-100,consume-100,unbatched,latency,start,partitions", "--json", str(out)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert result["sides"] == ["Odradek", "Odradek"]
+    assert set(result["samples"]) == {"produce-100", "consume-100", "unbatched", "latency", "start", "partitions"}
+    assert all(figure > 0 for row in result["rows"] if not row["title"].startswith(" ") for figure in row["figures"])
