@@ -121,11 +121,22 @@ class ControllerService:
         )
         image = await self._load(image, unclean=unclean)
         if first_start and found:
-            operations, adopted = adopt(found, self.broker_id, image, self._random.uuid)
-            await self._transact(operations)
-            image = image.with_topics(adopted)
-            logger.info("Adopted %d topics found in the log directories", len(adopted))
+            image = await self._adopt(found, image)
         await self._finish_deletions(image)
+
+    async def _adopt(self, found: Sequence[FoundReplica], image: MetadataImage) -> MetadataImage:
+        configs = {name: topic.config for name, topic in self.settings.internal_topics.items()}
+        operations, adopted = adopt(found, self.broker_id, image, configs, self._random.uuid)
+        await self._transact(operations)
+        logger.warning(
+            "Adopted %d topics found in the log directories; their configurations are not kept there and start from the "
+            "defaults, so set cleanup.policy and retention.ms where they were different",
+            len(adopted),
+        )
+        adopted_configs: dict[ConfigResource, Mapping[str, str]] = {
+            (ConfigResourceType.TOPIC, topic.name): configs.get(topic.name, {}) for topic in adopted
+        }
+        return image.with_topics(adopted).with_configs(adopted_configs)
 
     async def close(self) -> None:
         """Finish the changes under way and leave: the registration and the office vanish with the session."""

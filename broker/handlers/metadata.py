@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 from broker.controller_service import ControllerService
@@ -49,12 +49,12 @@ class MetadataHandlers:
         asked = request.topics
         if asked is not None and _asks_by_id_too_early(asked, context.api_version):
             return _refuse_all(asked)
-        describe = _Describer(context, request)
-        if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
-            topics = [describe.topic(topic, self._controller.image) for topic in self._controller.image.topics.values()]
-        else:
-            topics = await self._described(asked, request, describe)
         image = self._controller.image
+        describe = _Describer(context, request, image)
+        if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
+            topics = [describe.topic(topic) for topic in image.topics.values()]
+        else:
+            topics = await self._described(asked, request, describe, image)
         return MetadataResponse(
             brokers=[
                 MetadataResponse.MetadataResponseBroker(
@@ -71,10 +71,13 @@ class MetadataHandlers:
         )
 
     async def _described(
-        self, asked: Sequence[MetadataRequest.MetadataRequestTopic], request: MetadataRequest, describe: _Describer
+        self,
+        asked: Sequence[MetadataRequest.MetadataRequestTopic],
+        request: MetadataRequest,
+        describe: _Describer,
+        image: MetadataImage,
     ) -> list[_Topic]:
         """Kafka's order: unknown ids, then what exists, then what does not; each topic once."""
-        image = self._controller.image
         unknown_ids: list[_Topic] = []
         names: dict[str, None] = {}
         for each in asked:
@@ -84,7 +87,7 @@ class MetadataHandlers:
                 names[image.topic_names[each.topic_id]] = None
             else:
                 unknown_ids.append(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
-        existing = [describe.topic(image.topics[name], image) for name in names if name in image.topics]
+        existing = [describe.topic(image.topics[name]) for name in names if name in image.topics]
         may_create = request.allow_auto_topic_creation and self._controller.settings.auto_create_topics
         missing = [
             describe.missing(name, await self._error_of_missing(name, may_create=may_create))
@@ -135,8 +138,9 @@ class MetadataHandlers:
 class _Describer:
     """Topics as one request wants to see them: its version, its listener, with or without authorized operations."""
 
-    def __init__(self, context: RequestContext, request: MetadataRequest) -> None:
-        self._listener_name = context.listener_name
+    def __init__(self, context: RequestContext, request: MetadataRequest, image: MetadataImage) -> None:
+        self._alive = frozenset(image.brokers)
+        self._reachable = frozenset(broker.broker_id for broker, _ in _reachable(image, context.listener_name))
         self._only_live_replicas = context.api_version < _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS
         self._without_listener = (
             ErrorCode.LISTENER_NOT_FOUND
@@ -145,15 +149,14 @@ class _Describer:
         )
         self._operations = _operations(ALL_TOPIC_OPERATIONS, wanted=request.include_topic_authorized_operations)
 
-    def topic(self, topic: TopicImage, image: MetadataImage) -> _Topic:
+    def topic(self, topic: TopicImage) -> _Topic:
         """A topic with all its partitions."""
-        reachable = {broker.broker_id for broker, _ in _reachable(image, self._listener_name)}
         return _Topic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=is_internal(topic.name),
-            partitions=[self._partition(partition, image, reachable) for partition in topic.partitions],
+            partitions=[self._partition(partition) for partition in topic.partitions],
             topic_authorized_operations=self._operations,
         )
 
@@ -164,17 +167,17 @@ class _Describer:
         topic.topic_authorized_operations = self._operations
         return topic
 
-    def _partition(self, partition: PartitionImage, image: MetadataImage, reachable: Collection[int]) -> _Partition:
+    def _partition(self, partition: PartitionImage) -> _Partition:
         error_code = ErrorCode.NONE
         replicas, isr = list(partition.replicas), list(partition.isr)
         if self._only_live_replicas:
-            replicas = [each for each in replicas if each in reachable]
-            isr = [each for each in isr if each in reachable]
+            replicas = [each for each in replicas if each in self._reachable]
+            isr = [each for each in isr if each in self._reachable]
             if len(replicas) != len(partition.replicas) or len(isr) != len(partition.isr):
                 error_code = ErrorCode.REPLICA_NOT_AVAILABLE
         leader = partition.leader
-        if leader not in reachable:
-            error_code = self._without_listener if leader in image.brokers else ErrorCode.LEADER_NOT_AVAILABLE
+        if leader not in self._reachable:
+            error_code = self._without_listener if leader in self._alive else ErrorCode.LEADER_NOT_AVAILABLE
             leader = NO_LEADER
         return _Partition(
             error_code=error_code,
@@ -183,7 +186,7 @@ class _Describer:
             leader_epoch=partition.leader_epoch,
             replica_nodes=replicas,
             isr_nodes=isr,
-            offline_replicas=[each for each in partition.replicas if each not in image.brokers],
+            offline_replicas=[each for each in partition.replicas if each not in self._alive],
         )
 
 

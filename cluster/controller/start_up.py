@@ -34,12 +34,17 @@ class FoundReplica(NamedTuple):
 
 
 def adopt(
-    found: Iterable[FoundReplica], broker_id: int, image: MetadataImage, new_id: Callable[[], UUID]
+    found: Iterable[FoundReplica],
+    broker_id: int,
+    image: MetadataImage,
+    configs: Mapping[str, Mapping[str, str]],
+    new_id: Callable[[], UUID],
 ) -> tuple[list[Operation], list[TopicImage]]:
     """Topics for logs that no tree knows, because another broker wrote them or the journal was lost.
 
     Each topic gets its partitions up to the highest found, all on this broker, and goes on behind the epochs of its
-    logs. Overrides of its configuration are not kept in a log directory; they start empty.
+    logs. Overrides of its configuration are not kept in a log directory: they are those in `configs` (internal topics
+    must stay compacted, or retention would delete the groups' offsets), or none.
     """
     by_topic: dict[str, dict[int, FoundReplica]] = {}
     for replica in found:
@@ -55,14 +60,16 @@ def adopt(
             epoch = replicas[number].leader_epoch + 1 if number in replicas else 0
             state = PartitionState(broker_id, epoch, (broker_id,), image.controller_epoch)
             partitions.append(partition_image(number, (broker_id,), state, partition_epoch=0))
-        operations.extend(_adoption_operations(name, topic_id, partitions))
+        operations.extend(_adoption_operations(name, topic_id, partitions, configs.get(name, {})))
         topics.append(TopicImage(name, topic_id, tuple(partitions)))
     return operations, topics
 
 
-def _adoption_operations(name: str, topic_id: UUID, partitions: list[PartitionImage]) -> Iterable[Operation]:
+def _adoption_operations(
+    name: str, topic_id: UUID, partitions: list[PartitionImage], config: Mapping[str, str]
+) -> Iterable[Operation]:
     assignment = {each.partition: each.replicas for each in partitions}
-    yield Create(config_path("topics", name), encode_config({}))
+    yield Create(config_path("topics", name), encode_config(config))
     yield Create(topic_path(name), TopicAssignment(topic_id, assignment).encode())
     yield Create(partitions_path(name))
     for each in partitions:

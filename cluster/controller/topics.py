@@ -28,6 +28,10 @@ from protocol.topic_partition import validate_topic_name
 USE_DEFAULT = -1
 """As a number of partitions or a replication factor: the broker's default, or implied by a manual assignment."""
 
+MAX_NEW_PARTITIONS = 10_000
+"""Of one topic in one request. Kafka's ZooKeeper controller knows no bound and runs out of memory instead; this one, its
+code and its words are those of the KRaft controller (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH)."""
+
 RandomBelow = Callable[[int], int]
 
 
@@ -95,11 +99,17 @@ def plan_topic(
 
 
 def _spread(image: MetadataImage, partitions: int, factor: int, random_below: RandomBelow) -> Assignment:
+    _refuse_excess(partitions)
     racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
     count = max(len(racks), 1)
     return assign_replicas(
         racks, partitions, factor, start_index=random_below(count), replica_shift=random_below(count)
     )
+
+
+def _refuse_excess(partitions: int) -> None:
+    if partitions > MAX_NEW_PARTITIONS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
 def _exists(name: str) -> ApiError:
@@ -187,6 +197,7 @@ def expand_topic(
     if added == 0:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partitions.")
     if assignments is None:
+        _refuse_excess(added)
         return dict(enumerate(_spread_further(topic, added, image), existing))
     if len(assignments) != added:
         raise ApiError(

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from broker.coordination.embedded import EmbeddedEnsemble
 from cluster.coordination.embedded import DurableTree
-from storage.memory_file_system import MemoryFileSystem
+from storage.memory_file_system import MemoryFileSystem, SimulatedCrash
 
 T = TypeVar("T")
 
@@ -45,10 +45,14 @@ class SeededRandom:
 
 
 class HeldExecutor:
-    """Runs what it is given one turn of the loop later, or, while `held`, not before `release`."""
+    """Runs what it is given one turn of the loop later, or, while `held`, not before `release`.
+
+    When the disk simulates the death of the process, `crashed` is set and the call never returns.
+    """
 
     def __init__(self) -> None:
         self.held = False
+        self.crashed = False
         self.runs = 0
         self._waiting: list[Callable[[], None]] = []
 
@@ -60,6 +64,8 @@ class HeldExecutor:
             self.runs += 1
             try:
                 result = function(*args)
+            except SimulatedCrash:
+                self.crashed = True
             except OSError as error:
                 if not future.cancelled():
                     future.set_exception(error)
@@ -90,6 +96,7 @@ class Machine:
     def __init__(self) -> None:
         self.disk = MemoryFileSystem()
         self.disk.make_dirs(DIRECTORY)
+        self.disk.sync_dir("/")
         self.clock = ManualClock()
         self.executor = HeldExecutor()
         self.failures: list[OSError] = []

@@ -211,6 +211,7 @@ async def test_logs_that_no_tree_knows_are_adopted() -> None:
         FoundReplica("orders", 2, topic_id, leader_epoch=4),
         FoundReplica("orders", 0, topic_id),
         FoundReplica("old", 0, None, leader_epoch=0),
+        FoundReplica(CONSUMER_OFFSETS, 1, UUID(int=78)),
     ]
     cluster = await Cluster().start(found)
     orders, old = cluster.image.topics["orders"], cluster.image.topics["old"]
@@ -223,9 +224,11 @@ async def test_logs_that_no_tree_knows_are_adopted() -> None:
     assert old.topic_id.int != 0
     assert old.partitions[0].leader_epoch == 1
     assert cluster.image.cluster_id == CLUSTER_ID
-    images = cluster.image.topics
+    # Without its configuration, retention would delete the groups' offsets.
+    assert cluster.image.config(2, CONSUMER_OFFSETS) == {"cleanup.policy": "compact"}
+    before = cluster.image
     cluster = await cluster.restart()
-    assert cluster.image.topics == images
+    assert (cluster.image.topics, cluster.image.configs) == (before.topics, before.configs)
 
 
 @in_loop

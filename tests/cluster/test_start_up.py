@@ -90,14 +90,14 @@ def test_a_topic_without_any_partition_node() -> None:
 
 def test_adoption_takes_the_id_that_most_logs_carry() -> None:
     found = [FoundReplica("t", 0, UUID(int=1)), FoundReplica("t", 1, ID), FoundReplica("t", 2, ID, 3)]
-    operations, (topic,) = adopt(found, 1, image_of(1), lambda: UUID(int=0))
+    operations, (topic,) = adopt(found, 1, image_of(1), {"t": {"a": "b"}}, lambda: UUID(int=0))
     assert topic.topic_id == ID
     assert [each.leader_epoch for each in topic.partitions] == [0, 0, 4]
-    assert operations[0] == Create("/config/topics/t", b'{"version":1,"config":{}}')
+    assert operations[0] == Create("/config/topics/t", b'{"version":1,"config":{"a":"b"}}')
 
 
 def test_adoption_of_nothing() -> None:
-    assert adopt([], 1, image_of(1), lambda: ID) == ([], [])
+    assert adopt([], 1, image_of(1), {}, lambda: ID) == ([], [])
 
 
 def test_every_transaction_checks_the_term_and_keeps_to_the_limit() -> None:
