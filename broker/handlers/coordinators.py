@@ -14,9 +14,16 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 FIRST_VERSION_OF_MANY_KEYS: Final = 4
+FIRST_VERSION_OF_SHARE_GROUPS: Final = 6
+
+_TEXTS: Final = {
+    ErrorCode.NONE: "NONE",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: "This type of key has no coordinator in this version.",
+}
 
 Coordinator = FindCoordinatorResponse.Coordinator
 
@@ -43,8 +50,8 @@ class CoordinatorHandlers:
                 coordinators=[self._find(context, request.key_type, key) for key in request.coordinator_keys]
             )
         found = self._find(context, request.key_type, request.key)
-        # This version has always put a name there: Kafka's, of the error or of none.
-        message = found.error_message if found.error_code else ErrorCode.NONE.name
+        # These versions always carry a text, newer ones only where the code does not say it all.
+        message = found.error_message or _TEXTS[ErrorCode.of(found.error_code)]
         return FindCoordinatorResponse(
             error_code=found.error_code,
             error_message=message,
@@ -64,6 +71,9 @@ class CoordinatorHandlers:
     def _coordinator(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
         if key_type == TRANSACTION:
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "This broker does not serve transactions.")
+        if key_type == SHARE:
+            known = context.api_version >= FIRST_VERSION_OF_SHARE_GROUPS
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE if known else ErrorCode.INVALID_REQUEST)
         if key_type != GROUP:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Key type {key_type} has no coordinator on this broker.")
         image = self._metadata()
@@ -73,12 +83,12 @@ class CoordinatorHandlers:
         broker = image.brokers.get(leader)
         endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
         if endpoint is None:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return Coordinator(
             key=key,
             node_id=leader,
             host=endpoint.host,
             port=endpoint.port,
             error_code=ErrorCode.NONE,
-            error_message=None,
+            error_message="",
         )

@@ -245,9 +245,7 @@ class Harness:
         self, *partitions: TopicPartition, group_id: str = "g"
     ) -> Answer[tuple[ErrorCode, dict[TopicPartition, ErrorCode]]]:
         answer: Answer[tuple[ErrorCode, dict[TopicPartition, ErrorCode]]] = Answer()
-        self.run(
-            lambda turn: self.shard.offsets.delete(turn, group_id, partitions, lambda *outcome: answer(outcome))
-        )
+        self.run(lambda turn: self.shard.offsets.delete(turn, group_id, partitions, lambda *outcome: answer(outcome)))
         return answer
 
     def delete_group(self, group_id: str = "g") -> Answer[ErrorCode]:

@@ -1,0 +1,413 @@
+"""Where the group dialogues are played: against a broker on the network, or against our handlers in this process.
+
+The second has a clock of its own: waiting costs no time, and the whole of it is deterministic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import selectors
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import count
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from broker.group_coordinator_service import GroupCoordinatorService
+from broker.handlers.coordinators import CoordinatorHandlers
+from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.groups import GroupHandlers
+from broker.handlers.producer_ids import ProducerIdHandlers
+from broker.internal_topics import InternalTopicCreator
+from broker.producer_ids import ProducerIds
+from broker.registry import HandlerRegistry, RequestContext
+from cluster.coordinator.group_table import GroupConfig
+from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from cluster.znodes import Endpoint, ProducerIdBlock
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    RESPONSE_TYPES,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from protocol.records import Record, build_batch, read_batches
+from protocol.schema import Request, Response
+from protocol.topic_partition import CONSUMER_OFFSETS
+from tests.parity.transcript import Mask, Plain
+from tests.wire_client import WireClient
+
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+OFFSETS_PARTITIONS = 3
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "300",
+    "group.min.session.timeout.ms": "100",
+    "group.max.session.timeout.ms": "20000",
+    "group.max.size": "4",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "offsets.retention.check.interval.ms": "500",
+}
+"""What the recorded broker was started with."""
+CONFIG = GroupConfig(
+    group_initial_rebalance_delay_ms=300,
+    group_min_session_timeout_ms=100,
+    group_max_session_timeout_ms=20_000,
+    group_max_size=4,
+)
+
+
+class Connection(Protocol):
+    """One connection; answers come in the order of the requests."""
+
+    def send(self, request: Request, version: int) -> None: ...
+
+    def receive(self, request_type: type[Request], version: int) -> Response: ...
+
+    def ask(self, request: Request, version: int) -> Response: ...
+
+
+class Place(Protocol):
+    """A broker."""
+
+    def connect(self, client_id: str) -> Connection: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def create_topic(self, name: str, partitions: int) -> None: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class Remote:
+    """A broker on the network."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self.port = port
+
+    def connect(self, client_id: str) -> Connection:
+        return WireClient(self._host, self.port, client_id)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+        )
+        with WireClient(self._host, self.port) as client:
+            client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=30_000, validate_only=False), 5)
+        time.sleep(0.3)
+
+    def delete_topic(self, name: str) -> None:
+        with WireClient(self._host, self.port) as client:
+            client.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5)
+        time.sleep(1)
+
+    def await_coordinator(self, group_id: str) -> None:
+        """Return when groups are served."""
+        with WireClient(self._host, self.port) as client:
+            for _ in range(200):
+                response = client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4)
+                assert isinstance(response, FindCoordinatorResponse)
+                if response.coordinators[0].error_code == ErrorCode.NONE:
+                    return
+                time.sleep(0.1)
+        raise AssertionError("no coordinator")
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while nothing can be done, and then at once."""
+
+    def __init__(self) -> None:
+        super().__init__(_NoWait(self))
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+class _NoWait(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("everybody waits for ever")
+        if not ready and timeout:
+            self._loop.now_s += timeout
+        return ready
+
+
+class LoopClock:
+    """The seam's clock on a loop's time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return START_MS + int(self._loop.time() * 1000)
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+
+class CountingRandom:
+    """Ids in order."""
+
+    def __init__(self) -> None:
+        self._ids = count(1)
+
+    def randrange(self, stop: int) -> int:
+        return next(self._ids) % stop
+
+    def uuid(self) -> UUID:
+        return UUID(int=next(self._ids), version=4)
+
+
+class InlineExecutor:
+    """Runs at once, on this thread."""
+
+    async def run(self, function: Callable[..., T], /, *args: object) -> T:
+        return function(*args)
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+class MemoryLog:
+    """A CoordinatorLog of byte batches. `failures` meet the next appends (None: success); `held` delays them."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, list[bytes]] = {index: [] for index in range(OFFSETS_PARTITIONS)}
+        self.next_offsets = dict.fromkeys(range(OFFSETS_PARTITIONS), 0)
+        self.failures: deque[ErrorCode | None] = deque()
+        self.held: list[Callable[[], None]] | None = None
+
+    def partition_count(self) -> int:
+        return OFFSETS_PARTITIONS
+
+    def append(self, partition: int, records: Sequence[Record]) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        failure = self.failures.popleft() if self.failures else None
+
+        def write() -> None:
+            if failure is not None:
+                future.set_exception(ApiError(failure, "the log fails"))
+                return
+            base_offset = self.next_offsets[partition]
+            self.partitions[partition].append(build_batch(records, base_offset=base_offset))
+            self.next_offsets[partition] += len(records)
+            future.set_result(base_offset)
+
+        if self.held is None:
+            write()
+        else:
+            self.held.append(write)
+        return future
+
+    def release(self) -> None:
+        """Carry out what was held."""
+        held, self.held = self.held or [], None
+        for write in held:
+            write()
+
+    def is_empty(self, partition: int) -> bool:
+        return not self.partitions[partition]
+
+    async def read(self, partition: int) -> AsyncIterator[bytes]:
+        for batch in list(self.partitions[partition]):
+            await asyncio.sleep(0.001)
+            yield batch
+
+    def records(self) -> list[Record]:
+        """Everything that was written, partition by partition."""
+        return [
+            record
+            for batches in self.partitions.values()
+            for batch in read_batches(memoryview(b"".join(batches)))
+            for record in batch.records()
+        ]
+
+
+class Local:
+    """Our handlers in this process."""
+
+    port = 9092
+
+    def __init__(self, config: GroupConfig = CONFIG, log: MemoryLog | None = None) -> None:
+        self.loop = VirtualTimeLoop()
+        self.log = log or MemoryLog()
+        clock, random = LoopClock(self.loop), CountingRandom()
+        self.service = GroupCoordinatorService(config, self.log, clock, random, InlineExecutor())
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.port, "PLAINTEXT")
+        self.image = MetadataImage(cluster_id="c", brokers={0: BrokerImage(0, 1, {"PLAINTEXT": endpoint})})
+        self.created: list[str] = []
+        self._blocks = count()
+        self._add_topic(CONSUMER_OFFSETS, OFFSETS_PARTITIONS)
+        self.registry = HandlerRegistry(
+            [
+                GroupHandlers(self.service),
+                GroupOffsetHandlers(self.service, lambda: self.image),
+                CoordinatorHandlers(self.service, lambda: self.image, InternalTopicCreator(self._ensure)),
+                ProducerIdHandlers(ProducerIds(self._allocate_block)),
+            ]
+        )
+        self.run(self._elect)
+        self._expiry = self.loop.create_task(self._expire_offsets())
+
+    def run(self, function: Callable[[], T | Awaitable[T]]) -> T:
+        """Call `function` on the loop, and wait for it if it gives something to wait for."""
+
+        async def call() -> T:
+            result = function()
+            return await result if inspect.isawaitable(result) else result  # type: ignore[return-value]
+
+        return self.loop.run_until_complete(call())
+
+    def close(self) -> None:
+        self._expiry.cancel()
+        self.run(self.service.close)
+        self.sleep(0)
+        self.loop.close()
+
+    def connect(self, client_id: str) -> LocalConnection:
+        return LocalConnection(self, client_id)
+
+    def sleep(self, seconds: float) -> None:
+        self.run(lambda: asyncio.sleep(seconds))
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        self._add_topic(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        self.image = self.image.with_topics(removed=[name])
+        self.run(lambda: self.service.topics_deleted([name]))
+
+    def _add_topic(self, name: str, partitions: int) -> None:
+        images = tuple(PartitionImage(index, 0, 0, (0,), (0,), 0, 0) for index in range(partitions))
+        topic = TopicImage(name, UUID(int=len(self.image.topics) + 1), images)
+        self.image = self.image.with_topics([topic])
+
+    async def _ensure(self, name: str) -> None:
+        self.created.append(name)
+
+    async def _allocate_block(self) -> ProducerIdBlock:
+        first = next(self._blocks) * 1000
+        return ProducerIdBlock(0, first, first + 999)
+
+    def _elect(self) -> None:
+        for partition in range(OFFSETS_PARTITIONS):
+            self.service.elected(partition)
+
+    async def _expire_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            await self.service.expire_offsets()
+
+
+class LocalConnection:
+    """A connection to `Local`: every request and answer goes through its bytes, as on a wire."""
+
+    def __init__(self, place: Local, client_id: str) -> None:
+        self._place = place
+        self._client_id = client_id
+        self._answers: deque[Awaitable[Response]] = deque()
+
+    def send(self, request: Request, version: int) -> None:
+        route = self._place.registry.routes[int(request.api_key)]
+        assert route.min_version <= version <= route.max_version
+        decoded = type(request).decode(memoryview(request.to_bytes(version)), version)
+        context = RequestContext(version, 1, self._client_id, "127.0.0.1", "PLAINTEXT", 0)
+
+        async def handle() -> Awaitable[Response]:
+            reply = route.handle(context, decoded)
+            if not inspect.isawaitable(reply):
+                done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+                assert reply is not None
+                done.set_result(reply)
+                return done
+            return asyncio.ensure_future(reply)  # type: ignore[arg-type]
+
+        self._answers.append(self._place.loop.run_until_complete(handle()))
+
+    def receive(self, request_type: type[Request], version: int) -> Response:
+        answer = self._answers.popleft()
+
+        async def wait() -> Response:
+            return await asyncio.wait_for(answer, 60)
+
+        response = self._place.loop.run_until_complete(wait())
+        decoded: Response = RESPONSE_TYPES[request_type.api_key].decode(memoryview(response.to_bytes(version)), version)
+        return decoded
+
+    def ask(self, request: Request, version: int) -> Response:
+        self.send(request, version)
+        return self.receive(type(request), version)
+
+
+class Stage:
+    """A dialogue being played at a place: who speaks, and what was answered."""
+
+    def __init__(self, place: Place, name: str, salt: str = "") -> None:
+        self.place = place
+        self.name = name
+        self.mask = Mask(place.port, salt)
+        self.transcript: list[Plain] = []
+        self._salt = salt
+        self._connections: dict[str, Connection] = {}
+
+    def group(self, suffix: str = "g") -> str:
+        """A group id of this dialogue's own."""
+        return f"{self.name}-{suffix}{self._salt}"
+
+    def topic(self, suffix: str = "t", partitions: int = 2) -> str:
+        """Create a topic of this dialogue's own."""
+        name = f"{self.name}-{suffix}{self._salt}"
+        self.place.create_topic(name, partitions)
+        return name
+
+    def connection(self, who: str) -> Connection:
+        """The connection of `who`, which is also its client id."""
+        if who not in self._connections:
+            self._connections[who] = self.place.connect(who)
+        return self._connections[who]
+
+    def ask(self, who: str, request: Request, version: int) -> Any:
+        """Ask, and write the answer down."""
+        self.send(who, request, version)
+        return self.receive(who, type(request), version)
+
+    def send(self, who: str, request: Request, version: int) -> None:
+        """Ask without waiting."""
+        self.connection(who).send(request, version)
+
+    def receive(self, who: str, request_type: type[Request], version: int) -> Any:
+        """The answer to what was sent, written down."""
+        response = self.connection(who).receive(request_type, version)
+        name = request_type.__name__.removesuffix("Request")
+        self.transcript.append([f"{who} {name} v{version}", self.mask.plain(response)])
+        return response
+
+    def note(self, label: str, value: Any) -> None:
+        """Write anything down."""
+        self.transcript.append([label, self.mask.plain(value)])
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.place.sleep(seconds)
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            if isinstance(connection, WireClient):
+                connection.close()
