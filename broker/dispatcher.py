@@ -7,6 +7,7 @@ its own range, so that a newer client can fall back.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable
 
@@ -14,7 +15,7 @@ from broker.network.connection import Connection, Parts
 from broker.registry import CloseConnection, HandlerRegistry, Reply, RequestContext, Route
 from broker.seams import Clock
 from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import ApiVersionsResponse, RequestHeader
 
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -60,18 +61,35 @@ class Dispatcher:
         if reply is None or not isinstance(reply, Awaitable):
             statistics.total_time_s += self._clock.monotonic_s() - started_s
             return encode_reply(route.api_key, context, reply)
-        return self._finish(route, context, reply, started_s)
+        return self._when_done(route, context, asyncio.ensure_future(reply), started_s)
 
-    async def _finish(
-        self, route: Route, context: RequestContext, waiting: Awaitable[Reply], started_s: float
-    ) -> Parts | None:
-        try:
-            reply = await waiting
-        except Exception:
-            route.statistics.failures += 1
-            raise
-        route.statistics.total_time_s += self._clock.monotonic_s() - started_s
-        return encode_reply(route.api_key, context, reply)
+    def _when_done(
+        self, route: Route, context: RequestContext, waiting: asyncio.Future[Reply], started_s: float
+    ) -> asyncio.Future[Parts | None]:
+        """The encoded reply, when it comes. Giving up on it gives up what waits, but never work that is under way."""
+        answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
+
+        def finish(done: asyncio.Future[Reply]) -> None:
+            route.statistics.total_time_s += self._clock.monotonic_s() - started_s
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                route.statistics.failures += 1
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            elif done.cancelled():
+                answer.cancel()
+            else:
+                try:
+                    answer.set_result(encode_reply(route.api_key, context, done.result()))
+                except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it
+                    answer.set_exception(mistake)
+
+        waiting.add_done_callback(finish)
+        if not isinstance(waiting, asyncio.Task):
+            answer.add_done_callback(lambda given_up: waiting.cancel() if given_up.cancelled() else None)
+        return answer
 
     def _refuse_version(self, route: Route, context: RequestContext) -> Parts | None:
         if route.api_key != ApiKey.API_VERSIONS:
@@ -94,6 +112,10 @@ def encode_reply(api_key: ApiKey, context: RequestContext, reply: Reply) -> Part
     version = context.api_version
     head = bytearray(9 if api_key.response_header_version(version) else 8)
     _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, context.correlation_id)
-    parts: Parts = list(reply.encode_after(head, version))
+    try:
+        parts: Parts = list(reply.encode_after(head, version))
+    except ApiError as error:
+        # The handler's mistake, not the client's: it set a field that this version does not have.
+        raise EncodeError(str(error)) from error
     _SIZE.pack_into(head, 0, sum(map(len, parts)) - 4)
     return parts

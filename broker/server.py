@@ -120,6 +120,7 @@ class KafkaServer:
         self._replica_manager: ReplicaManager
         self._groups: GroupCoordinatorService
         self._internal_topics: InternalTopicCreator
+        self.registry: HandlerRegistry
 
     @classmethod
     def on_this_machine(cls, config: BrokerConfig) -> KafkaServer:
@@ -244,7 +245,7 @@ class KafkaServer:
         )
         self._internal_topics = InternalTopicCreator(controller.ensure_internal_topic)
         config_handlers = ConfigHandlers(self._configs, controller, LoggerLevels())
-        registry = HandlerRegistry(
+        self.registry = registry = HandlerRegistry(
             [
                 ProduceHandlers(replicas),
                 FetchHandlers(replicas, sessions, config.fetch_max_bytes),

@@ -67,6 +67,18 @@ class BrokerProcess:
         """End it cleanly (SIGTERM) and return its exit code; None when it did not run."""
         return self._end(signal.SIGTERM, 30)
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal the running process."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = 30) -> int:
+        """Wait for the process to end by itself; gives its exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._process = None
+        return code
+
     def _end(self, signal_number: int, timeout_s: float) -> int | None:
         process, self._process = self._process, None
         if process is None:

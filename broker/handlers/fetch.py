@@ -66,7 +66,7 @@ class _Reader:
     ) -> None:
         self._replica_manager = replica_manager
         self._partitions = partitions
-        self._isolation = IsolationLevel(request.isolation_level)
+        self._isolation = IsolationLevel.of(request.isolation_level)
         self._max_bytes = min(request.max_bytes, max_response_bytes)
         self._min_bytes = request.min_bytes
         self._is_consumer = request.replica_id < 0 and (

@@ -52,7 +52,7 @@ class OffsetHandlers:
     def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
         asked_times = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
-        isolation = IsolationLevel(request.isolation_level)
+        isolation = IsolationLevel.of(request.isolation_level)
         topics = []
         for topic in request.topics:
             listed = ListedTopic(name=topic.name, partitions=[])

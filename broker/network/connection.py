@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from broker.network.file_slice import FileSlice, Part
 from broker.registry import CloseConnection
-from protocol.errors import DecodeError
+from protocol.errors import ApiError, DecodeError
 from protocol.frames import FrameError, FrameReader
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing.clear()
         for reply in self._replies:
             if isinstance(reply, asyncio.Future):
-                # A waiting fetch has nobody to wait for. Handlers that change state run in tasks that shield it.
+                # A waiting fetch has nobody to wait for; what changes state goes on (see the dispatcher).
                 reply.cancel()
         self._replies.clear()
         self._release_held_bytes()
@@ -147,7 +147,8 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self, frame: memoryview) -> None:
         try:
             reply = self._dispatcher.dispatch(self, frame)
-        except (CloseConnection, DecodeError) as error:
+        except (CloseConnection, DecodeError, ApiError) as error:
+            # An ApiError that comes this far concerns the request as a whole: there is no item to give its code to.
             self.close(str(error), level=logging.WARNING)
             return
         except Exception:
@@ -174,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
                 logger.debug("A request of %s failed after it hung up", self.peer_name, exc_info=future.exception())
             return
         error = future.exception()
-        if isinstance(error, CloseConnection):
+        if isinstance(error, CloseConnection | ApiError):
             self.close(str(error), level=logging.WARNING)
             return
         if error is not None:

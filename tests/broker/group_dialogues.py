@@ -1,4 +1,4 @@
-"""What is asked of a group coordinator, in order, by whom. The answers of Apache Kafka 3.9.1 are in recorded/groups.json.
+"""What is asked of a group coordinator, in order, by whom. Apache Kafka 3.9.1's answers are in recorded/groups.json.
 
     python -m tests.broker.group_dialogues HOST:PORT [NAME...]
 
@@ -212,7 +212,7 @@ def new_id(stage: Stage, who: str, group: str, **how: Any) -> str:
 
 
 def form(stage: Stage, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
-    """A stable group of the members in `who`, the first of which leads: their ids and the generation; not written down."""
+    """A stable group of the members in `who`, led by the first: their ids and the generation; not written down."""
     ids = {each: new_id(stage, each, group, **how) for each in who}
     for each in who:
         stage.send(each, join(group, ids[each], **how), JOIN)
@@ -663,7 +663,7 @@ def deleted_offsets(stage: Stage) -> None:
     stage.ask("x", delete_offsets(group, {missing: [0]}), 0)
     stage.ask("x", delete_offsets(group, {}), 0)
     stage.ask("x", fetch_groups({group: None}), FETCH)
-    ids, generation = form(stage, group, "a", protocols=[("range", subscription(topic))])
+    ids, _ = form(stage, group, "a", protocols=[("range", subscription(topic))])
     stage.ask("x", delete_offsets(group, {topic: [1], other: [0, 1]}), 0)
     stage.ask("x", fetch_groups({group: None}), FETCH)
     stage.ask("x", leave(group, (ids["a"], None)), LEAVE)

@@ -1,0 +1,96 @@
+"""The in-process broker serves what a broker serves."""
+
+import asyncio
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from protocol.records import Record, build_batch, read_batches
+from tests.broker.in_process import InProcessBroker
+
+
+def new_topic(name: str, partitions: int = 1) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+
+
+def produce(topic: str, values: list[bytes], acks: int = 1) -> ProduceRequest:
+    batch = build_batch([Record(0, 1_700_000_000_000, None, value, []) for value in values])
+    data = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    return ProduceRequest(
+        acks=acks, timeout_ms=1000, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    )
+
+
+def fetch(topic: str, offset: int, *, max_wait_ms: int = 0, min_bytes: int = 1) -> FetchRequest:
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])],
+    )
+
+
+def values_in(response: object) -> list[bytes | None]:
+    assert isinstance(response, FetchResponse)
+    records = response.responses[0].partitions[0].records
+    return [record.value for batch in read_batches(memoryview(records or b"")) for record in batch.records()]
+
+
+def test_records_come_back() -> None:
+    async def scenario() -> None:
+        async with InProcessBroker() as broker:
+            wire = broker.connect()
+            created = await wire.ask(new_topic("t"), 7)
+            assert isinstance(created, CreateTopicsResponse)
+            assert created.topics[0].error_code == ErrorCode.NONE
+            produced = await wire.ask(produce("t", [b"a", b"b"]), 11)
+            assert isinstance(produced, ProduceResponse)
+            assert produced.responses[0].partition_responses[0].base_offset == 0
+            assert values_in(await wire.ask(fetch("t", 0), 12)) == [b"a", b"b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_waiting_fetch_is_answered_when_records_come() -> None:
+    async def scenario() -> None:
+        async with InProcessBroker() as broker:
+            wire, other = broker.connect(), broker.connect()
+            await wire.ask(new_topic("t"), 7)
+            waiting = asyncio.ensure_future(wire.ask(fetch("t", 0, max_wait_ms=60_000), 12))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await other.ask(produce("t", [b"late"]), 11)
+            assert values_in(await waiting) == [b"late"]
+
+    asyncio.run(scenario())
+
+
+def test_more_partitions_than_anybody_needs_are_refused() -> None:
+    async def scenario() -> None:
+        async with InProcessBroker() as broker:
+            wire = broker.connect()
+            refused = await wire.ask(new_topic("huge", 2**31 - 1), 7)
+            assert isinstance(refused, CreateTopicsResponse)
+            assert refused.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+            await wire.ask(new_topic("t"), 7)
+            grow = CreatePartitionsRequest(
+                topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2**31 - 1, assignments=None)],
+                timeout_ms=1000,
+                validate_only=False,
+            )
+            grown = await wire.ask(grow, 3)
+            assert isinstance(grown, CreatePartitionsResponse)
+            assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
+
+    asyncio.run(scenario())
