@@ -1,4 +1,4 @@
-"""Creates internal topics in the background when they are first needed, once at a time."""
+"""Creates internal topics when they are first needed, each once at a time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ logger = logging.getLogger("kafka.server.AutoTopicCreationManager")
 
 
 class InternalTopicCreator:
-    """`ensure(name)` creates a topic unless it exists; whoever asked for it asks again later, as Kafka's clients do."""
+    """`ensure(name)` creates a topic unless it exists."""
 
     def __init__(self, ensure: Callable[[str], Awaitable[None]]) -> None:
         self._ensure = ensure
         self._creating: dict[str, asyncio.Task[None]] = {}
 
-    def create(self, name: str) -> None:
-        """Begin to create `name`, unless that is under way."""
-        if name not in self._creating:
-            self._creating[name] = asyncio.get_running_loop().create_task(self._create(name), name=f"create {name}")
+    async def created(self, name: str, patience_s: float) -> None:
+        """Return when the topic is created, cannot be created, or `patience_s` is over; then it goes on by itself."""
+        task = self._creating.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._create(name), name=f"create {name}")
+            self._creating[name] = task
+        await asyncio.wait([task], timeout=patience_s)
 
     async def _create(self, name: str) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from broker.group_coordinator_service import GroupCoordinatorService
@@ -18,6 +18,9 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 FIRST_VERSION_OF_MANY_KEYS: Final = 4
 FIRST_VERSION_OF_SHARE_GROUPS: Final = 6
+
+CREATION_PATIENCE_S: Final = 1.0
+"""How long the first FindCoordinator of a cluster waits for the topic that it needs."""
 
 _TEXTS: Final = {
     ErrorCode.NONE: "NONE",
@@ -43,8 +46,22 @@ class CoordinatorHandlers:
         self._topics = topics
 
     @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
-    def find_coordinator(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """COORDINATOR_NOT_AVAILABLE while __consumer_offsets is being created or has no leader."""
+    def find_coordinator(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+        """COORDINATOR_NOT_AVAILABLE while __consumer_offsets has no leader, or cannot be created."""
+        if request.key_type == GROUP and CONSUMER_OFFSETS not in self._metadata().topics:
+            return self._answer_after_creation(context, request)
+        return self._answer(context, request)
+
+    async def _answer_after_creation(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        """Kafka answers at once and lets the client ask again; a client's back-off is longer than the creation."""
+        await self._topics.created(CONSUMER_OFFSETS, CREATION_PATIENCE_S)
+        return self._answer(context, request)
+
+    def _answer(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         if context.api_version >= FIRST_VERSION_OF_MANY_KEYS:
             return FindCoordinatorResponse(
                 coordinators=[self._find(context, request.key_type, key) for key in request.coordinator_keys]
@@ -77,8 +94,6 @@ class CoordinatorHandlers:
         if key_type != GROUP:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Key type {key_type} has no coordinator on this broker.")
         image = self._metadata()
-        if CONSUMER_OFFSETS not in image.topics:
-            self._topics.create(CONSUMER_OFFSETS)
         leader = image.leader_of(TopicPartition(CONSUMER_OFFSETS, self._service.partition_of(key)))
         broker = image.brokers.get(leader)
         endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
