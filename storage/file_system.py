@@ -29,6 +29,7 @@ __all__ = [
     "OsFile",
     "OsFileSystem",
     "WouldWaitError",
+    "is_disk_full",
     "reader_of",
 ]
 
@@ -92,6 +93,11 @@ def reader_of(file: File, *, may_wait: bool) -> Callable[[int, int], bytes | byt
         return data
 
     return read
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk refused to take more, which leaves what it holds intact."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 class Lock(Protocol):

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 
 from protocol.records import RecordBatch
 from storage.checkpoints import write_atomically
-from storage.file_system import File, FileSystem, reader_of
+from storage.file_system import File, FileSystem, is_disk_full, reader_of
 
 _HELD_ENTRIES = 128
 _BLOCK_ENTRIES = 256
@@ -114,7 +114,12 @@ class _SparseIndex:
     def _append(self, entry: tuple[int, int]) -> None:
         self._held.append(entry)
         if len(self._held) >= _HELD_ENTRIES:
-            self.write_held()
+            try:
+                self.write_held()
+            except OSError as error:
+                # The records are in the log already. On a full disk their index can wait in memory.
+                if not is_disk_full(error):
+                    raise
 
     def write_held(self) -> None:
         """Hand the entries held in memory to the operating system. Raises OSError; then they are still held."""

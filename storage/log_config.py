@@ -12,7 +12,8 @@ from enum import Enum
 from protocol.compression import CompressionType
 from protocol.records import TimestampType
 
-_NEVER_MS = 2**63 - 1
+UNLIMITED = 2**63 - 1
+"""What Kafka takes for "no limit" where -1 is not it."""
 
 
 class ValidateRecords(Enum):
@@ -35,12 +36,12 @@ class LogConfig:
     index_interval_bytes: int = 4096
     retention_ms: int = 7 * 24 * 3600 * 1000
     retention_bytes: int = -1
-    flush_messages: int = _NEVER_MS
-    flush_ms: int = _NEVER_MS
+    flush_messages: int = UNLIMITED
+    flush_ms: int = UNLIMITED
     max_message_bytes: int = 1_048_588
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    message_timestamp_before_max_ms: int = _NEVER_MS
-    message_timestamp_after_max_ms: int = _NEVER_MS
+    message_timestamp_before_max_ms: int = UNLIMITED
+    message_timestamp_after_max_ms: int = UNLIMITED
     compression_type: CompressionType | None = None
     """Codec that batches are kept in; None keeps the producer's (`producer`)."""
     compression_level: int | None = None

@@ -6,7 +6,6 @@ after a failed fsync the kernel may have dropped the pages and would call the ne
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,13 +14,6 @@ from protocol.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from storage.unified_log import UnifiedLog
-
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def is_disk_full(error: OSError) -> bool:
-    """Whether the disk refused to take more, which leaves what it holds intact."""
-    return error.errno in _DISK_FULL
 
 
 @dataclass(slots=True)

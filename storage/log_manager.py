@@ -23,9 +23,9 @@ from storage.checkpoints import (
     write_offset_checkpoint,
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
-from storage.file_system import FileSystem, Lock
+from storage.file_system import FileSystem, Lock, is_disk_full
 from storage.log_config import LogConfig
-from storage.log_directory import DeferredDeletion, LogDirectory, is_disk_full
+from storage.log_directory import DeferredDeletion, LogDirectory
 from storage.log_flush import FlushTask, run_together
 from storage.log_loader import LoadOptions, LoadResult, LogLoader
 from storage.log_segment import LOG_SUFFIX, LogSegment, file_name

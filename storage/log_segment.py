@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import HEADER_BYTES, RecordBatch
+from protocol.records import HEADER_BYTES, RecordBatch, find_timestamp
 from storage.file_system import File, FileSystem, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
@@ -310,30 +310,23 @@ class LogSegment:
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record at or after `start_offset` whose timestamp is at least `timestamp`."""
-        found = self.find_batch(max(self.time_index.lookup(timestamp).offset, start_offset))
-        if found is None:
-            return None
-        for position, header in self.headers(found[0]):
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            batch = self.read_batch(position, header.size_in_bytes)
-            for record in batch.records():
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
-        return None
+        from_offset = max(self.time_index.lookup(timestamp).offset, start_offset)
+        return self._find_record(from_offset, timestamp, start_offset)
 
     def find_max_timestamp(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of this segment; None in an empty one."""
         largest, offset = self.max_timestamp_and_offset
-        found = self.find_batch(offset)
-        if found is None:
-            return None
-        for position, header in self.headers(found[0]):
-            if header.max_timestamp == largest:
+        return self._find_record(offset, largest, self.base_offset)
+
+    def _find_record(self, from_offset: int, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+        """As `find_timestamp`, looking from the batch that reaches `from_offset`."""
+        found = self.find_batch(from_offset)
+        for position, header in () if found is None else self.headers(found[0]):
+            if header.max_timestamp >= timestamp:
                 batch = self.read_batch(position, header.size_in_bytes)
-                for record in batch.records():
-                    if record.timestamp == largest:
-                        return TimestampAndOffset(largest, record.offset, batch.partition_leader_epoch)
+                record = find_timestamp(batch, timestamp, start_offset)
+                if record is not None:
+                    return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
         return None
 
     def read_batch(self, position: int, size: int) -> RecordBatch:

@@ -15,10 +15,10 @@ from uuid import UUID
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import TimestampType, assign_offsets, read_batches
 from protocol.topic_partition import TopicPartition
-from storage.file_system import FileSystem, WouldWaitError
+from storage.file_system import FileSystem, WouldWaitError, is_disk_full
 from storage.leader_epoch import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochFileCache
 from storage.log_config import LogConfig
-from storage.log_directory import DeferredDeletion, LogDirectory, is_disk_full
+from storage.log_directory import DeferredDeletion, LogDirectory
 from storage.log_flush import FlushTask
 from storage.log_reader import (
     BatchBoundaries,
@@ -195,7 +195,7 @@ class UnifiedLog:
         if records.readonly:
             records = memoryview(bytearray(records))
         config = self.config
-        batch = validate_produced(records, self.topic_partition, config, origin, now_ms)
+        batch, latest = validate_produced(records, self.topic_partition, config, origin, now_ms)
         first_offset = self.log_end_offset
         state = self._producer_state
         if state is None:
@@ -213,11 +213,11 @@ class UnifiedLog:
         last_offset = first_offset + batch.last_offset_delta
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
             append_time_ms = None
-            max_timestamp = batch.max_timestamp
+            max_timestamp = batch.max_timestamp if latest is None else latest
         else:
             append_time_ms = max_timestamp = now_ms
         data = batch.buffer
-        assign_offsets(data, first_offset, leader_epoch, append_time_ms)
+        assign_offsets(data, first_offset, leader_epoch, append_time_ms, latest)
         if leader_epoch != self._written_epoch:
             self._write_epoch(leader_epoch, first_offset)
         self._write(data, first_offset, last_offset, max_timestamp, last_offset, now_ms)
