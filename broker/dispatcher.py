@@ -24,11 +24,16 @@ _SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
 
 
 class Dispatcher:
-    """Decodes requests, calls their handlers, encodes replies. Holds no state of its own but the routes' counters."""
+    """Decodes requests, calls their handlers, encodes replies. Owns the tasks of what is under way."""
 
     def __init__(self, registry: HandlerRegistry, clock: Clock) -> None:
         self._routes = registry.routes
         self._clock = clock
+        self._running: set[asyncio.Task[Reply]] = set()
+
+    async def drain(self) -> None:
+        """Wait for the work that is under way; to be called when no more requests come."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Awaitable[Parts | None] | None:
         """See `broker.network.connection.Dispatch`."""
@@ -87,7 +92,11 @@ class Dispatcher:
                     answer.set_exception(mistake)
 
         waiting.add_done_callback(finish)
-        if not isinstance(waiting, asyncio.Task):
+        if isinstance(waiting, asyncio.Task):
+            # The event loop itself would forget a task that nothing else refers to.
+            self._running.add(waiting)
+            waiting.add_done_callback(self._running.discard)
+        else:
             answer.add_done_callback(lambda given_up: waiting.cancel() if given_up.cancelled() else None)
         return answer
 

@@ -121,6 +121,7 @@ class KafkaServer:
         self._groups: GroupCoordinatorService
         self._internal_topics: InternalTopicCreator
         self.registry: HandlerRegistry
+        self._dispatcher: Dispatcher
 
     @classmethod
     def on_this_machine(cls, config: BrokerConfig) -> KafkaServer:
@@ -267,7 +268,8 @@ class KafkaServer:
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
         self._start_background_work(log_manager, replicas)
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
-        await self._socket_server.start(Dispatcher(registry, self._clock))
+        self._dispatcher = Dispatcher(registry, self._clock)
+        await self._socket_server.start(self._dispatcher)
 
     def _start_background_work(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
         config = self._config
@@ -315,6 +317,7 @@ class KafkaServer:
         await self._internal_topics.close()
         await self._groups.close()
         self._socket_server.close_connections()
+        await self._dispatcher.drain()
         await self._supervisor.stop()
         if self._metrics_server is not None:
             self._metrics_server.close()

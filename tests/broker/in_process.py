@@ -61,7 +61,7 @@ class InlineExecutor:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(function(*args))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  it belongs to whoever awaits
             future.set_exception(error)
         return future
 

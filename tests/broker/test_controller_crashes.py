@@ -64,7 +64,7 @@ class Life:
 
 async def until_done_or_dead(machine: Machine, change: Awaitable[object]) -> bool:
     task = asyncio.ensure_future(change)
-    while not task.done() and not machine.executor.crashed:  # noqa: ASYNC110  a crash tells nobody
+    while not task.done() and not machine.executor.crashed:
         await asyncio.sleep(0)
     if task.done():
         await task
