@@ -202,7 +202,7 @@ class FetchSessionCache:
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             partitions = list(_asked(request, uses_topic_ids, resolve).values())
-            if request.session_epoch == INITIAL_EPOCH and partitions:
+            if request.session_epoch == INITIAL_EPOCH:
                 return FullFetchContext(self, partitions, uses_topic_ids)
             return FetchContext(partitions)
         return self._continue(request, uses_topic_ids, resolve)

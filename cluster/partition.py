@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo, UnifiedLog
-
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.producer_state import AppendOrigin
+from storage.unified_log import LogAppendInfo, UnifiedLog
 
 NO_EPOCH = -1
 """A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
@@ -136,11 +135,13 @@ class Partition:
         image = self.image
         if not self._is_leader:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}")
-        if required_acks == -1 and len(image.isr) < self.log.config.min_insync_replicas:
+        # A topic with fewer replicas than min.insync.replicas asks for all it has (Kafka's `effectiveMinIsr`).
+        min_isr = min(self.log.config.min_insync_replicas, len(image.replicas))
+        if required_acks == -1 and len(image.isr) < min_isr:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR {len(image.isr)} is insufficient to satisfy the min.isr requirement of "
-                f"{self.log.config.min_insync_replicas} for partition {self.topic_partition}",
+                f"{min_isr} for partition {self.topic_partition}",
             )
         info = self.log.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
         statistics = self.statistics

@@ -104,7 +104,7 @@ class _Reader:
                 high_watermark=UNKNOWN_OFFSET,
                 last_stable_offset=UNKNOWN_OFFSET,
                 log_start_offset=UNKNOWN_OFFSET,
-                aborted_transactions=self._no_aborted_transactions(),
+                aborted_transactions=[],
                 records=b"",
             )
 
@@ -143,6 +143,11 @@ class _Reader:
     def _diverging_epoch(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
         """KIP-595: tell a reader whose log split from ours where the common part ends."""
         epoch, end_offset = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        if end_offset == UNKNOWN_OFFSET:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the end of epoch {wanted.last_fetched_epoch} of {partition.topic_partition} is not known",
+            )
         if epoch == wanted.last_fetched_epoch and end_offset >= wanted.fetch_offset:
             return None
         offsets = partition.offsets()

@@ -10,8 +10,16 @@ from broker.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import ProduceRequest, ProduceResponse
-from protocol.record_format import HEADER_BYTES, LENGTH_AT, LOG_OVERHEAD_BYTES, MAGIC_AT, MAGIC_V2
-from protocol.records import CompressionType, RecordBatch, read_batches
+from protocol.record_format import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+)
+from protocol.records import CompressionType, RecordBatch
 from protocol.topic_partition import TopicPartition, is_internal
 from storage.log_validator import RecordValidationError
 from storage.unified_log import LogAppendInfo
@@ -24,6 +32,8 @@ FIRST_VERSION_OF_ZSTD = 7
 VALID_ACKS = (-1, 0, 1)
 _LENGTH = struct.Struct(">i")
 NO_OFFSET = -1
+SMALLEST_RECORD_BYTES = 14
+"""A record of message format 0 without key and value (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
 
 Topic = ProduceResponse.TopicProduceResponse
 Partition = ProduceResponse.PartitionProduceResponse
@@ -49,6 +59,8 @@ class ProduceHandlers:
         failure: ErrorCode | None = None
         to_flush: list[TopicPartition] = []
         for topic_data in request.topic_data:
+            if not topic_data.partition_data:
+                continue
             topic = Topic(name=topic_data.name, partition_responses=[])
             topics.append(topic)
             for data in topic_data.partition_data:
@@ -98,9 +110,8 @@ class ProduceHandlers:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic_partition.topic}"
             )
-        view = memoryview(records or b"")
-        check_client_batch(view, context.api_version)
-        return self._replica_manager.append(topic_partition, view, required_acks=request.acks)
+        batch = client_batch(memoryview(records or b""), context.api_version)
+        return self._replica_manager.append(topic_partition, batch, required_acks=request.acks)
 
     def _refusal(self, topic_partition: TopicPartition, error: ApiError) -> Partition:
         refusal = Partition(
@@ -108,10 +119,14 @@ class ProduceHandlers:
             error_code=error.error_code,
             base_offset=NO_OFFSET,
             log_append_time_ms=NO_OFFSET,
-            log_start_offset=self._replica_manager.log_start_offset_after(error, topic_partition),
+            log_start_offset=NO_OFFSET
+            if isinstance(error, RequestError)
+            else self._replica_manager.log_start_offset_after(error, topic_partition),
         )
+        if isinstance(error, RequestError) and error.error_code is ErrorCode.CORRUPT_MESSAGE:
+            refusal.error_message = error.message
         if isinstance(error, RecordValidationError):
-            refusal.error_message = str(error)
+            refusal.error_message = error.message
             refusal.record_errors = [
                 ProduceResponse.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.record_errors
@@ -119,43 +134,79 @@ class ProduceHandlers:
         return refusal
 
 
-def check_client_batch(records: memoryview, version: int) -> None:
-    """What a Produce request of `version` may carry (Kafka's ProduceRequest.validateRecords).
+class RequestError(ApiError):
+    """What is sent can be no produced batch, so that no log was asked to take it."""
 
-    Raises INVALID_RECORD, UNSUPPORTED_COMPRESSION_TYPE or, for versions that carry older formats,
-    UNSUPPORTED_FOR_MESSAGE_FORMAT.
+
+def client_batch(records: memoryview, version: int) -> memoryview:
+    """The one batch that a Produce request of `version` has for a partition (Kafka's ProduceRequest.validateRecords).
+
+    Bytes behind it that are no whole batch are cut off, as Kafka does. Raises RequestError with INVALID_RECORD,
+    CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch
+    (there are no transactions yet) or, for versions with older formats, UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
     if (
         version >= FIRST_VERSION_OF_ZSTD
         and len(records) >= HEADER_BYTES
         and records[MAGIC_AT] == MAGIC_V2
         and _LENGTH.unpack_from(records, LENGTH_AT)[0] == len(records) - LOG_OVERHEAD_BYTES
+        and not records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG
     ):
-        return  # what clients send, settled without looking any closer
+        return records  # what clients send, settled without looking any closer
     if version < FIRST_VERSION_OF_MAGIC_2:
-        raise ApiError(
+        raise RequestError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"Produce version {version} carries message format 0 or 1; this broker stores format 2 only",
         )
-    if not records:
-        raise ApiError(
+    size = _first_batch_size(records)
+    if size is None:
+        raise RequestError(
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} must have at least one record batch per partition",
         )
-    batch = RecordBatch(records)
-    if batch.magic != MAGIC_V2:
-        raise ApiError(
+    if records[MAGIC_AT] != MAGIC_V2:
+        raise RequestError(
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} are only allowed to contain record batches with magic version 2",
         )
-    if batch.compression is CompressionType.ZSTD and version < FIRST_VERSION_OF_ZSTD:
-        raise ApiError(
+    if size < HEADER_BYTES:
+        return records  # the log says what is wrong with it
+    batch = RecordBatch(records)
+    if batch.is_transactional:
+        raise RequestError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transactional batch came, but there are no transactions"
+        )
+    if version < FIRST_VERSION_OF_ZSTD and batch.compression is CompressionType.ZSTD:
+        raise RequestError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {version} are not allowed to use ZStandard compression",
         )
-    if len(records) > batch.size_in_bytes and next(read_batches(records[batch.size_in_bytes :]), None) is not None:
-        raise ApiError(
+    if _first_batch_size(records[size:]) is not None:
+        raise RequestError(
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
             "partition",
         )
+    return records[:size]
+
+
+def _first_batch_size(records: memoryview) -> int | None:
+    """Bytes of the first batch, None when there is no whole one (Kafka's ByteBufferLogInputStream).
+
+    Raises RequestError CORRUPT_MESSAGE when a length or magic is none that a batch can have.
+    """
+    if len(records) <= LOG_OVERHEAD_BYTES:
+        return None
+    length: int = _LENGTH.unpack_from(records, LENGTH_AT)[0]
+    if length < SMALLEST_RECORD_BYTES:
+        raise RequestError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"Record size {length} is less than the minimum record overhead ({SMALLEST_RECORD_BYTES})",
+        )
+    if len(records) <= MAGIC_AT:
+        return None
+    magic = (records[MAGIC_AT] ^ 0x80) - 0x80
+    if not 0 <= magic <= MAGIC_V2:
+        raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+    size = length + LOG_OVERHEAD_BYTES
+    return size if size <= len(records) else None

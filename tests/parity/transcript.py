@@ -21,6 +21,7 @@ Plain = Any
 DAY_MS = 86_400_000
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _KAFKA_UUID_TEXT = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{22}(?![A-Za-z0-9_-])")
+_MILLISECONDS = re.compile(r"(?<!\d)\d{13}(?!\d)")
 # What names an element of a list; the first that is there counts. Two fields together where one is not enough.
 _KEYS: Sequence[tuple[str, ...]] = (
     ("resource_type", "resource_name"),
@@ -84,6 +85,7 @@ class Mask:
             value = value.replace(text, to)
         if name == "error_message":
             value = _KAFKA_UUID_TEXT.sub("<id>", value)
+        value = _MILLISECONDS.sub(lambda found: "<time>" if _is_now(int(found[0])) else found[0], value)
         return _UUID_TEXT.sub("<uuid>", self._port.sub("<port>", value))
 
     def _id(self, value: UUID) -> str:
@@ -100,7 +102,7 @@ class Mask:
             return f"<{name}>"
         if name == "port" and value > 0:
             return "<port>"
-        if abs(value - time.time() * 1000) < DAY_MS:
+        if _is_now(value):
             return "<time>"
         return int(value) if isinstance(value, IntEnum) else value
 
@@ -146,6 +148,10 @@ class Mask:
                 return dict(sorted(zip(keys, values, strict=True)))
             break
         return sorted(values, key=lambda value: json.dumps(value, sort_keys=True))
+
+
+def _is_now(value: int) -> bool:
+    return abs(value - time.time() * 1000) < DAY_MS
 
 
 def differences(kafka: Plain, ours: Plain, path: str = "") -> Iterator[tuple[str, Plain, Plain]]:

@@ -185,6 +185,12 @@ def control_batches_from_clients(b: Subject) -> None:
 
 
 @scenario
+def transactional_batch_without_a_transaction(b: Subject) -> None:
+    identity = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    b.ask(produce_request(b.topic(), batch(b"a", is_transactional=True, **identity)), 11)
+
+
+@scenario
 def log_append_time_from_clients(b: Subject) -> None:
     topic = b.topic()
     b.ask(produce_request(topic, batch(b"a", log_append_time_ms=TIMESTAMP)), 11)
