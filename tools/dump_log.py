@@ -122,7 +122,6 @@ class _Dump:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.findings = _Findings()
-        self._decoder: RecordDecoder | None = None
         self._with_contents = any(map(options.has, ("print-data-log", *_DECODER_OPTIONS)))
         self._with_records = self._with_contents or options.has("deep-iteration")
         self._with_metadata = not options.has("skip-record-metadata")
@@ -151,7 +150,7 @@ class _Dump:
     # -- logs ----------------------------------------------------------------------------------------------------------
 
     def _show_log(self, path: str, stem: str) -> None:
-        decoder = self._decoder = self._decoder or self._make_decoder()
+        decoder = self._make_decoder()
         max_bytes = self.options.required_number("max-bytes")
         if path.endswith(".log"):
             print(f"Log starting offset: {_base_offset(stem)}")

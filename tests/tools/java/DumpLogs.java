@@ -7,6 +7,8 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import org.apache.kafka.common.utils.Exit;
+import org.apache.log4j.Logger;
+import org.apache.log4j.varia.NullAppender;
 
 /**
  * Runs kafka.tools.DumpLogSegments many times in one virtual machine. Each line of the input is a JSON array of
@@ -44,6 +46,7 @@ public class DumpLogs {
     }
 
     public static void main(String[] arguments) throws Exception {
+        Logger.getRootLogger().addAppender(new NullAppender());
         ObjectMapper mapper = new ObjectMapper();
         PrintStream answers = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         Switch out = new Switch();
