@@ -242,15 +242,3 @@ def await_staging(table: Path, process: subprocess.Popen[bytes], timeout_s: floa
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.005)
-
-
-def test_an_output_of_another_checkpoint_is_refused(bootstrap: str, topic: str, tmp_path: Path) -> None:
-    job = LakeJob(bootstrap, topic, tmp_path)
-    assert job.run() == "lake: 0 records and 0 dead letters in 0 batches"
-    (tmp_path / "checkpoint").rename(tmp_path / "lost")
-    process = job.start("--trigger", "available-now")
-    try:
-        assert process.wait(120) == 1
-    finally:
-        kill_group(process)
-    assert "belongs to another checkpoint than" in job.said.read_text(errors="replace")

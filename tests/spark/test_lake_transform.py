@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_jobs.common.source import SourceConfig
-from spark_jobs.jobs.lake import LakeConfig, dead_letter_rows, replace_batch, table_rows, transform
+from spark_jobs.jobs.lake import LakeConfig, bind_output, dead_letter_rows, replace_batch, table_rows, transform
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,13 +45,11 @@ def schema(ddl: str) -> StructType:
 
 
 def config(ddl: str | None = None, **fields: Any) -> LakeConfig:
+    paths = {"output": "unused", "dead_letters": "unused", "checkpoint": "unused"} | fields
     return LakeConfig(
         source=SourceConfig(bootstrap_servers="unused:9092", topics="t"),
-        output="unused",
-        dead_letters="unused",
-        checkpoint="unused",
         schema=schema(ddl) if ddl is not None else None,
-        **fields,
+        **paths,
     )
 
 
@@ -126,3 +124,32 @@ def test_a_batch_run_again_replaces_itself_and_no_other(records: FrameOf, tmp_pa
 def test_impossible_layouts_are_refused(ddl: str, partition_by: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(ddl, partition_by=partition_by)
+
+
+def bound(spark: SparkSession, directory: Path, checkpoint: str, **fields: Any) -> None:
+    paths = {"output": str(directory / "table"), "dead_letters": str(directory / "dead")}
+    bind_output(spark, config(checkpoint=str(directory / checkpoint), **paths, **fields))
+
+
+def test_an_output_belongs_to_one_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    bound(spark, tmp_path, "first")
+    bound(spark, tmp_path, "first")
+    with pytest.raises(ValueError, match="belongs to another checkpoint than"):
+        bound(spark, tmp_path, "second")
+
+
+def test_an_output_keeps_its_layout(spark: SparkSession, tmp_path: Path) -> None:
+    bound(spark, tmp_path, "first", partition_by=("date",))
+    with pytest.raises(ValueError, match="is partitioned by date"):
+        bound(spark, tmp_path, "first", partition_by=("topic", "date"))
+
+
+def test_what_a_dead_attempt_was_preparing_is_cleared(spark: SparkSession, tmp_path: Path) -> None:
+    bound(spark, tmp_path, "first")
+    left = tmp_path / "table" / ".spark-staging-1234" / "date=2026-03-01"
+    left.mkdir(parents=True)
+    kept = tmp_path / "table" / "date=2026-03-01"
+    kept.mkdir()
+    bound(spark, tmp_path, "first")
+    assert not left.exists()
+    assert kept.exists()
