@@ -129,8 +129,8 @@ class ControllerService:
         operations, adopted = adopt(found, self.broker_id, image, configs, self._random.uuid)
         await self._transact(operations)
         logger.warning(
-            "Adopted %d topics found in the log directories; their configurations are not kept there and start from the "
-            "defaults, so set cleanup.policy and retention.ms where they were different",
+            "Adopted %d topics found in the log directories; their configurations are not kept there and start from "
+            "the defaults, so set cleanup.policy and retention.ms where they were different",
             len(adopted),
         )
         adopted_configs: dict[ConfigResource, Mapping[str, str]] = {

@@ -29,8 +29,8 @@ USE_DEFAULT = -1
 """As a number of partitions or a replication factor: the broker's default, or implied by a manual assignment."""
 
 MAX_NEW_PARTITIONS = 10_000
-"""Of one topic in one request. Kafka's ZooKeeper controller knows no bound and runs out of memory instead; this one, its
-code and its words are those of the KRaft controller (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH)."""
+"""Of one topic in one request. Kafka's ZooKeeper controller knows no bound and runs out of memory instead; this one,
+its code and its words are those of the KRaft controller (ReplicationControlManager.MAX_PARTITIONS_PER_BATCH)."""
 
 RandomBelow = Callable[[int], int]
 

@@ -130,6 +130,8 @@ REFUSED: list[tuple[CreateTopicsRequest.CreatableTopic, ErrorCode, str]] = [
     (topic("there", 0, 9), ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 'there' already exists."),
     (topic("n", 0), ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0."),
     (topic("n", -2), ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0."),
+    (topic("n", 10_001), ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."),
+    (topic("n", 2**31 - 1), ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."),
     (topic("n", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0."),
     (topic("n", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0."),
     (
@@ -374,6 +376,7 @@ UNGROWN: list[tuple[int, Sequence[Sequence[int]] | None, ErrorCode, str]] = [
     (2, None, ErrorCode.INVALID_PARTITIONS, FEWER.format(2)),
     (0, None, ErrorCode.INVALID_PARTITIONS, FEWER.format(0)),
     (-1, None, ErrorCode.INVALID_PARTITIONS, FEWER.format(-1)),
+    (2**31 - 1, None, ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."),
     (
         5,
         [[0]],

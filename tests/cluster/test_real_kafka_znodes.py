@@ -44,7 +44,9 @@ def live_with_kafka(port: int) -> None:
                 num_partitions=partitions,
                 replication_factor=1,
                 assignments=[],
-                configs=[CreateTopicsRequest.CreatableTopicConfig(name=key, value=each) for key, each in config.items()],
+                configs=[
+                    CreateTopicsRequest.CreatableTopicConfig(name=key, value=each) for key, each in config.items()
+                ],
             )
             for name, partitions, config in (
                 ("plain", 2, {}),
@@ -133,14 +135,13 @@ def plain(path: str, data: bytes | None) -> Any:
 
 
 def test_the_same_nodes_and_payloads(tmp_path: Path) -> None:
-    with zookeeper(tmp_path) as address:
-        with apache_kafka(tmp_path, address) as port:
-            live_with_kafka(port)
+    with zookeeper(tmp_path) as address, apache_kafka(tmp_path, address) as port:
+        live_with_kafka(port)
+        theirs = dump(address)
+        deadline = time.monotonic() + 10
+        while any("doomed" in path for path in theirs) and time.monotonic() < deadline:
+            time.sleep(0.2)
             theirs = dump(address)
-            deadline = time.monotonic() + 10
-            while any("doomed" in path for path in theirs) and time.monotonic() < deadline:
-                time.sleep(0.2)
-                theirs = dump(address)
     ours = asyncio.run(live_with_us())
     assert sorted(ours) == sorted(theirs)
     assert {path: plain(path, data) for path, data in ours.items()} == {
