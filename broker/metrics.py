@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.fetch_session import FetchSessionCache
+from broker.group_coordinator_service import GroupCoordinatorService
 from broker.network.server import SocketServer
 from broker.registry import HandlerRegistry
 from broker.replica_manager import ReplicaManager
@@ -31,7 +32,9 @@ class BrokerCollector:
         replica_manager: ReplicaManager,
         socket_server: SocketServer,
         fetch_sessions: FetchSessionCache,
+        groups: GroupCoordinatorService,
     ) -> None:
+        self._groups = groups
         self._registry = registry
         self._replica_manager = replica_manager
         self._socket_server = socket_server
@@ -115,6 +118,14 @@ class BrokerCollector:
         )
         purgatory.add_metric([self._replica_manager.delayed_fetches.name], self._replica_manager.delayed_fetches.size)
         yield purgatory
+        manager = "kafka_coordinator_group_groupmetadatamanager"
+        group_counts = self._groups.group_counts()
+        yield GaugeMetricFamily(f"{manager}_numgroups", "Groups.", value=sum(group_counts.values()))
+        yield GaugeMetricFamily(f"{manager}_numoffsets", "Committed offsets.", value=self._groups.offset_count())
+        states = GaugeMetricFamily(f"{manager}_numgroups_by_state", "Groups by state.", labels=["state"])
+        for state, count in group_counts.items():
+            states.add_metric([state.value], count)
+        yield states
 
 
 class MetricsServer:

@@ -264,7 +264,7 @@ class KafkaServer:
         registry.add(ApiVersionsHandlers(registry))
         if config.metrics_listener:
             host, _, port = config.metrics_listener.rpartition(":")
-            collector = BrokerCollector(registry, replicas, self._socket_server, sessions)
+            collector = BrokerCollector(registry, replicas, self._socket_server, sessions, groups)
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
         self._start_background_work(log_manager, replicas)
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)

@@ -15,10 +15,20 @@ from cluster.partition import IsolationLevel, Partition
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
+from protocol.records import CompressionType
 from protocol.topic_partition import TopicPartition
 
 CONSUMER_REPLICA_ID = -1
 UNKNOWN_OFFSET = -1
+FIRST_VERSION_OF_ZSTD = 10
+REFUSED_UNREAD = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
+"""Errors of a partition that is not even looked at."""
 
 Result = tuple[FetchPartition, PartitionData]
 
@@ -37,7 +47,9 @@ class FetchHandlers:
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not fetch.partitions:
             return fetch.respond(())
-        reader = _Reader(self._replica_manager, request, fetch.partitions, self._max_response_bytes)
+        reader = _Reader(
+            self._replica_manager, request, context.api_version, fetch.partitions, self._max_response_bytes
+        )
         if reader.read() or request.max_wait_ms <= 0:
             return self._answer(fetch, reader.results)
 
@@ -61,10 +73,12 @@ class _Reader:
         self,
         replica_manager: ReplicaManager,
         request: FetchRequest,
+        version: int,
         partitions: Iterable[FetchPartition],
         max_response_bytes: int,
     ) -> None:
         self._replica_manager = replica_manager
+        self._reads_zstd = version >= FIRST_VERSION_OF_ZSTD
         self._partitions = partitions
         self._isolation = IsolationLevel.of(request.isolation_level)
         self._max_bytes = min(request.max_bytes, max_response_bytes)
@@ -104,7 +118,8 @@ class _Reader:
                 high_watermark=UNKNOWN_OFFSET,
                 last_stable_offset=UNKNOWN_OFFSET,
                 log_start_offset=UNKNOWN_OFFSET,
-                aborted_transactions=[],
+                # Kafka refuses these before it reads; its other errors have what a successful read has.
+                aborted_transactions=[] if error.error_code in REFUSED_UNREAD else self._no_aborted_transactions(),
                 records=b"",
             )
 
@@ -114,6 +129,10 @@ class _Reader:
         topic_partition = TopicPartition(wanted.topic, wanted.partition)
         partition = self._replica_manager.leader_of(topic_partition, wanted.current_leader_epoch)
         self._check_topic_id(partition, wanted.topic_id)
+        if not self._reads_zstd and partition.log.config.compression_type is CompressionType.ZSTD:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"{topic_partition} is kept in zstd, which this version has not"
+            )
         if not self._is_consumer:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fetching broker is not a replica of {topic_partition}"

@@ -107,7 +107,7 @@ class ProduceHandlers:
         if request.acks not in VALID_ACKS:
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not one of -1, 0 and 1")
         if is_internal(topic_partition.topic) and context.client_id != ADMIN_CLIENT_ID:
-            raise ApiError(
+            raise RequestError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic_partition.topic}"
             )
         batch = client_batch(memoryview(records or b""), context.api_version)

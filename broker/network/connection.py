@@ -6,15 +6,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from broker.network.file_slice import FileSlice, Part
+from broker.network.limits import RequestMemory
 from broker.registry import CloseConnection
+from broker.seams import Executor
 from protocol.errors import ApiError, DecodeError
-from protocol.frames import FrameError, FrameReader
-
-if TYPE_CHECKING:
-    from broker.network.server import SocketServer
+from protocol.frames import FrameError, FrameReader, ReceiveBuffer
 
 logger = logging.getLogger("kafka.network.Connection")
 
@@ -37,6 +36,23 @@ class Dispatch(Protocol):
 
         Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
         """
+        ...
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of the server that accepted it."""
+
+    executor: Executor
+    request_memory: RequestMemory
+    receive_buffer: ReceiveBuffer
+    max_request_bytes: int
+
+    def connection_made(self, connection: Connection) -> None:
+        """A connection is there: count it, or close it."""
+        ...
+
+    def connection_lost(self, connection: Connection) -> None:
+        """A connection is gone."""
         ...
 
 
@@ -63,7 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         "peer_name",
     )
 
-    def __init__(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> None:
+    def __init__(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> None:
         self._server = server
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()

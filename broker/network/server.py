@@ -7,11 +7,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.frames import make_receive_buffer
-
 from broker.network.connection import Connection, Dispatch
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.seams import Executor, Listener, Network
+from protocol.frames import make_receive_buffer
 
 logger = logging.getLogger("kafka.network.SocketServer")
 
