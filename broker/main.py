@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
+from broker.system import raise_open_file_limit
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 
@@ -63,6 +64,7 @@ def main(argv: list[str]) -> int:
         logger.warning("Unknown configuration '%s' is ignored", name)
     for name in config.without_effect():
         logger.warning("Configuration '%s' is known to Kafka but has no effect here", name)
+    raise_open_file_limit()
     return run_loop(lambda: serve(config))
 
 

@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from broker.config_service import ConfigService
 from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
@@ -53,7 +55,7 @@ from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
 from protocol.compression import CompressionType
 from protocol.errors import ApiError
-from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
 from storage.log_manager import LoadProgress, LoadReport, LogManager
 from storage.meta_properties import (
@@ -387,6 +389,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> Claim:
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
     """What the controller service goes by."""
+    values: Mapping[str, Any] = config.values
     offsets_topic = InternalTopic(
         config.offsets_topic_num_partitions,
         config.offsets_topic_replication_factor,
@@ -396,12 +399,24 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
             "compression.type": "producer",
         },
     )
+    # Nobody coordinates transactions yet, but a client that asks for the topic's metadata makes it: then as Kafka's.
+    transactions_topic = InternalTopic(
+        values["transaction.state.log.num.partitions"],
+        values["transaction.state.log.replication.factor"],
+        {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(values["transaction.state.log.segment.bytes"]),
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(values["transaction.state.log.min.isr"]),
+            "unclean.leader.election.enable": "false",
+        },
+    )
     return ControllerSettings(
         config.num_partitions,
         config.default_replication_factor,
         config.auto_create_topics_enable,
         config.delete_topic_enable,
-        {CONSUMER_OFFSETS: offsets_topic},
+        {CONSUMER_OFFSETS: offsets_topic, TRANSACTION_STATE: transactions_topic},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import time
@@ -14,6 +15,28 @@ from typing import TypeVar
 from protocol.uuids import uuid_to_text
 
 T = TypeVar("T")
+
+MAX_OPEN_FILES = 100_000
+"""What the broker asks for at most; Kafka's documentation recommends as much for large brokers."""
+
+
+def raise_open_file_limit() -> None:
+    """Allow this process as many open files as its hard limit permits: logs and connections share them.
+
+    Kafka leaves that to whoever starts it; a laptop's 256 or 1,024 would be gone after a few hundred clients.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError):
+        # macOS has a lower bound of its own (kern.maxfilesperproc) that getrlimit does not tell.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 10_240), hard))
 
 
 class SystemClock:

@@ -40,6 +40,12 @@ class BrokerProcess:
         directory.mkdir(parents=True, exist_ok=True)
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self, timeout_s: float = 30) -> None:
         """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
         with self.output.open("ab") as output:

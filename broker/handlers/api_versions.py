@@ -13,6 +13,7 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's pattern of client software names and versions. Linear: no nested repetition."""
 
 FIRST_VERSION_WITH_SOFTWARE_NAME = 3
+UNKNOWN_EPOCH = -1
 
 
 class ApiVersionsHandlers:
@@ -39,4 +40,9 @@ class ApiVersionsHandlers:
             )
             for route in self._registry
         ]
-        return ApiVersionsResponse(error_code=error_code, api_keys=[] if error_code else served)
+        return ApiVersionsResponse(
+            error_code=error_code,
+            api_keys=[] if error_code else served,
+            # The version of the /feature node, which nobody has changed; there are no finalized features (trap 30).
+            finalized_features_epoch=UNKNOWN_EPOCH if error_code else 0,
+        )

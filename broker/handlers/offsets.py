@@ -62,10 +62,11 @@ class OffsetHandlers:
                         raise ApiError(
                             ErrorCode.INVALID_REQUEST, f"{topic.name}-{asked.partition_index} is asked twice"
                         )
+                    _check_timestamp(asked.timestamp, context.api_version)
                     if context.api_version < FIRST_VERSION_WITH_ONE_OFFSET:
                         found = self._list_segments(topic.name, asked)
                     else:
-                        found = self._list_partition(context.api_version, topic.name, asked, isolation)
+                        found = self._list_partition(topic.name, asked, isolation)
                 except ApiError as error:
                     found = _listed(asked.partition_index, error_code=error.error_code)
                 if context.api_version < FIRST_VERSION_WITH_LEADER_EPOCH:
@@ -75,15 +76,9 @@ class OffsetHandlers:
         return ListOffsetsResponse(topics=topics)
 
     def _list_partition(
-        self,
-        version: int,
-        topic: str,
-        asked: ListOffsetsRequest.ListOffsetsPartition,
-        isolation: IsolationLevel,
+        self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation: IsolationLevel
     ) -> ListedPartition:
         timestamp = asked.timestamp
-        if timestamp < LATEST_TIERED_TIMESTAMP or version < FIRST_VERSION_OF_TIMESTAMP.get(timestamp, 0):
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
         partition = self._replica_manager.leader_of(
             TopicPartition(topic, asked.partition_index), asked.current_leader_epoch
         )
@@ -185,6 +180,12 @@ class OffsetHandlers:
                 deleted.partitions.append(result)
             topics.append(deleted)
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+
+
+def _check_timestamp(timestamp: int, version: int) -> None:
+    """Raise UNSUPPORTED_VERSION for a negative timestamp that means nothing in this version."""
+    if timestamp < LATEST_TIERED_TIMESTAMP or version < FIRST_VERSION_OF_TIMESTAMP.get(timestamp, 0):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
 
 
 def _listed(
