@@ -225,7 +225,7 @@ AnswerT = TypeVar("AnswerT", DescribeConfigsResponse, IncrementalAlterConfigsRes
 
 
 async def list_offsets(
-    client: KafkaClient, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
+    client: KafkaClient, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0, retry: bool = True
 ) -> dict[TopicPartition, OffsetAndTimestamp | ApiError]:
     """For each partition the first offset at or after a timestamp (or one of the special ones)."""
 
@@ -251,7 +251,7 @@ async def list_offsets(
             for each in topic.partitions
         }
 
-    return await ask_leaders(client, "listOffsets", wanted, ask)
+    return await ask_leaders(client, "listOffsets", wanted, ask, retry=retry)
 
 
 async def delete_records(
@@ -290,8 +290,13 @@ async def ask_leaders(
     what: str,
     partitions: Iterable[TopicPartition],
     ask: Callable[[int, list[TopicPartition]], Awaitable[dict[TopicPartition, T | ApiError]]],
+    *,
+    retry: bool = True,
 ) -> dict[TopicPartition, T | ApiError]:
-    """Ask each partition's leader, all leaders at once; again for what has no leader yet or failed in passing."""
+    """Ask each partition's leader, all leaders at once; again for what has no leader yet or failed in passing.
+
+    Without `retry` everything is asked once; a DisconnectedError is then the caller's.
+    """
     outcomes: dict[TopicPartition, T | ApiError] = {}
     open_partitions = list(partitions)
 
@@ -314,7 +319,7 @@ async def ask_leaders(
 
     if open_partitions:
         try:
-            await client.retry(what, attempt)
+            await (client.retry(what, attempt) if retry else attempt())
         except ApiError:
             if not outcomes:
                 raise

@@ -34,6 +34,11 @@ R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
 GROUP_COORDINATOR: Final = 0
+COORDINATOR: Final = "coordinator"
+FETCH: Final = "fetch"
+"""Purposes of connections (`node_connection`)."""
+
+_Address = tuple[str, int, str]
 _JITTER: Final = 0.2
 
 
@@ -63,8 +68,8 @@ class KafkaClient:
         self.rng = rng or random.Random()  # noqa: S311  backoff jitter and spreading, no secrets
         self._receive_buffer = make_receive_buffer()
         self._nodes: dict[int, Node] = {}
-        self._connections: dict[tuple[str, int], Connection] = {}
-        self._connecting: dict[tuple[str, int], asyncio.Lock] = {}
+        self._connections: dict[_Address, Connection] = {}
+        self._connecting: dict[_Address, asyncio.Lock] = {}
         self._bootstrap = list(settings.bootstrap_servers)
         self._controller_id = -1
 
@@ -90,8 +95,8 @@ class KafkaClient:
 
     async def any_connection(self) -> Connection:
         """An open connection to any broker, or a new one to the first that answers. Raises DisconnectedError."""
-        for connection in self._connections.values():
-            if connection.is_open:
+        for (_, _, purpose), connection in self._connections.items():
+            if connection.is_open and not purpose:
                 return connection
         failure: DisconnectedError | None = None
         known = [(node.host, node.port) for node in self._nodes.values()]
@@ -103,22 +108,26 @@ class KafkaClient:
                 logger.warning("%s. Broker may not be available.", error)
         raise failure or DisconnectedError("no broker is known")
 
-    async def node_connection(self, node_id: int) -> Connection:
-        """The connection to one broker. Raises DisconnectedError when it is not known or cannot be reached."""
+    async def node_connection(self, node_id: int, purpose: str = "") -> Connection:
+        """The connection to one broker; `purpose` names one apart from the others.
+
+        Brokers serve the requests of a connection one after the other, so what may wait long (a join, a fetch) must
+        not share one with what should not. Raises DisconnectedError when the broker is not known or cannot be reached.
+        """
         node = self._nodes.get(node_id)
         if node is None:
             await self.fetch_metadata([])
             node = self._nodes.get(node_id)
         if node is None:
             raise DisconnectedError(f"broker {node_id} is not known in the cluster")
-        return await self._connect(node.host, node.port)
+        return await self._connect(node.host, node.port, purpose)
 
     def known_nodes(self) -> list[Node]:
         """The brokers of the last metadata, by id."""
         return [self._nodes[node_id] for node_id in sorted(self._nodes)]
 
-    async def _connect(self, host: str, port: int) -> Connection:
-        address = (host, port)
+    async def _connect(self, host: str, port: int, purpose: str = "") -> Connection:
+        address = (host, port, purpose)
         async with self._connecting.setdefault(address, asyncio.Lock()):
             connection = self._connections.get(address)
             if connection is not None and connection.is_open:

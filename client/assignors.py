@@ -1,0 +1,160 @@
+"""How the members of a group share the partitions of their topics: range, roundrobin, cooperative-sticky.
+
+Pure functions over what JoinGroup tells the leader. Range and roundrobin give exactly what Kafka's `RangeAssignor` and
+`RoundRobinAssignor` give without racks. Cooperative-sticky keeps Kafka's promises (balance first, then as few moves as
+possible, and nothing is given to a new owner before its old one let go, KIP-429), not its exact choices.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from protocol.topic_partition import TopicPartition
+
+Assignment = dict[str, list[TopicPartition]]
+"""Partitions by member id; every member has an entry."""
+
+
+class Subscription(NamedTuple):
+    """What a member wants and has. `generation` is the one in which it got `owned`, -1 when it does not say."""
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    instance_id: str | None = None
+
+
+Assignor = Callable[[Mapping[str, int], Mapping[str, Subscription]], Assignment]
+"""From the topics' numbers of partitions (missing topics left out) and the members."""
+
+
+def _in_order(members: Mapping[str, Subscription]) -> list[str]:
+    """Member ids as Kafka sorts them: static members first, by instance id, then the others by member id."""
+    return sorted(
+        members, key=lambda member: (members[member].instance_id is None, members[member].instance_id or member)
+    )
+
+
+def assign_range(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+    """Of each topic, the first member gets the first partitions, and so on."""
+    assignment: Assignment = {member: [] for member in members}
+    for topic, count in sorted(partition_counts.items()):
+        interested = [member for member in _in_order(members) if topic in members[member].topics]
+        if not interested:
+            continue
+        share, extra = divmod(count, len(interested))
+        start = 0
+        for index, member in enumerate(interested):
+            size = share + (index < extra)
+            assignment[member] += [TopicPartition(topic, partition) for partition in range(start, start + size)]
+            start += size
+    return assignment
+
+
+def assign_round_robin(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+    """All partitions are dealt out one by one to the members that want them."""
+    assignment: Assignment = {member: [] for member in members}
+    order = _in_order(members)
+    turn = 0
+    for topic in sorted({topic for each in members.values() for topic in each.topics}):
+        for partition in range(partition_counts.get(topic, 0)):
+            while topic not in members[order[turn % len(order)]].topics:
+                turn += 1
+            assignment[order[turn % len(order)]].append(TopicPartition(topic, partition))
+            turn += 1
+    return assignment
+
+
+def assign_cooperative_sticky(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
+    """As balanced as subscriptions allow, as little moved as possible; what moves is first left to nobody."""
+    owners = _owners(partition_counts, members)
+    shares = _Shares(partition_counts, members, owners)
+    shares.place_the_rest()
+    shares.balance()
+    return {
+        member: sorted(each for each in partitions if owners.get(each, member) == member)
+        for member, partitions in shares.partitions.items()
+    }
+
+
+def _owners(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
+    """Who has what by valid claims: the latest generation wins, and in it nobody when two claim the same."""
+    claims: defaultdict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
+    for member, subscription in members.items():
+        for partition in subscription.owned:
+            if partition.partition < partition_counts.get(partition.topic, 0):
+                claims[partition].append((subscription.generation, member))
+    owners = {}
+    for partition, claimants in claims.items():
+        latest = max(generation for generation, _ in claimants)
+        latest_claimants = [member for generation, member in claimants if generation == latest]
+        if len(latest_claimants) == 1:
+            owners[partition] = latest_claimants[0]
+    return owners
+
+
+class _Shares:
+    """An assignment in the making."""
+
+    def __init__(
+        self,
+        partition_counts: Mapping[str, int],
+        members: Mapping[str, Subscription],
+        owners: Mapping[TopicPartition, str],
+    ) -> None:
+        self.partitions: dict[str, list[TopicPartition]] = {member: [] for member in sorted(members)}
+        self._wanting: dict[str, list[str]] = {
+            topic: [member for member in sorted(members) if topic in members[member].topics]
+            for topic in partition_counts
+        }
+        self._unplaced: list[TopicPartition] = []
+        for topic, count in sorted(partition_counts.items()):
+            for index in range(count):
+                partition = TopicPartition(topic, index)
+                owner = owners.get(partition)
+                if owner is not None and owner in self._wanting[topic]:
+                    self.partitions[owner].append(partition)
+                elif self._wanting[topic]:
+                    self._unplaced.append(partition)
+
+    def place_the_rest(self) -> None:
+        """Give what nobody has to whoever has least, topics with few candidates first."""
+        for partition in sorted(self._unplaced, key=lambda each: (len(self._wanting[each.topic]), each)):
+            insort(self.partitions[self._least(partition.topic)], partition)
+
+    def balance(self) -> None:
+        """Move partitions from members with two or more above another that wants them, until there are none."""
+        moved = True
+        while moved:
+            moved = False
+            for member in sorted(self.partitions, key=lambda each: -len(self.partitions[each])):
+                topics = Counter(partition.topic for partition in self.partitions[member])
+                for topic, count in topics.most_common():
+                    receiver = self._least(topic)
+                    surplus = (len(self.partitions[member]) - len(self.partitions[receiver])) // 2
+                    for _ in range(min(surplus, count)):
+                        moved |= self._move(member, self._least(topic), topic)
+
+    def _least(self, topic: str) -> str:
+        return min(self._wanting[topic], key=lambda member: (len(self.partitions[member]), member))
+
+    def _move(self, giver: str, receiver: str, topic: str) -> bool:
+        """Move a partition if that makes the two more equal; whether it did."""
+        if len(self.partitions[giver]) - len(self.partitions[receiver]) < 2:
+            return False
+        partition = next(each for each in reversed(self.partitions[giver]) if each.topic == topic)
+        self.partitions[giver].remove(partition)
+        insort(self.partitions[receiver], partition)
+        return True
+
+
+ASSIGNORS: dict[str, Assignor] = {
+    "range": assign_range,
+    "roundrobin": assign_round_robin,
+    "cooperative-sticky": assign_cooperative_sticky,
+}
+COOPERATIVE = frozenset({"cooperative-sticky"})
+"""Assignors whose members keep what they own while they join."""

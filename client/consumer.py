@@ -1,0 +1,343 @@
+"""A consumer: partitions assigned by hand or by a group, polled for records or whole batches (`KafkaConsumer`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from client import admin
+from client.cluster import KafkaClient
+from client.consumer_group import GroupMember, Joined
+from client.errors import ClientError, DisconnectedError, NoOffsetError
+from client.fetcher import Fetcher, PartitionState
+from client.groups import OffsetAndMetadata, alter_offsets, fetch_offsets
+from client.settings import ConsumerSettings
+from client.tracked_metadata import TrackedMetadata
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import Record, RecordBatch
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.clients.Consumer")
+
+T = TypeVar("T")
+
+
+class RebalanceListener(Protocol):
+    """Is told what a group gives and takes, from within `Consumer.poll`."""
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        """These are added; positions may be sought now."""
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """These will be taken away; offsets may be committed now."""
+
+
+class Consumer:
+    """Reads through a client, which it does not close. One poll at a time."""
+
+    def __init__(self, client: KafkaClient, settings: ConsumerSettings) -> None:
+        self.settings = settings
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._metadata = TrackedMetadata(client, allow_auto_topic_creation=settings.allow_auto_create_topics)
+        self._fetcher = Fetcher(client, settings, self._metadata, self._news)
+        self._member: GroupMember | None = None
+        self._listener: RebalanceListener | None = None
+        self._topics: list[str] = []
+        self._pattern: re.Pattern[str] | None = None
+        self._join: asyncio.Task[Joined] | None = None
+        self._auto_commit_s = self._loop.time() + settings.auto_commit_interval_ms / 1000
+        self._backoff = client.backoff()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- what to read --------------------------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, without a group's help."""
+        chosen = list(partitions)
+        self._metadata.track({each.topic for each in chosen})
+        self._fetcher.assign(chosen)
+
+    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
+        """Read what the group assigns of these topics. Raises ClientError without `group.id`."""
+        self._become_member(listener)
+        self._topics = sorted(topics)
+        self._metadata.track(self._topics)
+
+    def subscribe_pattern(self, pattern: re.Pattern[str], listener: RebalanceListener | None = None) -> None:
+        """Read what the group assigns of all topics whose whole name matches, also of those that come later."""
+        self._become_member(listener)
+        self._pattern = pattern
+        self._metadata.track(None)
+
+    def _become_member(self, listener: RebalanceListener | None) -> None:
+        if self.settings.group_id is None:
+            raise ClientError("To use the group management or offset commit APIs, you must provide a valid group.id")
+        self._member = GroupMember(self._client, self.settings, self.settings.group_id, self._news)
+        self._listener = listener
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return list(self._fetcher.states)
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record that a poll gives; None while it is not known."""
+        return self._fetcher.states[partition].position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on reading an assigned partition at `offset`."""
+        self._fetcher.states[partition].seek(offset)
+
+    async def seek_to_timestamp(self, partition: TopicPartition, timestamp: int) -> None:
+        """Go on at the first record from `timestamp` (ms) on, or at -1 the end, -2 the start. Raises ApiError."""
+        found = (await admin.list_offsets(self._client, {partition: timestamp}))[partition]
+        if isinstance(found, ApiError):
+            raise found
+        self.seek(partition, found.offset)
+
+    # -- polling -------------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_s: float) -> dict[TopicPartition, list[Record]]:
+        """At most `max.poll.records` records by partition; nothing when there are none within `timeout_s`.
+
+        Raises ApiError and ClientError for what a retry does not heal: no permission, an offset out of range without
+        a reset policy, a damaged batch, a fenced member.
+        """
+        return await self._poll(timeout_s, lambda: self._fetcher.take_records(self.settings.max_poll_records))
+
+    async def poll_batches(self, timeout_s: float) -> dict[TopicPartition, list[RecordBatch]]:
+        """All batches that are there, undecoded; see `poll`. The first may begin before the position."""
+        return await self._poll(timeout_s, self._fetcher.take_batches)
+
+    async def _poll(self, timeout_s: float, take: Callable[[], dict[TopicPartition, T]]) -> dict[TopicPartition, T]:
+        deadline = self._loop.time() + timeout_s
+        while True:
+            self._news.clear()
+            await self._refresh_metadata()
+            if self._member is not None:
+                await self._tend_group(self._member, deadline)
+            await self._find_positions(deadline)
+            self._fetcher.start()
+            taken = self._take(take)
+            if taken:
+                # What comes next is asked for while the caller works; the tasks that ask have to get a turn.
+                self._fetcher.start()
+                await asyncio.sleep(0)
+                return taken
+            remaining_s = deadline - self._loop.time()
+            if remaining_s <= 0:
+                return {}
+            await self._wait(remaining_s)
+
+    def _take(self, take: Callable[[], dict[TopicPartition, T]]) -> dict[TopicPartition, T]:
+        try:
+            return take()
+        except ApiError as error:
+            if error.error_code != ErrorCode.OFFSET_OUT_OF_RANGE or self.settings.auto_offset_reset == "none":
+                raise
+            for state in self._fetcher.states.values():
+                if state.is_out_of_range:
+                    state.seek(None)
+                    state.must_reset = True
+            return {}
+
+    async def _wait(self, timeout_s: float) -> None:
+        """Until something happens that a poll cares about."""
+        if self._metadata.needs_refresh or self._has_unknown_positions():
+            timeout_s = min(timeout_s, self._backoff.next_s())
+        else:
+            self._backoff = self._client.backoff()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _refresh_metadata(self) -> None:
+        if not self._metadata.needs_refresh:
+            return
+        try:
+            await self._metadata.refresh()
+        except DisconnectedError as error:
+            logger.warning("%s", error)
+            self._metadata.mark_stale()
+            return
+        topics = self._metadata.current.topics
+        for name, topic in topics.items():
+            code = topic.error_code
+            if code in {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION}:
+                is_invalid = code == ErrorCode.INVALID_TOPIC_EXCEPTION
+                raise ApiError(code, f"Invalid topics: [{name}]" if is_invalid else f"Not authorized: [{name}]")
+            if code.retriable and self._pattern is None:
+                self._metadata.mark_stale()
+        member = self._member
+        if self._pattern is not None and member is not None:
+            matching = sorted(
+                name
+                for name, topic in topics.items()
+                if self._pattern.fullmatch(name) and not (topic.is_internal and self.settings.exclude_internal_topics)
+            )
+            if matching != self._topics:
+                self._topics = matching
+                member.needs_join = True
+        if member is not None and member.partition_counts is not None:
+            counts = {name: len(topics[name].partitions) for name in self._topics if name in topics}
+            if any(count != member.partition_counts.get(name, 0) for name, count in counts.items()):
+                member.needs_join = True
+
+    # -- the group -----------------------------------------------------------------------------------------------------
+
+    async def _tend_group(self, member: GroupMember, deadline: float) -> None:
+        """Join when that is needed, take what a join brought, commit from time to time."""
+        member.last_poll_s = self._loop.time()
+        if member.failure is not None:
+            raise member.failure
+        if self._join is None and member.needs_join:
+            await self._prepare_join(member)
+            self._join = asyncio.create_task(member.join(self._topics))
+        if self._join is not None:
+            await asyncio.wait({self._join}, timeout=max(0.0, deadline - self._loop.time()))
+            if not self._join.done():
+                return
+            join, self._join = self._join, None
+            await self._accept(member, join.result())
+        if self._loop.time() >= self._auto_commit_s:
+            await self._auto_commit()
+
+    async def _prepare_join(self, member: GroupMember) -> None:
+        """Let go of what may go to others: everything, unless all assignors are cooperative."""
+        if member.is_cooperative and not member.was_lost:
+            return
+        if not member.was_lost:
+            await self._auto_commit()
+        revoked, member.owned = member.owned, []
+        self._fetcher.assign([])
+        if self._listener is not None and revoked:
+            await self._listener.on_partitions_revoked(revoked)
+
+    async def _accept(self, member: GroupMember, joined: Joined) -> None:
+        revoked = [each for each in member.owned if each not in joined.partitions]
+        added = [each for each in joined.partitions if each not in member.owned]
+        if revoked:
+            await self._auto_commit()
+            if self._listener is not None:
+                await self._listener.on_partitions_revoked(revoked)
+            # What was let go can go to somebody else only in another round (KIP-429).
+            member.needs_join = True
+        member.owned = joined.partitions
+        self._fetcher.assign(joined.partitions)
+        self._auto_commit_s = self._loop.time() + self.settings.auto_commit_interval_ms / 1000
+        if self._listener is not None:
+            await self._listener.on_partitions_assigned(added)
+
+    async def _auto_commit(self) -> None:
+        self._auto_commit_s = self._loop.time() + self.settings.auto_commit_interval_ms / 1000
+        if not self.settings.enable_auto_commit or self.settings.group_id is None:
+            return
+        try:
+            await self.commit()
+        except (ApiError, ClientError) as error:
+            logger.warning("Auto-commit of offsets failed: %s", error)
+
+    async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+        """Commit `offsets`, or all positions. Raises ApiError, and ClientError (without `group.id`, for one)."""
+        if self.settings.group_id is None:
+            raise ClientError("To use the group management or offset commit APIs, you must provide a valid group.id")
+        if offsets is None:
+            offsets = {
+                partition: OffsetAndMetadata(state.position)
+                for partition, state in self._fetcher.states.items()
+                if state.position is not None
+            }
+        if not offsets:
+            return
+        if self._member is not None:
+            await self._member.commit(offsets)
+        else:
+            await alter_offsets(self._client, self.settings.group_id, offsets)
+
+    # -- positions -----------------------------------------------------------------------------------------------------
+
+    def _has_unknown_positions(self) -> bool:
+        return any(state.position is None for state in self._fetcher.states.values())
+
+    async def _find_positions(self, deadline: float) -> None:
+        """Give partitions without a position the committed offset, or the one that `auto.offset.reset` says."""
+        if not self._has_unknown_positions():
+            return
+        try:
+            async with asyncio.timeout_at(max(deadline, self._loop.time() + _MIN_WAIT_S)):
+                await self._use_committed_offsets()
+                await self._reset_positions()
+        except (TimeoutError, DisconnectedError) as error:
+            logger.debug("Positions are not known yet: %s", error)
+
+    def _without_position(self) -> dict[TopicPartition, PartitionState]:
+        return {each: state for each, state in self._fetcher.states.items() if state.position is None}
+
+    async def _use_committed_offsets(self) -> None:
+        asking = [each for each, state in self._without_position().items() if not state.must_reset]
+        if not asking:
+            return
+        committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        if self.settings.group_id is not None:
+            committed = await fetch_offsets(self._client, self.settings.group_id, asking)
+        for partition in asking:
+            state = self._fetcher.states[partition]
+            if partition in committed:
+                state.seek(committed[partition].offset)
+            else:
+                state.must_reset = True
+
+    async def _reset_positions(self) -> None:
+        asking = list(self._without_position())
+        if not asking:
+            return
+        if self.settings.auto_offset_reset == "none":
+            raise NoOffsetError(
+                f"Undefined offset with no reset policy for partitions: [{', '.join(map(str, asking))}]"
+            )
+        is_earliest = self.settings.auto_offset_reset == "earliest"
+        timestamp = admin.EARLIEST_TIMESTAMP if is_earliest else admin.LATEST_TIMESTAMP
+        found = await admin.list_offsets(
+            self._client,
+            dict.fromkeys(asking, timestamp),
+            isolation_level=self.settings.isolation_level,
+            retry=False,
+        )
+        for partition, outcome in found.items():
+            state = self._fetcher.states[partition]
+            if isinstance(outcome, ApiError):
+                if not outcome.error_code.retriable:
+                    raise outcome
+                self._metadata.mark_stale()
+            elif state.position is None:
+                state.seek(outcome.offset)
+
+    async def close(self) -> None:
+        """Commit (with `enable.auto.commit`), leave the group, give up what is in flight."""
+        if self._join is not None:
+            self._join.cancel()
+            await asyncio.gather(self._join, return_exceptions=True)
+        if self._member is not None:
+            if self._fetcher.states and not self._member.needs_join:
+                await self._auto_commit()
+            await self._member.leave()
+        await self._fetcher.close()
+
+
+_MIN_WAIT_S = 0.1
+"""A poll without time still gives a question about offsets the time to be answered."""

@@ -1,0 +1,139 @@
+"""A producer: records in, futures out (Kafka class `KafkaProducer`); `client.sender` brings them to the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from client.batches import Batch, RecordMetadata, record_size
+from client.cluster import KafkaClient
+from client.errors import ClientTimeoutError
+from client.partitioner import StickyPartition, partition_for_key
+from client.sender import Sender
+from client.settings import ProducerSettings
+from client.tracked_metadata import TrackedMetadata
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import HEADER_BYTES, Header, Record
+from protocol.topic_partition import TopicPartition
+
+
+class Producer:
+    """Sends records through a client, which it does not close. Use as an async context manager: leaving it flushes.
+
+    Records are queued by partition, found by key or, without one, by `StickyPartition`; a partition's records keep
+    their order.
+    """
+
+    def __init__(self, client: KafkaClient, settings: ProducerSettings, now_ms: Callable[[], int]) -> None:
+        self.settings = settings
+        self._client = client
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._metadata = TrackedMetadata(client, allow_auto_topic_creation=True)
+        self._sender = Sender(client, settings, self._metadata)
+        self._sticky: dict[str, StickyPartition] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close(flush=kind is None or issubclass(kind, Exception))
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Queue a record; waits for room (`buffer.memory`) and for the topic's metadata, both up to `max.block.ms`.
+
+        The future tells where the record is, or raises what stopped it: ApiError or ClientError. Raises ApiError
+        MESSAGE_TOO_LARGE at once for a record above `max.request.size`, and for a topic that cannot be had;
+        ClientTimeoutError when waiting took too long.
+        """
+        record = Record(0, self._now_ms() if timestamp is None else timestamp, key, value, headers)
+        size = self._checked(record_size(key, value, headers))
+        target = await self._choose(topic, key, size, partition)
+        await self._wait_for_room(size)
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        queue = self._sender.queues.of(target)
+        is_batch_full = queue.append(record, size, self._loop.time(), self.settings.batch_size_bytes, future)
+        self._sender.added(size)
+        if is_batch_full:
+            await asyncio.sleep(0)  # or a caller that never waits would keep the sender from running
+        return future
+
+    async def send_batch(
+        self, topic: str, values: Sequence[bytes], *, partition: int | None = None, timestamp: int | None = None
+    ) -> asyncio.Future[RecordMetadata]:
+        """Queue records without keys as a batch of their own, the fastest way to send; see `send`.
+
+        The future tells where the first of them is.
+        """
+        size = self._checked(HEADER_BYTES + sum(map(len, values)) + len(values) * record_size(None, b""))
+        target = await self._choose(topic, None, self.settings.batch_size_bytes, partition)
+        await self._wait_for_room(size)
+        batch = Batch(target, self._loop.time())
+        batch.values = values
+        batch.timestamp = self._now_ms() if timestamp is None else timestamp
+        batch.size_bytes = size
+        batch.is_full = True
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        batch.futures.append(future)
+        self._sender.queues.of(target).batches.append(batch)
+        self._sender.added(batch.payload_bytes)
+        await asyncio.sleep(0)
+        return future
+
+    async def flush(self) -> None:
+        """Send what is queued without lingering, and wait until everything is delivered or has failed."""
+        await self._sender.flush()
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Flush, unless told not to, and stop. What is not delivered then fails."""
+        if flush:
+            await self._sender.flush()
+        await self._sender.close()
+
+    def _checked(self, size: int) -> int:
+        if size > self.settings.max_request_bytes:
+            raise ApiError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The message is {size} bytes when serialized which is larger than {self.settings.max_request_bytes}, "
+                "which is the value of the max.request.size configuration.",
+            )
+        return size
+
+    async def _choose(self, topic: str, key: bytes | None, size: int, partition: int | None) -> TopicPartition:
+        known = self._metadata.current.topics.get(topic)
+        if known is None or not known.partitions:
+            known = await self._metadata.await_topic(topic, self.settings.max_block_ms)
+        if partition is None:
+            if key is not None:
+                partition = partition_for_key(key, len(known.partitions))
+            else:
+                sticky = self._sticky.get(topic)
+                if sticky is None:
+                    sticky = self._sticky[topic] = StickyPartition(self.settings.batch_size_bytes, self._client.rng)
+                partition = sticky.choose(range(len(known.partitions)), size)
+        return TopicPartition(topic, partition)
+
+    async def _wait_for_room(self, size: int) -> None:
+        if self._sender.has_room(size):
+            return
+        try:
+            async with asyncio.timeout(self.settings.max_block_ms / 1000):
+                await self._sender.wait_for_room(size)
+        except TimeoutError:
+            raise ClientTimeoutError(
+                f"Failed to allocate {size} bytes within the configured max blocking time "
+                f"{self.settings.max_block_ms} ms."
+            ) from None

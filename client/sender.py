@@ -1,0 +1,286 @@
+"""Brings a producer's batches to their leaders: several requests in flight, retries in order (Kafka class `Sender`).
+
+A batch that fails in passing goes back to its place, and what is behind it in the partition waits until everything in
+flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops what it has already; when a
+batch is given up after it got its sequence number, the gap would block the partition, so a new producer id is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from typing import Final, NamedTuple
+
+from client.batches import Batch, PartitionQueue, ProducerId, Queues
+from client.cluster import KafkaClient
+from client.errors import ClientError, ClientTimeoutError, DisconnectedError
+from client.settings import ProducerSettings
+from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
+from protocol.errors import ApiError, EncodeError, ErrorCode
+from protocol.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.clients.Producer")
+
+_NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+
+
+class _Outcome(NamedTuple):
+    """What a broker answered about one batch."""
+
+    error_code: ErrorCode
+    message: str
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+
+
+class Sender:
+    """The queues of one producer and the task that empties them. Made and used inside a running loop."""
+
+    def __init__(self, client: KafkaClient, settings: ProducerSettings, metadata: TrackedMetadata) -> None:
+        self.queues = Queues()
+        self._client = client
+        self._settings = settings
+        self._metadata = metadata
+        self._loop = asyncio.get_running_loop()
+        self._producer = ProducerId()
+        self._needs_producer_id = settings.enable_idempotence
+        self._requests_in_flight: defaultdict[int, int] = defaultdict(int)
+        self._requests: set[asyncio.Task[None]] = set()
+        self._buffered_bytes = 0
+        self._flushing = 0
+        self._work = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    # -- for the producer ----------------------------------------------------------------------------------------------
+
+    def added(self, size: int) -> None:
+        """A record or batch of about `size` bytes was put into the queues."""
+        self._buffered_bytes += size
+        self._work.set()
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` more bytes may be queued; always when nothing is."""
+        return not self._buffered_bytes or self._buffered_bytes + size <= self._settings.buffer_memory_bytes
+
+    async def wait_for_room(self, size: int) -> None:
+        """Wait until `has_room`."""
+        while not self.has_room(size):
+            self._work.set()
+            await self._next_progress()
+
+    async def flush(self) -> None:
+        """Send without lingering, and wait until nothing is queued or in flight."""
+        self._flushing += 1
+        self._work.set()
+        try:
+            while not self.queues.is_empty:
+                await self._next_progress()
+        finally:
+            self._flushing -= 1
+
+    async def close(self) -> None:
+        """Stop. What is still queued or in flight fails."""
+        tasks = [self._task, *self._requests]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for queue in self.queues:
+            while queue.batches:
+                queue.batches.popleft().fail(ClientError("Producer is closed forcefully."))
+
+    async def _next_progress(self) -> None:
+        self._progress.clear()
+        await self._progress.wait()
+
+    # -- the task ------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        backoff = self._client.backoff()
+        while True:
+            self._work.clear()
+            try:
+                await self._prepare()
+            except (DisconnectedError, ClientTimeoutError, ApiError) as error:
+                self._fail_when_hopeless(error)
+                logger.warning("Cannot send yet: %s", error)
+                await asyncio.sleep(backoff.next_s())
+                continue
+            backoff = self._client.backoff()
+            sent = self._send_ready()
+            # A round that sent something may have left more behind: one batch of a partition fits in a request.
+            timeout_s = 0.0 if sent else self._time_to_next()
+            if timeout_s is None or timeout_s > 0:
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        await self._work.wait()
+                except TimeoutError:
+                    continue
+
+    async def _prepare(self) -> None:
+        """Have a producer id and metadata. Raises DisconnectedError, ClientTimeoutError, ApiError."""
+        self._expire()
+        if self.queues.is_empty:
+            return
+        if self._metadata.needs_refresh:
+            await self._metadata.refresh()
+        if self._needs_producer_id and not any(self._requests_in_flight.values()):
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
+            answer = await (await self._client.any_connection()).ask(request, InitProducerIdResponse)
+            if answer.error_code:
+                raise ApiError(ErrorCode.of(answer.error_code), "no producer id")
+            self._producer = ProducerId(answer.producer_id, answer.producer_epoch)
+            self._needs_producer_id = False
+            for queue in self.queues:
+                queue.forget_sequences()
+
+    def _fail_when_hopeless(self, error: Exception) -> None:
+        """An error code that does not pass (CLUSTER_AUTHORIZATION_FAILED) fails everything that is queued."""
+        if isinstance(error, ApiError) and not error.error_code.retriable:
+            for queue in self.queues:
+                while queue.batches:
+                    self._give_up(queue.batches.popleft(), error)
+
+    def _expire(self) -> None:
+        """Give up batches that are older than `delivery.timeout.ms`."""
+        now_s = self._loop.time()
+        for queue in self.queues:
+            while queue.batches and (now_s - queue.batches[0].created_s) * 1000 > self._settings.delivery_timeout_ms:
+                batch = queue.batches.popleft()
+                elapsed_ms = round((now_s - batch.created_s) * 1000)
+                self._give_up(
+                    batch,
+                    ClientTimeoutError(
+                        f"Expiring {len(batch)} record(s) for {batch.partition}:{elapsed_ms} ms has passed since "
+                        "batch creation"
+                    ),
+                )
+
+    def _send_ready(self) -> bool:
+        """Start requests with the batches that are due, one of each partition; whether there were any."""
+        if self._needs_producer_id:
+            return False
+        now_s = self._loop.time()
+        linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
+        requests: dict[int, list[Batch]] = defaultdict(list)
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for queue in self.queues:
+            due_s = queue.due_s(linger_s)
+            if due_s is None or due_s > now_s:
+                continue
+            known = self._metadata.leader_of(queue.partition)
+            if known is None or self._requests_in_flight[known.leader] >= self._settings.max_in_flight_requests:
+                continue
+            size = queue.batches[0].size_bytes
+            if sizes[known.leader] and sizes[known.leader] + size > self._settings.max_request_bytes:
+                continue
+            sizes[known.leader] += size
+            requests[known.leader].append(queue.take(self._settings.enable_idempotence))
+        for leader, batches in requests.items():
+            self._requests_in_flight[leader] += 1
+            task = asyncio.create_task(self._produce(leader, batches))
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+        return bool(requests)
+
+    @property
+    def _is_in_a_hurry(self) -> bool:
+        return self._flushing > 0 or self._buffered_bytes >= self._settings.buffer_memory_bytes
+
+    def _time_to_next(self) -> float | None:
+        """Seconds until a batch is due or metadata should be asked for again; None when only news can tell."""
+        if self.queues.is_empty:
+            return None
+        if self._metadata.needs_refresh or self._needs_producer_id:
+            return self._client.settings.retry_backoff_ms / 1000
+        linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
+        now_s = self._loop.time()
+        waits = [due_s - now_s for queue in self.queues if (due_s := queue.due_s(linger_s)) is not None]
+        # What is due and did not go is held back by requests in flight, whose end is news.
+        later = [wait for wait in waits if wait > 0]
+        return min(later) if later else None
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    async def _produce(self, leader: int, batches: list[Batch]) -> None:
+        """Send batches to their leader and settle them by what it answers."""
+        failure: Exception | None = None
+        outcomes: dict[TopicPartition, _Outcome] = {}
+        try:
+            outcomes = await self._ask(leader, batches)
+        except DisconnectedError as error:
+            lost = _Outcome(ErrorCode.NETWORK_EXCEPTION, str(error))
+            outcomes = {batch.partition: lost for batch in batches}
+        except (ClientError, ApiError, EncodeError) as error:
+            failure = error
+        finally:
+            self._requests_in_flight[leader] -= 1
+        for batch in batches:
+            queue = self.queues.of(batch.partition)
+            if failure is not None:
+                self._give_up(batch, failure)
+            else:
+                self._conclude(queue, batch, outcomes[batch.partition])
+            queue.settled()
+        self._progress.set()
+        self._work.set()
+
+    async def _ask(self, leader: int, batches: list[Batch]) -> dict[TopicPartition, _Outcome]:
+        """Raises DisconnectedError, UnsupportedVersionError and what encoding raises."""
+        topics: dict[str, list[ProduceRequest.PartitionProduceData]] = defaultdict(list)
+        for batch in batches:
+            data = batch.encode(self._producer, self._settings)
+            topics[batch.partition.topic].append(
+                ProduceRequest.PartitionProduceData(index=batch.partition.partition, records=data)
+            )
+        request = ProduceRequest(
+            acks=self._settings.acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            topic_data=[
+                ProduceRequest.TopicProduceData(name=name, partition_data=data) for name, data in topics.items()
+            ],
+        )
+        connection = await self._client.node_connection(leader)
+        if self._settings.acks == 0:
+            connection.send_unanswered(request)
+            return {batch.partition: _Outcome(ErrorCode.NONE, "") for batch in batches}
+        response = await connection.ask(request, ProduceResponse)
+        outcomes = {
+            TopicPartition(topic.name, each.index): _Outcome(
+                ErrorCode.of(each.error_code), each.error_message or "", each.base_offset, each.log_append_time_ms
+            )
+            for topic in response.responses
+            for each in topic.partition_responses
+        }
+        missing = _Outcome(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker did not answer for the partition")
+        return {batch.partition: outcomes.get(batch.partition, missing) for batch in batches}
+
+    def _conclude(self, queue: PartitionQueue, batch: Batch, outcome: _Outcome) -> None:
+        """Deliver, send again or give up one batch."""
+        code = outcome.error_code
+        if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
+            self._buffered_bytes -= batch.payload_bytes
+            batch.succeed(outcome.base_offset, outcome.log_append_time_ms)
+            return
+        if code in STALE_ERRORS:
+            self._metadata.mark_stale()
+        # Behind a batch that failed, the broker misses that batch's sequence numbers; order or a new id heals it.
+        is_behind_a_failure = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (
+            queue.is_retrying or self._needs_producer_id
+        )
+        age_ms = (self._loop.time() - batch.created_s) * 1000
+        may_retry = batch.attempts <= self._settings.retries and age_ms < self._settings.delivery_timeout_ms
+        if (code.retriable or is_behind_a_failure) and may_retry:
+            logger.debug("Sending batch to %s again: %s", batch.partition, code.name)
+            queue.put_back(batch, self._loop.time() + self._client.settings.retry_backoff_ms / 1000)
+            return
+        self._give_up(batch, ApiError(code, outcome.message))
+
+    def _give_up(self, batch: Batch, error: Exception) -> None:
+        self._buffered_bytes -= batch.payload_bytes
+        if self._settings.enable_idempotence and batch.attempts:
+            self._needs_producer_id = True
+        batch.fail(error)
+        self._progress.set()
