@@ -26,7 +26,10 @@ MANY = 5_000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("hostile"), {"socket.request.max.bytes": "2000000"})
+    process = BrokerProcess(
+        tmp_path_factory.mktemp("hostile"),
+        {"socket.request.max.bytes": "2000000", "socket.listen.backlog.size": "1024"},
+    )
     process.start()
     with connect(process) as client:
         client.ask(new_topic("t"), 7)
