@@ -11,6 +11,8 @@ from protocol.errors import ErrorCode
 from protocol.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
@@ -48,7 +50,6 @@ class Subject:
         self.mask = Mask(self.port, salt, target.data_directory)
         self.transcript: dict[str, Plain] = {}
         self.connection = self.connect()
-        self._connections = [self.connection]
 
     def connect(self, client_id: str | None = "parity") -> WireClient:
         """A connection beside the scenario's own; the caller closes it."""
@@ -74,6 +75,7 @@ class Subject:
         except ConnectionClosed:
             self.note(name, "<connection closed>")
             if connection is None:
+                self.connection.close()
                 self.connection = self.connect()
             return None
         self.note(name, response)
@@ -108,8 +110,7 @@ class Subject:
         """Create a topic and wait until every partition has a leader; gives its name."""
         name = self.name(suffix)
         configured = [
-            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
-            for key, value in (configs or {}).items()
+            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
         ]
         topic = CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=configured
@@ -145,9 +146,7 @@ class Subject:
     def metadata(self, *names: str) -> MetadataResponse:
         """Metadata of topics, without creating them and without writing it down."""
         topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-        answer: MetadataResponse = self.quietly(
-            MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12
-        )
+        answer: MetadataResponse = self.quietly(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
         return answer
 
     def topic_id(self, name: str) -> Any:
@@ -172,7 +171,11 @@ class Subject:
             response: FindCoordinatorResponse = self.quietly(
                 FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4
             )
-            return bool(response.coordinators[0].error_code == ErrorCode.NONE)
+            if response.coordinators[0].error_code != ErrorCode.NONE:
+                return False
+            # Kafka names the coordinator before it has taken its office.
+            described: DescribeGroupsResponse = self.quietly(DescribeGroupsRequest(groups=[group]), 5)
+            return bool(described.groups[0].error_code == ErrorCode.NONE)
 
         self.until(found)
         return group

@@ -63,7 +63,7 @@ class Mask:
         if isinstance(value, UUID):
             return self._id(value)
         if name == "records":
-            return None if value is None else [self._batch(batch) for batch in read_batches(memoryview(value))]
+            return None if value is None else self._batches(memoryview(value))
         if isinstance(value, bool) or value is None or isinstance(value, float):
             return value
         if isinstance(value, int):
@@ -105,6 +105,12 @@ class Mask:
         if _is_now(value):
             return "<time>"
         return int(value) if isinstance(value, IntEnum) else value
+
+    def _batches(self, records: memoryview) -> Plain:
+        try:
+            return [self._batch(batch) for batch in read_batches(records)]
+        except ApiError:
+            return f"{len(records)} bytes of an older message format"
 
     def _batch(self, batch: RecordBatch) -> Plain:
         fields = (

@@ -62,6 +62,13 @@ def from_the_start_in_every_version(b: Subject) -> None:
 
 
 @scenario
+def versions_before_4(b: Subject) -> None:
+    topic = filled(b)
+    for version in range(4):
+        b.ask(fetch(b, topic, version=version), version)
+
+
+@scenario
 def from_the_middle(b: Subject) -> None:
     topic = filled(b)
     for offset in (1, 2, 3, 5, 6):

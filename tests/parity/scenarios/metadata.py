@@ -238,7 +238,7 @@ def api_versions_in_every_version(b: Subject) -> None:
 
 
 @scenario
-def api_versions_of_the_future(b: Subject) -> None:
+def versions_of_the_future(b: Subject) -> None:
     for version in (5, 100, 32767):
         with b.another() as connection:
             connection.send_body(18, version, b"\x01\x02\x03", header_version=2)

@@ -46,6 +46,15 @@ def ends_in_every_version(b: Subject) -> None:
 
 
 @scenario
+def version_0(b: Subject) -> None:
+    topic = filled(b)
+    for timestamp, most in ((-1, 1), (-1, 5), (-2, 1), (TIMESTAMP, 1), (0, 1), (-3, 1)):
+        wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp, max_num_offsets=most)
+        named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
+        b.ask(ListOffsetsRequest(replica_id=-1, topics=[named]), 0)
+
+
+@scenario
 def by_timestamp(b: Subject) -> None:
     topic = b.topic()
     for number in range(4):

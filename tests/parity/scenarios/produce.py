@@ -41,6 +41,13 @@ def one_batch_in_every_version(b: Subject) -> None:
 
 
 @scenario
+def versions_before_3(b: Subject) -> None:
+    topic = b.topic()
+    for version in range(3):
+        b.ask(produce_request(topic, batch(b"a")), version)
+
+
+@scenario
 def leader_only(b: Subject) -> None:
     b.ask(produce_request(b.topic(), batch(b"a"), acks=1), 11)
 
