@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from protocol.uuids import uuid_to_text
 logger = logging.getLogger("kafka.controller.KafkaController")
 
 ImageListener = Callable[[MetadataImage, MetadataImage], None]
+ImagePreparation = Callable[[MetadataImage, MetadataImage], Awaitable[None]]
 
 T = TypeVar("T")
 
@@ -80,6 +81,7 @@ class ControllerService:
         self._image = MetadataImage()
         self._term = ControllerTerm(0, 0)
         self._listeners: list[ImageListener] = []
+        self._preparations: list[ImagePreparation] = []
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._auto_creating: set[str] = set()
@@ -97,6 +99,12 @@ class ControllerService:
     def add_listener(self, listener: ImageListener) -> None:
         """`listener(old, new)` is called at every change, in order; listeners in the order in which they were added."""
         self._listeners.append(listener)
+
+    def add_preparation(self, preparation: ImagePreparation) -> None:
+        """`await preparation(old, new)` comes before the listeners hear of `new`.
+
+        It is for what takes long and can be done in slices, so that the event loop serves others meanwhile."""
+        self._preparations.append(preparation)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ class ControllerService:
 
     async def _finish_deletions(self, image: MetadataImage) -> None:
         """Publish the first image; then delete the topics whose deletion a stop interrupted."""
-        self._publish(image)
+        await self._publish(image)
         marked = (await self._coordination.children(znodes.DELETE_TOPICS))[0]
         await self._drop([image.topics[name] for name in marked if name in image.topics])
         for name in marked:
@@ -279,7 +287,7 @@ class ControllerService:
         configs: dict[ConfigResource, Mapping[str, str]] = {
             (ConfigResourceType.TOPIC, plan.name): plan.config for plan in plans
         }
-        self._publish(self._image.with_topics(topics).with_configs(configs))
+        await self._publish(self._image.with_topics(topics).with_configs(configs))
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete the topics of these names that exist: when this returns nothing of them is left."""
@@ -294,7 +302,7 @@ class ControllerService:
         """Replicas first, nodes last: a crash in between leaves the mark, and the next start comes here again."""
         if not topics:
             return
-        self._publish(self._image.with_topics(removed=[topic.name for topic in topics]))
+        await self._publish(self._image.with_topics(removed=[topic.name for topic in topics]))
         operations: list[Operation] = []
         for topic in topics:
             config = znodes.config_path("topics", topic.name)
@@ -319,7 +327,7 @@ class ControllerService:
             return
         operations, grown = decisions.expansion_operations(topic, added, self._image)
         await self._transact(operations)
-        self._publish(self._image.with_topics([grown]))
+        await self._publish(self._image.with_topics([grown]))
 
     async def auto_create_topic(self, name: str) -> ErrorCode:
         """Create a topic that a client asked metadata of; gives the error code to answer (Kafka's
@@ -375,7 +383,7 @@ class ControllerService:
             ]
         )
         await self._purge_config_changes()
-        self._publish(self._image.with_configs({(resource_type, name): new_config}))
+        await self._publish(self._image.with_configs({(resource_type, name): new_config}))
 
     async def _purge_config_changes(self) -> None:
         """Forget notices older than 15 minutes, as whoever reads them in Kafka does."""
@@ -419,7 +427,9 @@ class ControllerService:
         for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
             await self._coordination.multi(transaction)
 
-    def _publish(self, image: MetadataImage) -> None:
+    async def _publish(self, image: MetadataImage) -> None:
+        for prepare in self._preparations:
+            await prepare(self._image, image)
         old, self._image = self._image, image
         for listener in self._listeners:
             try:

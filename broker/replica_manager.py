@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from uuid import UUID
@@ -22,6 +23,8 @@ logger = logging.getLogger("kafka.server.ReplicaManager")
 LeadershipListener = Callable[[TopicPartition, bool], None]
 
 UNKNOWN_OFFSET = -1
+CREATIONS_PER_SLICE = 100
+"""Logs made before the event loop gets its turn: some 20 ms of work."""
 
 _ANSWERED_WITHOUT_LOG_START = frozenset(
     {
@@ -68,6 +71,22 @@ class ReplicaManager:
         """`listener(partition, leads)` is called after this broker began or ceased to lead a partition."""
         self._leadership_listeners.append(listener)
 
+    async def prepare_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Make the logs of new replicas before `apply_image`, a slice at a time: 10,000 directories take seconds."""
+        made = 0
+        for name, topic in new.topics.items():
+            before = old.topics.get(name)
+            if before is topic or (before is not None and before.topic_id != topic.topic_id):
+                continue
+            config = self._log_config_of(new, name)
+            for image in topic.partitions:
+                topic_partition = TopicPartition(name, image.partition)
+                if self._broker_id in image.replicas and topic_partition not in self._partitions:
+                    self._create(topic_partition, topic.topic_id, config, image)
+                    made += 1
+                    if made % CREATIONS_PER_SLICE == 0:
+                        await asyncio.sleep(0)
+
     def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
         """Make the local replicas what `new` says: create, delete, lead, resign, take over configs."""
         self._image = new
@@ -90,7 +109,7 @@ class ReplicaManager:
                 continue
             topic_partition = TopicPartition(topic.name, partition_image.partition)
             partition = self._partitions.get(topic_partition)
-            if partition is not None and partition.image == partition_image:
+            if partition is not None and partition.is_settled and partition.image == partition_image:
                 continue
             if partition is None:
                 if config is None:

@@ -219,6 +219,7 @@ class KafkaServer:
             self._executor,
         )
         replicas.add_leadership_listener(partial(_tell_groups, groups))
+        controller.add_preparation(replicas.prepare_image)
         controller.add_listener(replicas.apply_image)
         controller.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
         controller.add_listener(configs.image_changed)

@@ -62,6 +62,7 @@ class Partition:
         "_is_leader",
         "high_watermark",
         "image",
+        "is_settled",
         "leader_epoch_start_offset",
         "log",
         "statistics",
@@ -78,6 +79,8 @@ class Partition:
         self.statistics = PartitionStatistics()
         self.leader_epoch_start_offset = 0
         self._is_leader = False
+        self.is_settled = False
+        """Whether a role was ever taken up; a replica that is only being made answers as one that does not lead."""
 
     @property
     def leader_epoch(self) -> int:
@@ -98,12 +101,14 @@ class Partition:
         self.leader_epoch_start_offset = self.log.log_end_offset
         self.log.assign_epoch_start_offset(image.leader_epoch)
         self._is_leader = True
+        self.is_settled = True
         self.advance_high_watermark()
 
     def resign(self, image: PartitionImage) -> None:
         """Stop leading; `image` names the leader, if there is one."""
         self.image = image
         self._is_leader = False
+        self.is_settled = True
 
     def check_leader(self, requested_epoch: int) -> None:
         """Refuse a request that this replica must not answer.

@@ -185,7 +185,7 @@ async def test_authorized_operations_when_asked_for() -> None:
     assert older.cluster_authorized_operations == 8096
 
 
-def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
+async def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
     """Broker 1 lacks the listener PLAINTEXT; broker 2 is gone. m1-0 is led by 1, m1-1 by 2, m2-0 by 0."""
     image = broker.image
     deaf = BrokerImage(1, 5, {"INSIDE": Endpoint("INSIDE", "h", 1, "PLAINTEXT")}, rack="r")
@@ -198,7 +198,7 @@ def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
     )
     m2 = m2.with_partitions([replace(m2.partitions[0], replicas=(0, 2), isr=(0,))])
     image = replace(image.with_topics([m1, m2]), brokers={**image.brokers, 1: deaf})
-    broker.service._publish(image)
+    await broker.service._publish(image)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
 @in_loop
 async def test_leaders_that_cannot_be_reached(version: int, errors: list[int]) -> None:
     broker = await Broker().start()
-    with_a_dead_and_a_deaf_broker(broker)
+    await with_a_dead_and_a_deaf_broker(broker)
     response = await broker.metadata("m1", "m2", version=version)
     partitions = [partition for topic in response.topics for partition in topic.partitions]
     assert [partition.error_code for partition in partitions] == errors
@@ -229,7 +229,7 @@ async def test_leaders_that_cannot_be_reached(version: int, errors: list[int]) -
 @in_loop
 async def test_brokers_are_shown_on_the_listener_that_was_asked() -> None:
     broker = await Broker().start()
-    with_a_dead_and_a_deaf_broker(broker)
+    await with_a_dead_and_a_deaf_broker(broker)
     response = await broker.metadata("m1", listener="INSIDE")
     assert [(each.node_id, each.host, each.port, each.rack) for each in response.brokers] == [(1, "h", 1, "r")]
     assert [each.leader_id for each in response.topics[0].partitions] == [1, -1]
