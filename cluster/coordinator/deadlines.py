@@ -5,44 +5,55 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import Final
 
 from cluster.coordinator.turn import Turn
 
 Action = Callable[[Turn], None]
 
+_FEW: Final = 64
+"""So many entries are not worth tidying up."""
+
 
 class Deadline:
     """A moment after which `action` is due. At most one heap entry stands for it, never later than the moment."""
 
-    __slots__ = ("_deadlines", "_heap_ms", "action", "due_ms")
+    __slots__ = ("_deadlines", "_entry_ms", "action", "due_ms")
 
     def __init__(self, deadlines: Deadlines, action: Action) -> None:
         self._deadlines = deadlines
-        self._heap_ms: int | None = None
+        self._entry_ms: int | None = None
         self.due_ms: int | None = None
         self.action = action
 
     def set(self, due_ms: int) -> None:
         """Be due at `due_ms` (monotonic milliseconds) instead of whenever it was."""
         self.due_ms = due_ms
-        if self._heap_ms is None or due_ms < self._heap_ms:
-            self._heap_ms = due_ms
+        if self._entry_ms is None or due_ms < self._entry_ms:
+            self._entry_ms = due_ms
             self._deadlines.push(due_ms, self)
 
     def clear(self) -> None:
         """Not be due any more."""
         self.due_ms = None
 
-    def reached(self, heap_ms: int, monotonic_ms: int) -> bool:
-        """Take the heap entry of `heap_ms` back; whether the deadline itself is reached."""
-        if self._heap_ms != heap_ms:
-            return False  # an older entry: an earlier one took its place
-        self._heap_ms = None
-        due_ms = self.due_ms
-        if due_ms is None:
+    def stands_for(self, entry_ms: int) -> bool:
+        """Whether the heap entry of `entry_ms` is the one that counts."""
+        return self._entry_ms == entry_ms and self.due_ms is not None
+
+    def forget_entry(self, entry_ms: int) -> None:
+        """The heap entry of `entry_ms` is gone."""
+        if self._entry_ms == entry_ms:
+            self._entry_ms = None
+
+    def reached(self, entry_ms: int, monotonic_ms: int) -> bool:
+        """Take the heap entry of `entry_ms` back; whether the deadline itself is reached."""
+        counts = self.stands_for(entry_ms)
+        self.forget_entry(entry_ms)
+        if not counts or self.due_ms is None:
             return False
-        if due_ms > monotonic_ms:
-            self.set(due_ms)
+        if self.due_ms > monotonic_ms:
+            self.set(self.due_ms)
             return False
         self.due_ms = None
         return True
@@ -54,10 +65,28 @@ class Deadlines:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
         self._order = count()
+        self._tidy_at = _FEW
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def push(self, due_ms: int, deadline: Deadline) -> None:
         """Called by `Deadline` alone."""
         heapq.heappush(self._heap, (due_ms, next(self._order), deadline))
+        if len(self._heap) > self._tidy_at:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Drop the entries of deadlines that were cleared or moved forward; amortised, a few steps per push."""
+        kept = []
+        for entry in self._heap:
+            if entry[2].stands_for(entry[0]):
+                kept.append(entry)
+            else:
+                entry[2].forget_entry(entry[0])
+        heapq.heapify(kept)
+        self._heap = kept
+        self._tidy_at = max(_FEW, 2 * len(kept))
 
     def next_ms(self) -> int | None:
         """When `expire` should be called next, in monotonic milliseconds; maybe for nothing. None: never."""

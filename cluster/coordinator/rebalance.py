@@ -85,7 +85,6 @@ class Rebalancer:
             for member in group.members.values():
                 member.assignment = b""
             self._propagate(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
-        group.pending_sync.clear()
         group.sync_round.clear()
         group.join_round.action = partial(self._join_round_over, group)
         if group.state is GroupState.EMPTY:

@@ -58,14 +58,20 @@ class Answer(Generic[R]):
 class Harness:
     """`log` is what is committed: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`."""
 
-    def __init__(self, config: GroupConfig | None = None, log: list[tuple[bytes, bytes | None]] | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        log: list[tuple[bytes, bytes | None]] | None = None,
+        now_ms: int = START_MS,
+    ) -> None:
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
-        self.now_ms = START_MS
+        self.now_ms = now_ms
+        self.wall_clock_skew_ms = 0
         self.log = [] if log is None else log
         self.hold = False
         self.fails_with: ErrorCode | None = None
         self.waiting: deque[Append] = deque()
-        ids = count(1)
+        ids = count(len(self.log) * 1000 + 1)
         self.shard = GroupShard(self.config, lambda: f"id{next(ids)}", self.replayed())
         self.run(self.shard.start)
 
@@ -81,12 +87,10 @@ class Harness:
 
     def restarted(self) -> Harness:
         """A new coordinator on the same log; what was not committed is gone."""
-        after = Harness(self.config, list(self.log))
-        after.now_ms = self.now_ms
-        return after
+        return Harness(self.config, list(self.log), self.now_ms)
 
     def run(self, event: Callable[[Turn], R]) -> R:
-        turn = Turn(self.now_ms, self.now_ms - START_MS)
+        turn = Turn(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
         result = event(turn)
         self._carry_out(turn)
         return result
@@ -256,7 +260,14 @@ class Harness:
     def expire_offsets(self) -> None:
         self.run(self.shard.offsets.expire)
 
+    def forget_topics(self, *topics: str) -> None:
+        self.run(lambda turn: self.shard.offsets.forget_topics(turn, topics))
+
     # -- what there is -------------------------------------------------------------------------------------------------
+
+    def pending_deadlines(self) -> int:
+        """How many entries the heap has."""
+        return len(self.shard._table.deadlines)
 
     def group(self, group_id: str = "g") -> Group:
         return self.shard.groups[group_id]

@@ -1,0 +1,177 @@
+"""Records of __consumer_offsets: their bytes, and what replaying them makes."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.coordinator.durable_groups import DurableGroups
+from cluster.coordinator.partitioning import coordinator_partition, java_string_hash
+from cluster.coordinator.records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord, decode_record
+from cluster.coordinator.subscriptions import subscribed_topics
+from protocol.errors import DecodeError
+from protocol.messages import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.record_builder import RecordBatchBuilder
+from protocol.records import read_batches
+from protocol.schema import encode_versioned
+from protocol.topic_partition import TopicPartition
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+OFFSETS = st.builds(CommittedOffset, INT64, st.just(-1), TEXT, INT64, st.integers(0, 2**63 - 1)) | st.builds(
+    CommittedOffset, INT64, INT32, TEXT, INT64
+)
+MEMBERS = st.builds(
+    GroupMetadataValue.MemberMetadata,
+    member_id=TEXT,
+    group_instance_id=st.none() | TEXT,
+    client_id=TEXT,
+    client_host=TEXT,
+    rebalance_timeout=INT32,
+    session_timeout=INT32,
+    subscription=st.binary(max_size=20),
+    assignment=st.binary(max_size=20),
+)
+GROUPS = st.builds(
+    GroupMetadataValue,
+    protocol_type=TEXT,
+    generation=INT32,
+    protocol=st.none() | TEXT,
+    leader=st.none() | TEXT,
+    current_state_timestamp=INT64,
+    members=st.lists(MEMBERS, max_size=3),
+)
+RECORDS = st.builds(OffsetRecord, TEXT, st.builds(TopicPartition, TEXT, INT32), st.none() | OFFSETS) | st.builds(
+    GroupRecord, TEXT, st.none() | GROUPS
+)
+
+
+@given(RECORDS)
+def test_what_is_written_is_what_is_read(record: CoordinatorRecord) -> None:
+    assert decode_record(*record.encode()) == record
+
+
+def test_the_layout_is_kafkas() -> None:
+    offset = OffsetRecord("g", TopicPartition("t", 1), CommittedOffset(5, 2, "m", 1000))
+    assert offset.encode() == (
+        b"\0\1\0\1g\0\1t\0\0\0\1",
+        b"\0\3" + struct.pack(">qi", 5, 2) + b"\0\1m" + struct.pack(">q", 1000),
+    )
+    expiring = OffsetRecord("g", TopicPartition("t", 1), CommittedOffset(5, -1, "", 1000, 2000))
+    assert expiring.encode()[1] == b"\0\1" + struct.pack(">q", 5) + b"\0\0" + struct.pack(">qq", 1000, 2000)
+    assert GroupRecord("g", None).encode() == (b"\0\2\0\1g", None)
+
+
+def test_older_versions_are_read() -> None:
+    key = encode_versioned(OffsetCommitKey(group="g", topic="t", partition=0), 0)
+    value = encode_versioned(OffsetCommitValue(offset=1, metadata="", commit_timestamp=2), 0)
+    assert decode_record(key, value) == OffsetRecord("g", TopicPartition("t", 0), CommittedOffset(1, -1, "", 2))
+
+
+def test_records_of_other_coordinators_are_not_ours() -> None:
+    assert decode_record(b"\0\3\0\1g", b"\0\0") is None
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0", b"\0\2", b"\0\2\0\5g", b"\0\1\0\1g\0\1t"])
+def test_a_key_that_is_cut_off_is_told(key: bytes | None) -> None:
+    with pytest.raises(DecodeError):
+        decode_record(key, None)
+
+
+@given(st.binary(max_size=30), st.none() | st.binary(max_size=40))
+def test_garbage_never_stops_a_load(key: bytes, value: bytes | None) -> None:
+    builder = RecordBatchBuilder()
+    builder.append(0, key, value)
+    good = OffsetRecord("g", TopicPartition("t", 0), CommittedOffset(1, -1, "", 2))
+    builder.append(0, *good.encode())
+    groups = DurableGroups.load(read_batches(memoryview(builder.build())))
+    found = groups.get("g")
+    assert found is not None
+    assert found.offsets[TopicPartition("t", 0)].offset == 1
+
+
+def test_a_tombstone_without_anything_leaves_nothing() -> None:
+    groups = DurableGroups()
+    groups.replay(OffsetRecord("g", TopicPartition("t", 0), None), 0)
+    groups.replay(GroupRecord("g", None), 1)
+    assert groups.groups == {}
+
+
+def offset_record(offset: int, group: str = "g") -> OffsetRecord:
+    return OffsetRecord(group, TopicPartition("t", 0), CommittedOffset(offset, -1, "", 0))
+
+
+def committed(groups: DurableGroups) -> int | None:
+    group = groups.get("g")
+    return None if group is None or not group.offsets else group.offsets[TopicPartition("t", 0)].offset
+
+
+def test_offsets_in_a_transaction_count_when_it_is_committed() -> None:
+    groups = DurableGroups()
+    groups.replay(offset_record(1), 0)
+    groups.replay(offset_record(2), 1, transactional_producer=7)
+    groups.replay(offset_record(3), 2, transactional_producer=8)
+    assert committed(groups) == 1
+    groups.complete_transaction(8, committed=False)
+    assert committed(groups) == 1
+    groups.complete_transaction(7, committed=True)
+    assert committed(groups) == 2
+
+
+def test_a_plain_commit_after_the_transactional_one_stays() -> None:
+    groups = DurableGroups()
+    groups.replay(offset_record(2), 1, transactional_producer=7)
+    groups.replay(offset_record(5), 2)
+    groups.complete_transaction(7, committed=True)
+    assert committed(groups) == 5
+
+
+def test_a_group_of_an_aborted_transaction_alone_is_gone() -> None:
+    groups = DurableGroups()
+    groups.replay(offset_record(2), 1, transactional_producer=7)
+    groups.complete_transaction(7, committed=False)
+    assert groups.groups == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"), [("hello", 22), ("my-group", 12), ("polygenelubricants", 0), ("g\U0001f600", 32), ("", 0)]
+)
+def test_the_coordinators_partition_is_kafkas(key: str, partition: int) -> None:
+    assert coordinator_partition(key, 50) == partition
+
+
+def test_the_hash_is_javas() -> None:
+    assert java_string_hash("polygenelubricants") == -(2**31)
+    assert java_string_hash("hello") == 99162322
+
+
+def test_topics_of_subscriptions() -> None:
+    def subscription(version: int, *topics: bytes, rest: bytes = b"\xff\xff\xff\xff") -> bytes:
+        names = b"".join(struct.pack(">h", len(topic)) + topic for topic in topics)
+        return struct.pack(">hi", version, len(topics)) + names + rest
+
+    assert subscribed_topics([subscription(0, b"a", b"b"), subscription(3, b"c", rest=b"newer fields")]) == {
+        "a",
+        "b",
+        "c",
+    }
+    assert subscribed_topics([]) == frozenset()
+    for broken in (
+        b"",
+        b"\0\0",
+        b"\0\0\0\0\0\1",
+        b"\0\0\0\0\0\1\0\5a",
+        subscription(-1),
+        b"\0\0\x7f\xff\xff\xff",
+        b"\0\0\0\0\0\1\0\1\xff",
+    ):
+        assert subscribed_topics([subscription(0, b"a"), broken]) is None
+
+
+@given(st.lists(st.binary(max_size=30), max_size=3))
+def test_any_metadata_is_survived(subscriptions: list[bytes]) -> None:
+    subscribed_topics(subscriptions)
