@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-_POM = Path(__file__).with_name("kafka-jars") / "pom.xml"
+_POMS = Path(__file__).with_name("kafka-jars")
 
 
 def cache_directory() -> Path:
@@ -39,15 +39,24 @@ def kafka_classpath() -> str:
 
     Fetches the jars when they are not there. Skips (or fails, see `require`) without Java and Maven.
     """
+    return _classpath(_POMS / "pom.xml", "kafka-jars")
+
+
+def newest_clients_classpath() -> str:
+    """A class path with the newest released Java client; fetched, skipped and failed as `kafka_classpath`."""
+    return _classpath(_POMS / "newest-clients" / "pom.xml", "newest-clients")
+
+
+def _classpath(pom: Path, name: str) -> str:
     require("java", "mvn")
     # The pom names the directory, so that a changed version never meets old jars.
-    target = cache_directory() / f"kafka-jars-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]}"
+    target = cache_directory() / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if not target.is_dir():
-        _fetch(target)
+        _fetch(pom, target)
     return str(target / "*")
 
 
-def _fetch(target: Path) -> None:
+def _fetch(pom: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,7 +64,7 @@ def _fetch(target: Path) -> None:
             return
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode != 0:
             pytest.fail(f"Maven could not fetch Kafka's jars:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

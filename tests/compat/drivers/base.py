@@ -1,0 +1,310 @@
+"""What every driver shares: a real client in a process of its own, which obeys one JSON line with another.
+
+A driver knows its client and nothing of the tests; the tests know the commands below and nothing of the clients. A
+process, because a member of a group has to die the way members die: killed.
+
+Commands are the methods of `Driver` and of its `Admin`: `{"do": "produce", "topic": ...}` is answered with
+`{"ok": ...}`, or with `{"error": {"code": Kafka's error code or the client's own, "type": ..., "text": ...}}`. Bytes
+travel as base64 text.
+"""
+
+from __future__ import annotations
+
+import abc
+import base64
+import json
+import queue
+import sys
+import threading
+import traceback
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+PATIENCE_S = 20
+METADATA_MAX_AGE_MS = 1000
+"""Clients look for new topics and partitions this often: soon enough for a test."""
+MAX_REQUEST_BYTES = 4_000_000
+"""The clients' own limit, far above the broker's: the broker is to say what is too large."""
+STREAM_WINDOW = 1000
+"""A stream waits while this many of its records are not acknowledged."""
+
+Plain = Any
+"""What JSON holds."""
+
+
+class Unsupported(Exception):
+    """The client has no such call."""
+
+
+def to_bytes(text: str | None) -> bytes | None:
+    """Bytes out of a JSON value."""
+    return None if text is None else base64.b64decode(text)
+
+
+def to_text(data: bytes | None) -> str | None:
+    """Bytes as a JSON value."""
+    return None if data is None else base64.b64encode(data).decode()
+
+
+class Outgoing(NamedTuple):
+    """A record to produce."""
+
+    partition: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def outgoing(record: dict[str, Plain]) -> Outgoing:
+    """A record to produce out of its JSON form."""
+    return Outgoing(
+        record["partition"],
+        record["timestamp"],
+        to_bytes(record["key"]),
+        to_bytes(record["value"]),
+        [(name, to_bytes(value)) for name, value in record["headers"]],
+    )
+
+
+def incoming(
+    partition: int,
+    offset: int,
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+) -> dict[str, Plain]:
+    """A consumed record in its JSON form."""
+    return {
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp_ms,
+        "key": to_text(key),
+        "value": to_text(value),
+        "headers": [[name, to_text(data)] for name, data in headers],
+    }
+
+
+class Membership(NamedTuple):
+    """How a member joins."""
+
+    group: str
+    topics: list[str]
+    strategy: str
+    instance: str | None
+    session_timeout_ms: int
+
+
+class Member(threading.Thread, abc.ABC):
+    """One consumer in a group, polled all the time by a thread of its own, for clients are not made for two.
+
+    Auto-commit is off; without a committed offset it starts at the earliest.
+    """
+
+    def __init__(self, address: str, membership: Membership) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.membership = membership
+        self._requests: queue.Queue[tuple[str, Future[None]]] = queue.Queue()
+        self._assignment: set[str] = set()
+        self._events: list[list[Plain]] = []
+        self._records: list[dict[str, Plain]] = []
+        self._failure: str | None = None
+
+    @abc.abstractmethod
+    def open(self) -> None:
+        """Create the consumer and subscribe."""
+
+    @abc.abstractmethod
+    def poll(self) -> None:
+        """Poll for at most 100 ms and hand what came to `received`."""
+
+    @abc.abstractmethod
+    def commit(self) -> None:
+        """Commit the positions."""
+
+    @abc.abstractmethod
+    def leave(self) -> None:
+        """Close the consumer in order."""
+
+    def assigned(self, partitions: list[str], *, incremental: bool) -> None:
+        """The client says which partitions (`topic-number`) it got, or all that it has now."""
+        self._assignment = self._assignment | set(partitions) if incremental else set(partitions)
+        self._events.append(["assigned", sorted(partitions)])
+
+    def revoked(self, partitions: list[str]) -> None:
+        """The client says which partitions it gave up."""
+        self._assignment -= set(partitions)
+        self._events.append(["revoked", sorted(partitions)])
+
+    def received(self, record: dict[str, Plain]) -> None:
+        """The client read a record."""
+        self._records.append(record)
+
+    def state(self) -> dict[str, Plain]:
+        """What happened so far."""
+        return {
+            "assignment": sorted(self._assignment),
+            "events": list(self._events),
+            "records": list(self._records),
+            "failure": self._failure,
+        }
+
+    def request(self, what: str) -> None:
+        """Have the thread `commit` or `leave`; raises what the client raises."""
+        done: Future[None] = Future()
+        self._requests.put((what, done))
+        done.result(PATIENCE_S)
+
+    def run(self) -> None:
+        try:
+            self.open()
+            while self._obey():
+                self.poll()
+        except Exception as error:  # noqa: BLE001  the test is to see it
+            self._failure = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+
+    def _obey(self) -> bool:
+        while not self._requests.empty():
+            what, done = self._requests.get()
+            try:
+                self.commit() if what == "commit" else self.leave()
+            except Exception as error:  # noqa: BLE001  the command is answered with it
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+            if what == "leave":
+                return False
+        return True
+
+
+class Stream(threading.Thread, abc.ABC):
+    """An idempotent producer that sends the numbers from 0 on to partition 0, in order, until it is stopped."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.topic = topic
+        self.stopping = threading.Event()
+        self.sent = 0
+        self.acknowledged: list[int] = []
+        self.failures: list[str] = []
+
+    @abc.abstractmethod
+    def stream(self) -> None:
+        """Send until `stopping` is set, then wait for the outstanding acknowledgements."""
+
+    def value(self) -> bytes:
+        """The next value to send."""
+        number, self.sent = self.sent, self.sent + 1
+        return b"%d" % number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too much is unacknowledged to send more."""
+        return self.sent - len(self.acknowledged) - len(self.failures) >= STREAM_WINDOW
+
+    def run(self) -> None:
+        try:
+            self.stream()
+        except Exception as error:  # noqa: BLE001  the test is to see it
+            self.failures.append(f"{type(error).__name__}: {error}")
+            traceback.print_exc()
+
+
+class Driver(abc.ABC):
+    """The commands of one client."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._members: dict[str, Member] = {}
+        self._stream: Stream | None = None
+
+    # -- what a client implements --------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def produce(self, topic: str, records: list[dict[str, Plain]], codec: str, acks: str) -> Plain:
+        """Produce in order; answers `[partition, offset]` per record (offset -1 for acks=0)."""
+
+    @abc.abstractmethod
+    def consume(self, topic: str, partition: int, at: str | int, timestamp: int, count: int) -> Plain:
+        """Read `count` records without a group; `at` is earliest, latest, timestamp, or an offset.
+
+        Answers the position before the first record, and the records.
+        """
+
+    @abc.abstractmethod
+    def transaction(self, transactional_id: str) -> Plain:
+        """Begin the life of a transactional producer."""
+
+    @abc.abstractmethod
+    def error_code(self, error: Exception) -> int | None:
+        """Kafka's code in this client's exception, None when it is something else."""
+
+    @abc.abstractmethod
+    def new_member(self, membership: Membership) -> Member:
+        """A consumer for `join`."""
+
+    @abc.abstractmethod
+    def new_stream(self, topic: str) -> Stream:
+        """A producer for `stream`."""
+
+    @abc.abstractmethod
+    def admin(self, call: str, **arguments: Plain) -> Plain:
+        """One call of the admin client; raises Unsupported where it has no such call."""
+
+    # -- commands over those -------------------------------------------------------------------------------------------
+
+    def join(self, member: str, **membership: Plain) -> None:
+        """Start a member of a group."""
+        self._members[member] = self.new_member(Membership(**membership))
+        self._members[member].start()
+
+    def state(self, member: str) -> dict[str, Plain]:
+        """What a member knows."""
+        return self._members[member].state()
+
+    def commit(self, member: str) -> None:
+        """Have a member commit."""
+        self._members[member].request("commit")
+
+    def leave(self, member: str) -> None:
+        """Have a member leave and forget it."""
+        self._members.pop(member).request("leave")
+
+    def stream(self, topic: str) -> None:
+        """Start the stream."""
+        self._stream = self.new_stream(topic)
+        self._stream.start()
+
+    def stream_state(self, *, stop: bool) -> dict[str, Plain]:
+        """How far the stream is; with `stop`, end it first."""
+        assert self._stream is not None
+        if stop:
+            self._stream.stopping.set()
+            self._stream.join(PATIENCE_S)
+        return {
+            "sent": self._stream.sent,
+            "acknowledged": self._stream.acknowledged if stop else len(self._stream.acknowledged),
+            "failures": self._stream.failures,
+            "running": self._stream.is_alive(),
+        }
+
+    def _answer(self, line: str) -> dict[str, Plain]:
+        arguments = json.loads(line)
+        command = getattr(self, arguments.pop("do"))
+        try:
+            return {"ok": command(**arguments)}
+        except Unsupported:
+            return {"unsupported": True}
+        except Exception as error:  # noqa: BLE001  the test is to see it
+            traceback.print_exc()
+            return {"error": {"code": self.error_code(error), "type": type(error).__name__, "text": str(error)}}
+
+    def serve(self) -> None:
+        """Obey standard input to its end."""
+        for line in sys.stdin:
+            sys.stdout.write(json.dumps(self._answer(line)) + "\n")
+            sys.stdout.flush()
