@@ -82,34 +82,24 @@ class BrokerConfig:
     broker_id_generation_enable: Setting[bool] = Setting()
     reserved_broker_max_id: Setting[int] = Setting()
     broker_rack: Setting[str | None] = Setting()
-    socket_send_buffer_bytes: Setting[int] = Setting()
-    socket_receive_buffer_bytes: Setting[int] = Setting()
     socket_request_max_bytes: Setting[int] = Setting()
     socket_listen_backlog_size: Setting[int] = Setting()
     max_connections: Setting[int] = Setting()
     max_connections_per_ip: Setting[int] = Setting()
     connections_max_idle_ms: Setting[int] = Setting()
-    queued_max_requests: Setting[int] = Setting()
     queued_max_request_bytes: Setting[int] = Setting()
     num_io_threads: Setting[int] = Setting()
-    request_timeout_ms: Setting[int] = Setting()
     fetch_max_bytes: Setting[int] = Setting()
     max_incremental_fetch_session_cache_slots: Setting[int] = Setting()
-    message_max_bytes: Setting[int] = Setting()
     num_partitions: Setting[int] = Setting()
     default_replication_factor: Setting[int] = Setting()
     auto_create_topics_enable: Setting[bool] = Setting()
     delete_topic_enable: Setting[bool] = Setting()
     min_insync_replicas: Setting[int] = Setting()
-    replica_lag_time_max_ms: Setting[int] = Setting()
     replica_high_watermark_checkpoint_interval_ms: Setting[int] = Setting()
-    controlled_shutdown_enable: Setting[bool] = Setting()
-    num_recovery_threads_per_data_dir: Setting[int] = Setting()
     log_flush_scheduler_interval_ms: Setting[int] = Setting()
     log_flush_offset_checkpoint_interval_ms: Setting[int] = Setting()
     log_flush_start_offset_checkpoint_interval_ms: Setting[int] = Setting()
-    log_retention_check_interval_ms: Setting[int] = Setting()
-    log_initial_task_delay_ms: Setting[int] = Setting()
     log_validate_records: Setting[str] = Setting()
     group_min_session_timeout_ms: Setting[int] = Setting()
     group_max_session_timeout_ms: Setting[int] = Setting()
@@ -123,7 +113,6 @@ class BrokerConfig:
     offsets_topic_replication_factor: Setting[int] = Setting()
     offsets_topic_segment_bytes: Setting[int] = Setting()
     offsets_topic_compression_codec: Setting[int] = Setting()
-    offsets_commit_timeout_ms: Setting[int] = Setting()
     producer_id_expiration_ms: Setting[int] = Setting()
     producer_id_expiration_check_interval_ms: Setting[int] = Setting()
     metrics_listener: Setting[str | None] = Setting()
@@ -304,7 +293,7 @@ def check_promise(name: str, config: BrokerConfig) -> None:
 def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
     """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether it holds, what is allowed)."""
     values: Mapping[str, Any] = config.values
-    if values["broker.id.generation.enable"]:
+    if config.broker_id_generation_enable:
         allowed = "broker.id must be greater than or equal to -1 and not greater than reserved.broker.max.id"
         yield "broker.id", -1 <= config.broker_id <= config.reserved_broker_max_id, allowed
     else:
@@ -331,7 +320,7 @@ def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
         "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent "
         "changes in ISR"
     )
-    yield "replica.fetch.wait.max.ms", wait <= config.replica_lag_time_max_ms, lag
+    yield "replica.fetch.wait.max.ms", wait <= values["replica.lag.time.max.ms"], lag
     acks = (
         "offsets.commit.required.acks must be greater or equal -1 and less or equal to offsets.topic.replication.factor"
     )

@@ -36,19 +36,25 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    continued: list[str] = []
-    for natural in _LINE_END.split(text):
+    logical, continues = "", False
+    lines = _LINE_END.split(text)
+    if not lines[-1]:
+        lines.pop()
+    for natural in lines:
         line = natural.lstrip(_BLANKS)
-        if not continued and (not line or line[0] in "#!"):
+        # A comment may also follow a line that is nothing but a backslash: Java looks only whether there is text yet.
+        if not logical and (not line or line[0] in "#!"):
+            continues = False
             continue
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            continued.append(line[:-1])
-            continue
-        yield "".join((*continued, line))
-        continued.clear()
-    if continued:
-        yield "".join(continued)
+        continues = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        if continues:
+            logical += line[:-1]
+        else:
+            yield logical + line
+            logical = ""
+    # Java's reader gives an empty last line when the text ends in a backslash, but not when CR LF is behind it.
+    if logical or (continues and not text.endswith("\r\n")):
+        yield logical
 
 
 def _split(line: str) -> tuple[str, str]:

@@ -1,0 +1,242 @@
+"""Describing and altering configurations without a broker around them (tests/parity compares with Apache Kafka)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from uuid import UUID
+
+import pytest
+
+from broker.config_service import ConfigService, ConfigSource
+from broker.handlers.configs import ConfigHandlers
+from broker.logger_levels import LoggerLevels
+from broker.registry import RequestContext
+from cluster.metadata_image import ConfigResourceType, MetadataImage, TopicImage
+from config.broker_config import BrokerConfig
+from protocol.errors import ErrorCode
+from protocol.messages import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+CONTEXT = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT", 0)
+
+
+class Store:
+    """The controller's part: keeps overrides in an image and tells the service."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage().with_topics([TopicImage("t", UUID(int=1), ())])
+        self.listeners: list[ConfigService] = []
+
+    async def alter_configs(self, resource_type: int, name: str, new_config: Mapping[str, str]) -> None:
+        old = self.image
+        await asyncio.sleep(0)
+        self.image = old.with_configs({(resource_type, name): dict(new_config)})
+        for listener in self.listeners:
+            listener.image_changed(old, self.image)
+
+
+class Broker:
+    """Store, service and handlers of broker 0."""
+
+    def __init__(self, **properties: str) -> None:
+        self.store = Store()
+        static = BrokerConfig({"broker.id": "0", **{key.replace("_", "."): text for key, text in properties.items()}})
+        self.service = ConfigService(static, lambda: self.store.image)
+        self.store.listeners.append(self.service)
+        self.handlers = ConfigHandlers(self.service, self.store, LoggerLevels())
+
+    def incremental(
+        self, resource_type: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+    ) -> tuple[ErrorCode, str | None]:
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=resource_type,
+                    resource_name=name,
+                    configs=[
+                        IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=operation, value=text)
+                        for key, operation, text in changes
+                    ],
+                )
+            ],
+            validate_only=validate_only,
+        )
+        answer = asyncio.run(self.handlers.incremental_alter_configs(CONTEXT, request)).responses[0]
+        return ErrorCode(answer.error_code), answer.error_message
+
+    def replace(self, resource_type: int, name: str, configs: dict[str, str]) -> ErrorCode:
+        request = AlterConfigsRequest(
+            resources=[
+                AlterConfigsRequest.AlterConfigsResource(
+                    resource_type=resource_type,
+                    resource_name=name,
+                    configs=[AlterConfigsRequest.AlterableConfig(name=key, value=configs[key]) for key in configs],
+                )
+            ],
+            validate_only=False,
+        )
+        return ErrorCode(asyncio.run(self.handlers.alter_configs(CONTEXT, request)).responses[0].error_code)
+
+    def describe(self, resource_type: int, name: str, key: str) -> tuple[str | None, int, list[tuple[str, int]]]:
+        """(value, source, [(name of a synonym, its source)])."""
+        request = DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsRequest.DescribeConfigsResource(
+                    resource_type=resource_type, resource_name=name, configuration_keys=[key]
+                )
+            ],
+            include_synonyms=True,
+        )
+        described = self.handlers.describe_configs(CONTEXT, request).results[0].configs[0]
+        return described.value, described.config_source, [(each.name, each.source) for each in described.synonyms]
+
+
+def test_a_topic_value_and_where_it_comes_from() -> None:
+    broker = Broker(log_segment_bytes="5000")
+    assert broker.describe(TOPIC, "t", "segment.bytes") == (
+        "5000", ConfigSource.STATIC_BROKER, [("log.segment.bytes", 4), ("log.segment.bytes", 5)]
+    )  # fmt: skip
+    broker.incremental(TOPIC, "t", ("segment.bytes", SET, "6000"))
+    assert broker.describe(TOPIC, "t", "segment.bytes")[:2] == ("6000", ConfigSource.TOPIC)
+    broker.incremental(TOPIC, "t", ("segment.bytes", DELETE, None))
+    assert broker.describe(TOPIC, "t", "segment.bytes")[:2] == ("5000", ConfigSource.STATIC_BROKER)
+
+
+def test_a_weaker_synonym_alone_is_not_told() -> None:
+    broker = Broker(log_retention_hours="1")
+    assert broker.describe(TOPIC, "t", "retention.ms") == ("3600000", ConfigSource.DEFAULT, [])
+    broker.incremental(BROKER, "", ("log.retention.ms", SET, "500"))
+    assert broker.describe(TOPIC, "t", "retention.ms") == (
+        "500",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+        [("log.retention.ms", 3), ("log.retention.hours", 4), ("log.retention.hours", 5)],
+    )
+
+
+def test_this_brokers_own_value_is_stronger_than_the_default_of_all() -> None:
+    broker = Broker()
+    broker.incremental(BROKER, "", ("log.index.interval.bytes", SET, "1"))
+    broker.incremental(BROKER, "0", ("log.index.interval.bytes", SET, "2"))
+    assert broker.describe(BROKER, "0", "log.index.interval.bytes")[:2] == ("2", ConfigSource.DYNAMIC_BROKER)
+    assert broker.describe(BROKER, "", "log.index.interval.bytes")[:2] == ("1", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert broker.service.log_config(broker.store.image, "t").index_interval_bytes == 2
+
+
+def test_changes_reach_those_who_asked() -> None:
+    broker = Broker()
+    seen: list[int] = []
+    broker.service.on_change(lambda config: seen.append(config.max_connections))
+    broker.incremental(BROKER, "0", ("max.connections", SET, "7"))
+    broker.incremental(TOPIC, "t", ("retention.ms", SET, "7"))
+    broker.incremental(BROKER, "0", ("max.connections", DELETE, None))
+    assert seen == [7, 2**31 - 1]
+
+
+def test_validate_only_keeps_nothing() -> None:
+    broker = Broker()
+    assert broker.incremental(TOPIC, "t", ("retention.ms", SET, "1"), validate_only=True) == (ErrorCode.NONE, None)
+    assert not broker.store.image.configs
+
+
+def test_lists_grow_and_shrink() -> None:
+    broker = Broker()
+    broker.incremental(TOPIC, "t", ("cleanup.policy", APPEND, "compact"))
+    assert broker.describe(TOPIC, "t", "cleanup.policy")[0] == "delete,compact"
+    broker.incremental(TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete"))
+    assert broker.describe(TOPIC, "t", "cleanup.policy")[0] == "compact"
+
+
+def test_replacing_drops_the_other_overrides() -> None:
+    broker = Broker()
+    broker.incremental(TOPIC, "t", ("retention.ms", SET, "1"))
+    assert broker.replace(TOPIC, "t", {"segment.ms": "5"}) is ErrorCode.NONE
+    assert broker.store.image.config(ConfigResourceType.TOPIC, "t") == {"segment.ms": "5"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "change", "code", "message"),
+    [
+        ((TOPIC, "t"), ("retention.ms", SET, "x"), ErrorCode.INVALID_CONFIG, "Not a number of type LONG"),
+        ((TOPIC, "t"), ("no.such", SET, "x"), ErrorCode.INVALID_CONFIG, "Unknown topic config name: no.such"),
+        ((TOPIC, "t"), ("retention.ms", APPEND, "x"), ErrorCode.INVALID_CONFIG, "append is not allowed"),
+        ((TOPIC, "t"), ("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "Null value not supported"),
+        ((TOPIC, "t"), ("retention.ms", 9, "1"), ErrorCode.UNKNOWN_SERVER_ERROR, "None"),
+        ((TOPIC, "missing"), ("retention.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "does not exist"),
+        ((TOPIC, ""), ("retention.ms", SET, "1"), ErrorCode.INVALID_REQUEST, "Default topic resources"),
+        ((BROKER, "1"), ("max.connections", SET, "1"), ErrorCode.INVALID_REQUEST, "Unexpected broker id"),
+        ((BROKER, "x"), ("max.connections", SET, "1"), ErrorCode.INVALID_REQUEST, "must be an integer"),
+        ((BROKER, "0"), ("num.partitions", SET, "1"), ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamic"),
+        ((BROKER, ""), ("listeners", SET, "A://:1"), ErrorCode.INVALID_REQUEST, "broker id must be specified"),
+        ((BROKER, "0"), ("listeners", SET, "PLAINTEXT://:1"), ErrorCode.INVALID_REQUEST, "Cannot update these configs"),
+        ((BROKER, "0"), ("ssl.keystore.type", SET, "PEM"), ErrorCode.INVALID_REQUEST, "only per-listener"),
+        ((BROKER, "0"), ("log.retention.ms", SET, "0"), ErrorCode.INVALID_REQUEST, "requirement failed"),
+        ((BROKER, "0"), ("sasl.enabled.mechanisms", SET, "PLAIN"), ErrorCode.INVALID_REQUEST, "SASL is not impl"),
+        ((BROKER, "0"), ("num.io.threads", SET, "100"), ErrorCode.INVALID_REQUEST, "greater than double the current"),
+        ((LOGGER, "0"), ("no.such.logger", SET, "INFO"), ErrorCode.INVALID_CONFIG, "does not exist"),
+        ((LOGGER, "0"), ("root", SET, "LOUD"), ErrorCode.INVALID_CONFIG, "not a supported log level"),
+        ((LOGGER, "0"), ("root", DELETE, None), ErrorCode.INVALID_REQUEST, "Removing the log level"),
+        ((16, "x"), ("a", SET, "b"), ErrorCode.INVALID_REQUEST, "CLIENT_METRICS"),
+        ((99, "x"), ("a", SET, "b"), ErrorCode.INVALID_REQUEST, "Unknown resource type 99"),
+    ],
+)
+def test_refusals(
+    resource: tuple[int, str], change: tuple[str, int, str | None], code: ErrorCode, message: str
+) -> None:
+    broker = Broker()
+    error_code, error_message = broker.incremental(*resource, change)
+    assert error_code is code
+    assert message in str(error_message)
+    assert not broker.store.image.configs
+
+
+def test_a_stored_value_that_cannot_be_used_is_ignored_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    asyncio.run(broker.store.alter_configs(BROKER, "0", {"max.connections": "many", "log.index.interval.bytes": "7"}))
+    assert broker.service.current.max_connections == 2**31 - 1
+    assert broker.describe(BROKER, "0", "log.index.interval.bytes")[0] == "7"
+    assert "max.connections is ignored" in caplog.text
+
+
+def test_secrets_and_unknown_keys_are_not_shown() -> None:
+    broker = Broker(my_key="secret")
+    assert broker.describe(BROKER, "0", "my.key") == (None, ConfigSource.STATIC_BROKER, [("my.key", 4)])
+    shown = {each.name: each for each in broker.service.describe_broker()}
+    assert shown["my.key"].sensitive
+    assert shown["ssl.keystore.password"].sensitive
+
+
+def test_levels_of_loggers() -> None:
+    name = "kafka.test.SomeLogger"
+    logger = logging.getLogger(name)
+    broker = Broker()
+    try:
+        for level, number in (("TRACE", 5), ("DEBUG", 10), ("WARN", 30), ("FATAL", 50)):
+            assert broker.incremental(LOGGER, "0", (name, SET, level))[0] is ErrorCode.NONE
+            assert logger.level == number
+            assert broker.describe(LOGGER, "0", name)[:2] == (level, ConfigSource.DYNAMIC_BROKER_LOGGER)
+        broker.incremental(LOGGER, "0", (name, DELETE, None))
+        assert logger.level == logging.NOTSET
+        assert broker.describe(LOGGER, "0", name)[0] == broker.describe(LOGGER, "0", "root")[0]
+    finally:
+        logger.setLevel(logging.NOTSET)
+
+
+def test_two_changes_at_once_do_not_lose_each_other() -> None:
+    broker = Broker()
+
+    def request(key: str) -> IncrementalAlterConfigsRequest:
+        change = IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=SET, value="5")
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+            resource_type=TOPIC, resource_name="t", configs=[change]
+        )
+        return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+    async def both() -> None:
+        handle = broker.handlers.incremental_alter_configs
+        await asyncio.gather(*(handle(CONTEXT, request(key)) for key in ("retention.ms", "segment.ms")))
+
+    asyncio.run(both())
+    assert broker.store.image.config(TOPIC, "t") == {"retention.ms": "5", "segment.ms": "5"}

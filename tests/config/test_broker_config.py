@@ -1,0 +1,289 @@
+"""What a broker starts with, and what stops it from starting."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.broker_config import BROKER_KEYS, EFFECTIVE_KEYS, BrokerConfig, Setting
+from config.definitions import ConfigError, ConfigRuleError
+from config.listeners import EndPoint
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(tmp_path: Path, text: str, **overrides: str) -> BrokerConfig:
+    path = tmp_path / "server.properties"
+    path.write_text(text)
+    return BrokerConfig.load(path, {name.replace("_", "."): value for name, value in overrides.items()})
+
+
+def test_defaults() -> None:
+    config = BrokerConfig({})
+    assert config.broker_id == -1
+    assert config.num_partitions == 1
+    assert config.log_dirs == ("/tmp/kafka-logs",)
+    assert config.listeners == (EndPoint(None, 9092, "PLAINTEXT", "PLAINTEXT"),)
+    assert config.advertised_listeners == config.listeners
+    assert config.inter_broker_listener_name == "PLAINTEXT"
+    assert config.log_retention_time_ms == 7 * 24 * 3_600_000
+    assert config.log_flush_interval_time_ms == 2**63 - 1
+
+
+def test_overrides_win(tmp_path: Path) -> None:
+    config = load(tmp_path, "num.partitions=3\nbroker.id=7\n", num_partitions="5")
+    assert (config.num_partitions, config.broker_id) == (5, 7)
+
+
+def test_the_sample_is_what_a_user_starts_with() -> None:
+    config = BrokerConfig.load(ROOT / "config" / "server.properties")
+    assert config.broker_id == 0
+    assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert "zookeeper.connect" not in config.originals
+    assert not config.unknown()
+
+
+def test_every_key_of_the_samples_is_known() -> None:
+    # Commented keys too: a typo in a sample is found by nobody else.
+    text = (ROOT / "config" / "server.properties").read_text()
+    names = re.findall(r"^#?([a-z]+(?:\.[a-z]+)+)=", text, re.MULTILINE)
+    assert len(names) > 15
+    assert [name for name in names if name not in BROKER_KEYS] == []
+
+
+def test_node_id_and_broker_id_are_one() -> None:
+    assert BrokerConfig({"node.id": "4"}).broker_id == 4
+    assert BrokerConfig({"broker.id": "4"}).originals["node.id"] == "4"
+    with pytest.raises(ConfigError, match="must be equal"):
+        BrokerConfig({"broker.id": "4", "node.id": "5"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ({"log.retention.ms": "5"}, 5),
+        ({"log.retention.ms": "-1", "log.retention.hours": "1"}, -1),
+        ({"log.retention.minutes": "2", "log.retention.hours": "1"}, 120_000),
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_retention_counts(properties: dict[str, str], expected: int) -> None:
+    config = BrokerConfig(properties)
+    assert config.log_retention_time_ms == expected
+    assert config.topic_defaults()["retention.ms"] == expected
+
+
+def test_topic_defaults_come_from_broker_keys() -> None:
+    config = BrokerConfig(
+        {
+            "log.segment.bytes": "5000",
+            "log.roll.hours": "2",
+            "log.roll.jitter.ms": "7",
+            "log.flush.scheduler.interval.ms": "100",
+            "message.max.bytes": "9000",
+            "log.cleanup.policy": "compact,delete",
+            "log.message.timestamp.difference.max.ms": "60",
+            "log.message.timestamp.after.max.ms": "70",
+        }
+    )
+    defaults = config.topic_defaults()
+    assert defaults["segment.bytes"] == 5000
+    assert defaults["segment.ms"] == 7_200_000
+    assert defaults["segment.jitter.ms"] == 7
+    assert defaults["flush.ms"] == 100
+    assert defaults["max.message.bytes"] == 9000
+    assert defaults["cleanup.policy"] == ("compact", "delete")
+    assert defaults["message.timestamp.before.max.ms"] == 60
+    assert defaults["message.timestamp.after.max.ms"] == 70
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"num.partitions": "0"}, "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
+        ({"broker.id": "x"}, "Invalid value x for configuration broker.id: Not a number of type INT"),
+        ({"broker.id": "5000"}, "broker.id must be .* not greater than reserved.broker.max.id"),
+        ({"broker.id.generation.enable": "false"}, "broker.id must be greater than or equal to 0"),
+        ({"log.retention.ms": "0"}, r"log.retention.ms must be unlimited \(-1\)"),
+        ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
+        ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),
+        ({"log.dirs": " , "}, "At least one log directory must be defined"),
+        ({"queued.max.request.bytes": "100"}, "queued.max.request.bytes must be larger"),
+        ({"max.connections.per.ip": "0"}, "max.connections.per.ip can be set to zero only if"),
+        ({"max.connections.per.ip.overrides": "x"}, "x must be a host and a number of connections"),
+        ({"offsets.commit.required.acks": "4"}, "offsets.commit.required.acks must be"),
+        ({"connections.max.idle.ms": "50"}, "connection.failed.authentication.delay.ms=100 should always be less"),
+        ({"log.cleaner.dedupe.buffer.size": "100"}, "must be at least 1MB per cleaner thread"),
+        ({"replica.fetch.wait.max.ms": "40000"}, "replica.socket.timeout.ms should always be at least"),
+        ({"group.max.session.timeout.ms": "5"}, "group.max.session.timeout.ms must be greater"),
+        ({"log.validate.records": "some"}, "String must be one of: header, deep"),
+        ({"metrics.listener": "nowhere"}, "must be host:port"),
+    ],
+)
+def test_bad_values_name_key_and_what_is_allowed(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        BrokerConfig(properties)
+    assert caught.value.name in BROKER_KEYS
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        ("listeners=PLAINTEXT://:9092", ["PLAINTEXT://:9092"]),
+        ("listeners=PLAINTEXT://[::1]:9092", ["PLAINTEXT://[::1]:9092"]),
+        ("listeners=plaintext://localhost:0", ["PLAINTEXT://localhost:0"]),
+        (
+            "listeners=A://:1, B://[::1]:2\nlistener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT\n\
+inter.broker.listener.name=A",
+            ["A://:1", "B://[::1]:2"],
+        ),
+    ],
+)
+def test_listeners(tmp_path: Path, properties: str, expected: list[str]) -> None:
+    assert [str(each) for each in load(tmp_path, properties).listeners] == expected
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"listeners": "localhost:9092"}, "must look like NAME://host:port"),
+        ({"listeners": "PLAINTEXT://localhost"}, "must look like NAME://host:port"),
+        ({"listeners": "PLAINTEXT://localhost:70000"}, "must be between 0 and 65535"),
+        ({"listeners": ""}, "There must be at least one listener"),
+        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, "Each listener must have a different name"),
+        ({"listeners": "PLAINTEXT://:1,SSL://:1"}, "Each listener must have a different port"),
+        ({"listeners": "INSIDE://:1"}, "No security protocol defined for listener INSIDE"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address 0.0.0.0"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "nonroutable meta-address 0.0.0.0"),
+        ({"advertised.listeners": "SSL://host:9092"}, "must be equal to or a subset of the ones defined in listeners"),
+        ({"advertised.listeners": ""}, "There must be at least one advertised listener"),
+        ({"inter.broker.listener.name": "OTHER"}, "must be a listener name defined in advertised.listeners"),
+        (
+            {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "PLAINTEXT"},
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol",
+        ),
+        ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL"),
+        ({"listener.security.protocol.map": "PLAINTEXT:TELEPATHY"}, "No security protocol TELEPATHY"),
+        ({"listener.security.protocol.map": "A:SSL,A:SSL"}, "Listener A is listed twice"),
+    ],
+)
+def test_bad_listeners(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig(properties)
+
+
+def test_listeners_of_a_container(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        "listeners=INSIDE://0.0.0.0:9092,OUTSIDE://0.0.0.0:9094\n"
+        "advertised.listeners=INSIDE://broker:9092,OUTSIDE://localhost:9094\n"
+        "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT\n"
+        "inter.broker.listener.name=INSIDE\n",
+    )
+    assert [each.host for each in config.listeners] == ["0.0.0.0", "0.0.0.0"]
+    assert [each.host for each in config.advertised_listeners] == ["broker", "localhost"]
+    assert config.inter_broker_listener_name == "INSIDE"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "authorization is not implemented"),
+        ("super.users=User:admin", "authorization is not implemented"),
+        ("allow.everyone.if.no.acl.found=false", "authorization is not implemented"),
+        ("process.roles=broker", "KRaft is not implemented"),
+        ("controller.quorum.voters=1@localhost:9093", "KRaft is not implemented"),
+        ("remote.log.storage.system.enable=true", "remote storage is not implemented"),
+        ("create.topic.policy.class.name=a.B", "policies are not implemented"),
+        ("alter.config.policy.class.name=a.B", "policies are not implemented"),
+        ("zookeeper.connect=localhost:2181", "coordination by ZooKeeper is not implemented yet; leave zookeeper"),
+        ("zookeeper.set.acl=true", "ZooKeeper is not implemented"),
+        ("ssl.keystore.location=/etc/keys", "TLS is not implemented"),
+        ("ssl.client.auth=required", "TLS is not implemented"),
+        ("sasl.enabled.mechanisms=PLAIN", "SASL is not implemented"),
+        ("listener.name.outside.ssl.keystore.location=/etc/keys", "TLS is not implemented"),
+        ("listener.name.outside.plain.sasl.jaas.config=x", "SASL is not implemented"),
+        ("password.encoder.secret=x", "passwords in dynamic configurations are not implemented"),
+        ("delegation.token.secret.key=x", "delegation tokens are not implemented"),
+        ("principal.builder.class=a.B", "Java classes cannot be loaded"),
+        ("listeners=SSL://:9092\nsecurity.inter.broker.protocol=SSL", "TLS is not implemented"),
+        ("listeners=PLAINTEXT://:9092,SASL_SSL://:9093", "speaks SASL_SSL, which is not implemented"),
+        (
+            "listeners=OUT://:9092\nlistener.security.protocol.map=OUT:SASL_PLAINTEXT\ninter.broker.listener.name=OUT",
+            "listener OUT speaks SASL_PLAINTEXT, which is not implemented",
+        ),
+    ],
+)
+def test_no_open_broker_by_surprise(tmp_path: Path, line: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        load(tmp_path, line)
+
+
+def test_secrets_are_not_repeated_in_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "password.encoder.secret=do-not-show")
+    assert "do-not-show" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ssl.client.auth=none",
+        "process.roles=",
+        "authorizer.class.name=",
+        "zookeeper.connection.timeout.ms=18000",
+        "security.inter.broker.protocol=PLAINTEXT",
+        "remote.log.storage.system.enable=false",
+    ],
+)
+def test_defaults_written_out_are_no_promise(tmp_path: Path, line: str) -> None:
+    load(tmp_path, line)
+
+
+def test_unknown_keys_are_told_apart_from_those_without_effect(tmp_path: Path) -> None:
+    config = load(tmp_path, "no.such.key=1\nnum.network.threads=3\nlog.retention.hours=5\nlistener.name.x.foo=1\n")
+    assert config.unknown() == ["no.such.key"]
+    assert config.without_effect() == ["num.network.threads"]
+
+
+def test_dynamic_overrides_make_a_new_configuration() -> None:
+    static = BrokerConfig({"num.partitions": "2"})
+    changed = static.with_dynamic({"max.connections": "5"})
+    assert (static.max_connections, changed.max_connections) == (2**31 - 1, 5)
+    assert changed.num_partitions == 2
+    with pytest.raises(ConfigRuleError):
+        static.with_dynamic({"log.retention.ms": "0"})
+
+
+def test_an_attribute_needs_a_declared_key() -> None:
+    with pytest.raises((RuntimeError, AttributeError)):
+        type("Broken", (), {"no_such_key": Setting()})
+    assert isinstance(BrokerConfig.num_partitions, Setting)
+
+
+def test_every_effective_key_is_declared() -> None:
+    assert set(BROKER_KEYS) >= EFFECTIVE_KEYS
+
+
+def test_what_has_an_effect_is_read_somewhere() -> None:
+    """An attribute that nobody reads would hide a key without effect from the operator."""
+    code = "\n".join(
+        path.read_text() for room in ("broker", "cluster", "storage") for path in sorted((ROOT / room).rglob("*.py"))
+    )
+    attributes = [name for name, member in vars(BrokerConfig).items() if isinstance(member, Setting)]
+    own = (ROOT / "config" / "broker_config.py").read_text()
+    unread = [name for name in attributes if f".{name}" not in code + own]
+    assert unread == []
+
+
+def test_importing_the_package_is_quick() -> None:
+    modules = "import sys; import config.broker_config; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", modules], cwd=ROOT, capture_output=True, text=True, check=True)
+    # Not a timed test: what would make it slow must not be loaded.
+    for heavy in ("asyncio", "logging", "dataclasses", "inspect", "json", "ssl", "socket"):
+        assert f"'{heavy}'" not in done.stdout, heavy
