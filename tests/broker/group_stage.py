@@ -253,6 +253,7 @@ class Local:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.port, "PLAINTEXT")
         self.image = MetadataImage(cluster_id="c", brokers={0: BrokerImage(0, 1, {"PLAINTEXT": endpoint})})
         self.created: list[str] = []
+        self.on_create: Callable[[], None] = lambda: None
         self._blocks = count()
         self._add_topic(CONSUMER_OFFSETS, OFFSETS_PARTITIONS)
         self.registry = HandlerRegistry(
@@ -281,6 +282,10 @@ class Local:
         self.sleep(0)
         self.loop.close()
 
+    def timers(self) -> int:
+        """How many timers are set on the loop."""
+        return sum(not timer.cancelled() for timer in self.loop._scheduled)  # type: ignore[attr-defined]
+
     def connect(self, client_id: str) -> LocalConnection:
         return LocalConnection(self, client_id)
 
@@ -301,6 +306,7 @@ class Local:
 
     async def _ensure(self, name: str) -> None:
         self.created.append(name)
+        self.on_create()
 
     async def _allocate_block(self) -> ProducerIdBlock:
         first = next(self._blocks) * 1000
@@ -322,7 +328,7 @@ class LocalConnection:
     def __init__(self, place: Local, client_id: str) -> None:
         self._place = place
         self._client_id = client_id
-        self._answers: deque[Awaitable[Response]] = deque()
+        self._answers: deque[asyncio.Future[Response]] = deque()
 
     def send(self, request: Request, version: int) -> None:
         route = self._place.registry.routes[int(request.api_key)]
@@ -330,7 +336,7 @@ class LocalConnection:
         decoded = type(request).decode(memoryview(request.to_bytes(version)), version)
         context = RequestContext(version, 1, self._client_id, "127.0.0.1", "PLAINTEXT", 0)
 
-        async def handle() -> Awaitable[Response]:
+        async def handle() -> asyncio.Future[Response]:
             reply = route.handle(context, decoded)
             if not inspect.isawaitable(reply):
                 done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -354,6 +360,16 @@ class LocalConnection:
     def ask(self, request: Request, version: int) -> Response:
         self.send(request, version)
         return self.receive(type(request), version)
+
+    def has_answer(self) -> bool:
+        """Whether the next answer is there."""
+        return self._answers[0].done()
+
+    def hang_up(self) -> None:
+        """Stop waiting for answers."""
+        for answer in self._answers:
+            answer.cancel()
+        self._answers.clear()
 
 
 class Stage:
