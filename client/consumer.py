@@ -13,12 +13,12 @@ from client import admin
 from client.cluster import KafkaClient
 from client.consumer_group import GroupMember, Joined
 from client.errors import ClientError, DisconnectedError, NoOffsetError
-from client.fetcher import Fetcher, PartitionState
+from client.fetcher import FetchedBatch, Fetcher, PartitionState
 from client.groups import OffsetAndMetadata, alter_offsets, fetch_offsets
 from client.settings import ConsumerSettings
 from client.tracked_metadata import TrackedMetadata
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import Record, RecordBatch
+from protocol.records import Record
 from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.clients.Consumer")
@@ -101,12 +101,12 @@ class Consumer:
         """Go on reading an assigned partition at `offset`."""
         self._fetcher.states[partition].seek(offset)
 
-    async def seek_to_timestamp(self, partition: TopicPartition, timestamp: int) -> None:
-        """Go on at the first record from `timestamp` (ms) on, or at -1 the end, -2 the start. Raises ApiError."""
-        found = (await admin.list_offsets(self._client, {partition: timestamp}))[partition]
-        if isinstance(found, ApiError):
-            raise found
-        self.seek(partition, found.offset)
+    def seek_to_timestamp(self, partition: TopicPartition, timestamp: int) -> None:
+        """Go on, with the next poll, at the first record from `timestamp` (ms) on; -1 is the end, -2 the start."""
+        state = self._fetcher.states[partition]
+        state.seek(None)
+        state.must_reset = True
+        state.reset_timestamp = timestamp
 
     # -- polling -------------------------------------------------------------------------------------------------------
 
@@ -118,8 +118,8 @@ class Consumer:
         """
         return await self._poll(timeout_s, lambda: self._fetcher.take_records(self.settings.max_poll_records))
 
-    async def poll_batches(self, timeout_s: float) -> dict[TopicPartition, list[RecordBatch]]:
-        """All batches that are there, undecoded; see `poll`. The first may begin before the position."""
+    async def poll_batches(self, timeout_s: float) -> dict[TopicPartition, list[FetchedBatch]]:
+        """All batches that are there, undecoded; see `poll`."""
         return await self._poll(timeout_s, self._fetcher.take_batches)
 
     async def _poll(self, timeout_s: float, take: Callable[[], dict[TopicPartition, T]]) -> dict[TopicPartition, T]:
@@ -303,20 +303,21 @@ class Consumer:
                 state.must_reset = True
 
     async def _reset_positions(self) -> None:
-        asking = list(self._without_position())
+        asking = self._without_position()
         if not asking:
             return
-        if self.settings.auto_offset_reset == "none":
-            raise NoOffsetError(
-                f"Undefined offset with no reset policy for partitions: [{', '.join(map(str, asking))}]"
-            )
         is_earliest = self.settings.auto_offset_reset == "earliest"
-        timestamp = admin.EARLIEST_TIMESTAMP if is_earliest else admin.LATEST_TIMESTAMP
+        policy = admin.EARLIEST_TIMESTAMP if is_earliest else admin.LATEST_TIMESTAMP
+        wanted = {
+            partition: policy if state.reset_timestamp is None else state.reset_timestamp
+            for partition, state in asking.items()
+        }
+        if self.settings.auto_offset_reset == "none":
+            lost = [str(partition) for partition, state in asking.items() if state.reset_timestamp is None]
+            if lost:
+                raise NoOffsetError(f"Undefined offset with no reset policy for partitions: [{', '.join(lost)}]")
         found = await admin.list_offsets(
-            self._client,
-            dict.fromkeys(asking, timestamp),
-            isolation_level=self.settings.isolation_level,
-            retry=False,
+            self._client, wanted, isolation_level=self.settings.isolation_level, retry=False
         )
         for partition, outcome in found.items():
             state = self._fetcher.states[partition]

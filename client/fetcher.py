@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from client.cluster import FETCH, KafkaClient
 from client.errors import ClientError, DisconnectedError
@@ -34,6 +34,20 @@ _PASSING: Final = STALE_ERRORS | {
 }
 
 
+class FetchedBatch(NamedTuple):
+    """A batch to be read from `from_offset` on; it may begin before."""
+
+    batch: RecordBatch
+    from_offset: int
+
+    def records(self) -> Iterator[Record]:
+        """The records to be read. Raises ApiError when the batch is damaged."""
+        records = self.batch.records()
+        if self.batch.base_offset >= self.from_offset:
+            return records
+        return dropwhile(lambda record: record.offset < self.from_offset, records)
+
+
 class PartitionState:
     """How far one partition has been handed out and fetched. `position` None: not known yet."""
 
@@ -47,12 +61,15 @@ class PartitionState:
         "is_out_of_range",
         "must_reset",
         "position",
+        "reset_timestamp",
     )
 
     def __init__(self) -> None:
         self.position: int | None = None
         self.must_reset = False
         """Whether `auto.offset.reset` has to say the position: there is no committed offset that could be used."""
+        self.reset_timestamp: int | None = None
+        """Where a reset shall go, when not where `auto.offset.reset` says."""
         self.is_out_of_range = False
         """Whether the log has nothing at the position."""
         self.high_watermark = -1
@@ -78,6 +95,7 @@ class PartitionState:
         self.position = position
         self.failure = None
         self.must_reset = self.is_out_of_range = False
+        self.reset_timestamp = None
         self._batches.clear()
         self._records = None
         self._aborted.clear()
@@ -95,13 +113,13 @@ class PartitionState:
             if batch.last_offset >= (self.position or 0):
                 self._batches.append(batch)
 
-    def take_batches(self) -> list[RecordBatch]:
+    def take_batches(self) -> list[FetchedBatch]:
         """All that is buffered, undecoded; the position goes behind it."""
         taken = []
         while self._batches:
             batch = self._batches.popleft()
             if self._is_visible(batch):
-                taken.append(batch)
+                taken.append(FetchedBatch(batch, self.position or 0))
             self.position = batch.next_offset
         return taken
 
@@ -116,7 +134,7 @@ class PartitionState:
                 if not self._is_visible(batch):
                     self.position = self._batches.popleft().next_offset
                     continue
-                self._records = _records_from(batch, self.position or 0)
+                self._records = FetchedBatch(batch, self.position or 0).records()
             chunk = list(islice(self._records, limit - len(taken)))
             if chunk:
                 taken += chunk
@@ -138,13 +156,6 @@ class PartitionState:
                 self._aborted_producers.discard(batch.producer_id)
             return False
         return not (batch.is_transactional and batch.producer_id in self._aborted_producers)
-
-
-def _records_from(batch: RecordBatch, offset: int) -> Iterator[Record]:
-    records = batch.records()
-    if batch.base_offset >= offset:
-        return records
-    return dropwhile(lambda record: record.offset < offset, records)
 
 
 class Fetcher:
@@ -175,7 +186,7 @@ class Fetcher:
         for leader, partitions in wanted.items():
             self._fetches[leader] = asyncio.create_task(self._fetch(leader, partitions))
 
-    def take_batches(self) -> dict[TopicPartition, list[RecordBatch]]:
+    def take_batches(self) -> dict[TopicPartition, list[FetchedBatch]]:
         """What is buffered, undecoded. Raises ApiError that a partition has met."""
         taken = {}
         for partition, state in self._ready():

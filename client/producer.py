@@ -41,7 +41,7 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close(flush=kind is None or issubclass(kind, Exception))
+        await self.close()
 
     async def send(
         self,

@@ -152,7 +152,7 @@ class ProducerSettings:
         return cls(
             acks=acks,
             batch_size_bytes=properties.number("batch.size", 16_384),
-            linger_ms=properties.number("linger.ms", 0),
+            linger_ms=properties.number("linger.ms", 0, high=_INT64_MAX),
             compression=CompressionType[name.upper()],
             compression_level=level,
             enable_idempotence=_idempotence(properties, values, acks, retries, in_flight),

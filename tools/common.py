@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -30,7 +31,7 @@ class ToolError(Exception):
     """A tool cannot do what it was asked for; the message says what and why."""
 
 
-FAILURES = (ToolError, OptionError, ApiError, ClientError, ConfigError, OSError)
+FAILURES = (ToolError, UsageError, OptionError, ApiError, ClientError, ConfigError, OSError)
 """What a tool may raise to end with one line and exit code 1; anything else is a bug and shows its traceback."""
 
 
@@ -83,12 +84,18 @@ def run_work(work: Callable[[], Awaitable[int]], *, fail: Callable[[BaseExceptio
     """Run a tool's coroutine to its exit code, its failures shown by `fail`."""
 
     async def run() -> int:
+        # Ended by SIGTERM, a tool still leaves its group and delivers what it has accepted, as after Ctrl-C.
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await work()
 
     try:
         return asyncio.run(run())
     except KeyboardInterrupt:
         return 130
+    except asyncio.CancelledError:
+        return 143
     except BrokenPipeError:
         # Whoever read the output has gone (`| head`). Python must not complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
