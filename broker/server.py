@@ -252,7 +252,7 @@ class KafkaServer:
         self.registry = registry = HandlerRegistry(
             [
                 ProduceHandlers(replicas),
-                FetchHandlers(replicas, sessions, config.fetch_max_bytes),
+                FetchHandlers(replicas, sessions, self._executor, config.fetch_max_bytes),
                 OffsetHandlers(replicas),
                 MetadataHandlers(controller),
                 TopicHandlers(controller, config_handlers.describe_topic_config),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import cast
 from uuid import UUID
 
@@ -11,15 +13,18 @@ from broker.fetch_session import ErrorFetchContext, FetchContext, FetchPartition
 from broker.network.file_slice import FileSlice
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
+from broker.seams import Executor
 from cluster.partition import IsolationLevel, Partition
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.records import CompressionType
 from protocol.topic_partition import TopicPartition
+from storage.log_reader import FetchDataInfo
 
-CONSUMER_REPLICA_ID = -1
 UNKNOWN_OFFSET = -1
+COLD_ATTEMPTS = 3
+"""How often what was just brought into memory may be gone again before the client is answered without it."""
 FIRST_VERSION_OF_ZSTD = 10
 REFUSED_UNREAD = frozenset(
     {
@@ -36,13 +41,20 @@ Result = tuple[FetchPartition, PartitionData]
 class FetchHandlers:
     """Reads for consumers. `max_response_bytes` is the broker's own cap (fetch.max.bytes)."""
 
-    def __init__(self, replica_manager: ReplicaManager, sessions: FetchSessionCache, max_response_bytes: int) -> None:
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        sessions: FetchSessionCache,
+        executor: Executor,
+        max_response_bytes: int,
+    ) -> None:
         self._replica_manager = replica_manager
         self._sessions = sessions
+        self._executor = executor
         self._max_response_bytes = max_response_bytes
 
     @api(ApiKey.FETCH, versions=(4, 17))
-    def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | asyncio.Future[FetchResponse]:
+    def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Awaitable[FetchResponse]:
         """Answer at once when enough is there, something failed or nobody wants to wait; else when it comes."""
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not fetch.partitions:
@@ -50,13 +62,32 @@ class FetchHandlers:
         reader = _Reader(
             self._replica_manager, request, context.api_version, fetch.partitions, self._max_response_bytes
         )
-        if reader.read() or request.max_wait_ms <= 0:
+        answer_now = reader.read()
+        if reader.cold:
+            return self._fetch_cold(fetch, reader, request.max_wait_ms)
+        if answer_now or request.max_wait_ms <= 0:
             return self._answer(fetch, reader.results)
+        return self._wait(fetch, reader, request.max_wait_ms)
 
+    def _wait(self, fetch: FetchContext, reader: _Reader, max_wait_ms: int) -> asyncio.Future[FetchResponse]:
         def attempt(expired: bool) -> FetchResponse | None:
-            return self._answer(fetch, reader.results) if reader.read() or expired else None
+            return self._answer(fetch, reader.results) if reader.read() or reader.cold or expired else None
 
-        return self._replica_manager.delayed_fetches.watch(reader.keys(), request.max_wait_ms, attempt)
+        return self._replica_manager.delayed_fetches.watch(reader.keys(), max_wait_ms, attempt)
+
+    async def _fetch_cold(self, fetch: FetchContext, reader: _Reader, max_wait_ms: int) -> FetchResponse:
+        """Let a thread bring into memory what tells where the records are, and read again."""
+        answer_now = False
+        for _ in range(COLD_ATTEMPTS):
+            for look_up in reader.cold:
+                with contextlib.suppress(ApiError):  # the next attempt meets it again, and answers it
+                    await self._executor.run(look_up)
+            answer_now = reader.read()
+            if not reader.cold:
+                break
+        if answer_now or reader.cold or max_wait_ms <= 0:
+            return self._answer(fetch, reader.results)
+        return await self._wait(fetch, reader, max_wait_ms)
 
     def _answer(self, fetch: FetchContext, results: list[Result]) -> FetchResponse:
         for wanted, data in results:
@@ -64,6 +95,13 @@ class FetchHandlers:
                 topic_partition = TopicPartition(wanted.topic, wanted.partition)
                 self._replica_manager.partition(topic_partition).statistics.bytes_out += len(data.records)
         return fetch.respond(results)
+
+
+def _slice(info: FetchDataInfo | None) -> bytes | memoryview:
+    if info is None or info.file is None:
+        return b""
+    # Passed through the encoder as a part of its own; the connection reads it when the socket has room.
+    return cast("memoryview", FileSlice(info.file, info.position, info.size))
 
 
 class _Reader:
@@ -87,6 +125,8 @@ class _Reader:
             request.replica_state is None or request.replica_state.replica_id < 0
         )
         self.results: list[Result] = []
+        self.cold: list[Callable[[], object]] = []
+        """Look-ups that the last `read` left out because they would have waited for the disk."""
 
     def keys(self) -> set[TopicPartition]:
         """What the request waits for."""
@@ -95,6 +135,7 @@ class _Reader:
     def read(self) -> bool:
         """Read everything into `results`; whether the client should be answered now."""
         self.results = results = []
+        self.cold = []
         remaining = self._max_bytes
         total = 0
         answer_now = False
@@ -143,12 +184,10 @@ class _Reader:
                 return diverging
         offsets = partition.offsets()
         end = offsets.last_stable_offset if self._isolation is IsolationLevel.READ_COMMITTED else offsets.high_watermark
-        info = partition.log.read(
-            wanted.fetch_offset,
-            max_bytes=min(wanted.max_bytes, remaining),
-            upper_bound_offset=end,
-            min_one_message=at_least_one,
-        )
+        max_bytes = min(wanted.max_bytes, remaining)
+        info = partition.log.try_read(wanted.fetch_offset, max_bytes, end, at_least_one)
+        if info is None:
+            self.cold.append(partial(partition.log.read, wanted.fetch_offset, max_bytes, end, at_least_one))
         return PartitionData(
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,
@@ -156,7 +195,7 @@ class _Reader:
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
             aborted_transactions=self._no_aborted_transactions(),
-            records=b"" if info.file is None else cast("memoryview", FileSlice(info.file, info.position, info.size)),
+            records=_slice(info),
         )
 
     def _diverging_epoch(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:

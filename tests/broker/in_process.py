@@ -168,7 +168,8 @@ class Wire:
         self.transport.written.clear()
         self.send(request, version)
         for _ in range(10_000):
-            if len(self.transport.written) >= 4:
+            written = self.transport.written
+            if len(written) >= 4 and len(written) >= 4 + int.from_bytes(written[:4], "big"):
                 break
             if self.is_closed:
                 raise ConnectionError("the broker hung up")

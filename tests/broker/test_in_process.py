@@ -94,3 +94,26 @@ def test_more_partitions_than_anybody_needs_are_refused() -> None:
             assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
 
     asyncio.run(scenario())
+
+
+def test_a_fetch_from_a_cold_disk_is_answered_all_the_same() -> None:
+    async def scenario() -> None:
+        async with InProcessBroker() as broker:
+            wire = broker.connect()
+            await wire.ask(new_topic("t"), 7)
+            for number in range(50):
+                await wire.ask(produce("t", [b"%d" % number] * 10), 11)
+            tries = 0
+
+            def is_cold(path: str, position: int) -> bool:
+                nonlocal tries
+                tries += 1
+                return tries % 3 != 0
+
+            broker.file_system.is_cold = is_cold
+            for offset in (7, 123, 250, 499):
+                values = values_in(await wire.ask(fetch("t", offset), 12))
+                assert values[offset % 10] == b"%d" % (offset // 10)
+            assert tries
+
+    asyncio.run(scenario())
