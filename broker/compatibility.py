@@ -38,10 +38,14 @@ def compatibility_table() -> str:
 
 
 def differences(known_differences: Path) -> str:
-    """The listed differences as a Markdown list, one a line of the file that is not a comment."""
+    """The listed differences as a Markdown table, one row for a line of the file that is not a comment."""
     lines = known_differences.read_text(encoding="utf-8").splitlines() if known_differences.exists() else []
-    items = [f"- {line.strip()}" for line in lines if line.strip() and not line.startswith("#")]
-    return "\n".join(items) or "none"
+    rows = ["| scenario | where | why |", "|---|---|---|"]
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            scenario, path, reason = (part.strip() for part in line.split(" | "))
+            rows.append(f"| `{scenario}` | `{path}` | {reason} |")
+    return "\n".join(rows)
 
 
 def rewritten(readme: str, root: Path) -> str:
