@@ -46,12 +46,12 @@ def select(only: str | None) -> list[Scenario]:
     return [scenario for scenario in SCENARIOS if scenario.name in names]
 
 
-def take_sample(scenario: Scenario, context: Context, side: Broker) -> Sample:
-    """One sample of one side, on a broker of its own where the scenario asks for one."""
+def take_sample(scenario: Scenario, context: Context, kind: type[Broker], running: Broker | None) -> Sample:
+    """One sample of one side, on the running broker, or on one of its own when there is none."""
     topic = f"bench-{scenario.name}-{uuid.uuid4().hex[:12]}"
-    if not scenario.own_broker:
-        return scenario.measure(context, side, topic)
-    broker = side.fresh()
+    if running is not None:
+        return scenario.measure(context, running, topic)
+    broker = kind()
     try:
         if scenario.launches:
             broker.prepare()
@@ -62,19 +62,23 @@ def take_sample(scenario: Scenario, context: Context, side: Broker) -> Sample:
         broker.stop()
 
 
-def run_scenario(scenario: Scenario, context: Context, sides: Sequence[Broker], rounds: int) -> Samples:
+def run_scenario(scenario: Scenario, context: Context, kinds: Sequence[type[Broker]], rounds: int) -> Samples:
     """`rounds` samples of each side, in turns: whoever went first in one round goes second in the next."""
     taken: list[list[Sample]] = [[], []]
-    for round_number in range(rounds):
-        order = (0, 1) if round_number % 2 == 0 else (1, 0)
-        for index in order:
-            sample = take_sample(scenario, context, sides[index])
-            taken[index].append(sample)
-            print(
-                f"  {scenario.name} {sides[index].name}: {sample.value:,.2f} {scenario.unit}",
-                file=sys.stderr,
-                flush=True,
-            )
+    with ExitStack() as stack:
+        running: list[Broker | None] = [None, None]
+        if not scenario.own_broker:
+            for index, kind in enumerate(kinds):
+                broker = kind()
+                stack.callback(broker.stop)
+                broker.start()
+                running[index] = broker
+        for round_number in range(rounds):
+            for index in (0, 1) if round_number % 2 == 0 else (1, 0):
+                sample = take_sample(scenario, context, kinds[index], running[index])
+                taken[index].append(sample)
+                said = f"{kinds[index].name}: {sample.value:,.2f} {scenario.unit}"
+                print(f"  {scenario.name} {said}", file=sys.stderr, flush=True)
     return {"first": taken[0], "second": taken[1]}
 
 
@@ -102,21 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, Samples] = {}
     lines: list[Row] = []
     with ExitStack() as stack:
-        context = Context(Load(), arguments.scale)
-        sides: list[Broker] = []
-        for kind in (first, second):
-            broker = kind()
-            stack.callback(broker.stop)
-            if any(not scenario.own_broker for scenario in scenarios):
-                broker.start()
-            sides.append(broker)
+        context = Context(Load(), arguments.scale, stack)
         for scenario in scenarios:
-            samples = run_scenario(scenario, context, sides, arguments.rounds or scenario.rounds)
+            samples = run_scenario(scenario, context, (first, second), arguments.rounds or scenario.rounds)
             results[scenario.name] = samples
             lines += rows(scenario, samples)
-        if context.spark is not None:
-            stack.push(context.spark)
-    names = [side.name for side in sides]
+    names = [first.name, second.name]
     print(f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}, scale {arguments.scale:g}\n")
     print(table(names, lines))
     if arguments.json:

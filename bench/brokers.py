@@ -66,10 +66,6 @@ class Broker(abc.ABC):
             raise RuntimeError(f"{self.name} does not run")
         return self.process.pid
 
-    def fresh(self) -> Broker:
-        """Another broker of this kind, not started."""
-        return type(self)()
-
     def write_properties(self, **more: str) -> Path:
         """server.properties of this broker."""
         settings = {

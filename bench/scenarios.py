@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from bench.brokers import Broker
@@ -33,6 +34,7 @@ class Context:
 
     load: Load
     scale: float
+    until_the_end: ExitStack
     spark: SparkReader | None = None
 
     def count(self, records: int) -> int:
@@ -47,15 +49,15 @@ Measure = Callable[[Context, Broker, str], Sample]
 class Scenario:
     """A row of the table. Targets are ratios Odradek / Apache Kafka; `limit` is for Odradek's own figure, in `unit`.
 
-    `measure(context, broker, topic)`: `topic` is a name that no other sample uses. `own_broker`: the broker it is given
-    is fresh and, with `launches`, prepared but not launched.
+    `measure(context, broker, topic)`: `topic` is a name that no other sample uses. Brokers are fresh for each scenario,
+    with `own_broker` for each sample, and with `launches` they are prepared but not launched.
     """
 
     name: str
     title: str
     unit: str
     measure: Measure
-    rounds: int = 5
+    rounds: int = 3
     higher_is_better: bool = True
     target: float | None = None
     cpu_target: float | None = None
@@ -159,7 +161,7 @@ def spark(context: Context, broker: Broker, topic: str) -> Sample:
         context.load.run("produce", broker.address, f"{topic}/{partition}", each, 100, 1)
     expected = SPARK_PARTITIONS * (each + 1)  # produce sends one record more, which finds the leader
     if context.spark is None:
-        context.spark = SparkReader()
+        context.spark = context.until_the_end.enter_context(SparkReader())
         context.spark.read(broker.address, topic)
     before = broker.cpu_s()
     records, seconds, client_cpu_s = context.spark.read(broker.address, topic)
@@ -213,20 +215,20 @@ SCENARIOS = [
     Scenario("consume-1000", "consume 1 kB", "records/s", consume(2_000_000, 1000), target=1.1, cpu_target=0.8),
     Scenario("consume-100", "consume 100 B", "records/s", consume(10_000_000, 100), target=0.9),
     Scenario("unbatched", "produce, 1 record a request", "requests/s", produce(100_000, 100, "unbatched"), target=4.0),
-    Scenario("latency", "p99 end to end at 5,000 records/s", "ms", latency, 3, higher_is_better=False, target=0.5),
+    Scenario("latency", "p99 end to end at 5,000 records/s", "ms", latency, higher_is_better=False, target=0.5),
     Scenario(
         "start", "start to first acknowledged record", "ms", start,
         higher_is_better=False, target=0.15, limit=400, own_broker=True, launches=True,
     ),
     Scenario(
-        "memory", "resident memory, idle", "MB", idle_memory, 3,
+        "memory", "resident memory, idle", "MB", idle_memory,
         higher_is_better=False, target=0.15, limit=50, own_broker=True,
     ),
     Scenario(
         "partitions", "create a topic of 10,000 partitions", "s", create_partitions, 1,
         higher_is_better=False, target=0.2, own_broker=True,
     ),
-    Scenario("spark", "Spark reads 10,000,000 x 100 B", "records/s", spark, 3, target=1.0, cpu_target=0.5),
-    Scenario("java-produce", "kafka-producer-perf-test 1 kB", "records/s", java_produce, 3),
-    Scenario("java-consume", "kafka-consumer-perf-test 1 kB", "records/s", java_consume, 3),
+    Scenario("spark", "Spark reads 10,000,000 x 100 B", "records/s", spark, target=1.0, cpu_target=0.5),
+    Scenario("java-produce", "kafka-producer-perf-test 1 kB", "records/s", java_produce),
+    Scenario("java-consume", "kafka-consumer-perf-test 1 kB", "records/s", java_consume),
 ]  # fmt: skip

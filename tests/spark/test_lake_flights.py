@@ -24,7 +24,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.dataset  # type: ignore[import-untyped]
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.broker_process import ROOT, BrokerProcess
 
