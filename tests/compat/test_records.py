@@ -26,8 +26,12 @@ T0 = 1_700_000_000_000
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
 
-def sample() -> list[Record]:
-    """Records of every shape, repetitive enough that no codec is given up for lack of gain."""
+WANT_KEY_OR_VALUE = {"kafka-python", "aiokafka"}
+"""Clients that refuse a record with neither."""
+
+
+def sample(client: str) -> list[Record]:
+    """Records of every shape that the client takes, repetitive enough that no codec is given up for lack of gain."""
     shapes = [
         Record(b"value", b"key"),
         Record(b"", b""),
@@ -37,6 +41,8 @@ def sample() -> list[Record]:
         Record("naïve ☃".encode(), b"\x00\xff", (("first", b"1"), ("first", b"again"), ("ünïcode", b"\x00"))),
         Record(b"header values", b"key", (("empty", b""), ("", b"nameless"))),
     ]
+    if client in WANT_KEY_OR_VALUE:
+        shapes.remove(Record(None, None))
     shapes += [Record(b"a value that repeats itself " * 20, b"key %d" % number) for number in range(40)]
     return [record._replace(timestamp_ms=T0 + number * 10) for number, record in enumerate(shapes)]
 
@@ -60,7 +66,7 @@ def stored_codecs(broker: BrokerProcess, topic: str) -> set[CompressionType]:
 @pytest.mark.parametrize("codec", CODECS)
 def test_round_trip(driver: Driver, broker: BrokerProcess, topic: str, codec: str, acks: str) -> None:
     driver.admin("create_topic", topic=topic, partitions=1, configs={})
-    records = sample()
+    records = sample(driver.client)
     answers = driver.produce(topic, records, codec, acks)
     if acks != "0":
         assert answers == [[0, offset] for offset in range(len(records))]
@@ -130,6 +136,8 @@ def test_producing_creates_the_topic(driver: Driver, topic: str) -> None:
 
 
 def test_subscribing_creates_the_topic(driver: Driver, topic: str) -> None:
+    if driver.client == "librdkafka":
+        pytest.skip("librdkafka 2.16 does not ask for creation when it joins a group (nor does Kafka create then)")
     member = driver.join(topic, f"group-of-{topic}", topic)
     eventually("a partition", member.state, lambda state: state.assignment == [f"{topic}-0"])
     member.leave()

@@ -1,0 +1,284 @@
+"""kafka-python."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+
+from tests.compat.drivers import base
+from tests.compat.drivers.base import PATIENCE_S, Driver, Membership, Plain, Stream, Unsupported, incoming, outgoing
+
+STRATEGIES = {
+    "range": RangePartitionAssignor,
+    "roundrobin": RoundRobinPartitionAssignor,
+    "cooperative": CooperativeStickyAssignor,
+}
+
+
+def record_of(record: Any) -> dict[str, Plain]:
+    """A consumed record."""
+    return incoming(
+        record.partition, record.offset, record.timestamp, record.key, record.value, list(record.headers or [])
+    )
+
+
+def name(partition: TopicPartition) -> str:
+    """`topic-number`."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+class Listener(ConsumerRebalanceListener):
+    """Tells the member."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+        self._member.assigned([name(each) for each in assigned], incremental=self._member.is_cooperative)
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+        self._member.revoked([name(each) for each in revoked])
+
+
+class Member(base.Member):
+    """A `KafkaConsumer` that subscribes."""
+
+    def open(self) -> None:
+        membership = self.membership
+        self.is_cooperative = membership.strategy == "cooperative"
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=self.address,
+            group_id=membership.group,
+            group_instance_id=membership.instance,
+            partition_assignment_strategy=[STRATEGIES[membership.strategy]],
+            session_timeout_ms=membership.session_timeout_ms,
+            heartbeat_interval_ms=500,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            metadata_max_age_ms=base.METADATA_MAX_AGE_MS,
+        )
+        self._consumer.subscribe(membership.topics, listener=Listener(self))
+
+    def poll(self) -> None:
+        for records in self._consumer.poll(timeout_ms=100).values():
+            for record in records:
+                self.received(record_of(record))
+
+    def commit(self) -> None:
+        self._consumer.commit()
+
+    def leave(self) -> None:
+        self._consumer.close()
+
+
+class IdempotentStream(Stream):
+    """A `KafkaProducer`, which is idempotent unless told otherwise."""
+
+    def stream(self) -> None:
+        producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=2)
+        while not self.stopping.is_set():
+            if self.is_full:
+                self.stopping.wait(0.005)
+                continue
+            number = self.sent
+            future = producer.send(self.topic, value=self.value(), partition=0)
+            future.add_callback(lambda _, number=number: self.acknowledged.append(number))
+            future.add_errback(lambda error, number=number: self.failures.append(f"{number}: {error!r}"))
+        producer.flush(PATIENCE_S)
+        producer.close()
+
+
+class KafkaPython(Driver):
+    """The driver."""
+
+    def error_code(self, error: Exception) -> int | None:
+        return error.errno if isinstance(error, BrokerResponseError) else None
+
+    def new_member(self, membership: Membership) -> base.Member:
+        return Member(self.address, membership)
+
+    def new_stream(self, topic: str) -> Stream:
+        return IdempotentStream(self.address, topic)
+
+    def produce(self, topic: str, records: list[dict[str, Plain]], codec: str, acks: str) -> Plain:
+        producer = KafkaProducer(
+            bootstrap_servers=self.address,
+            compression_type=None if codec == "none" else codec,
+            acks=acks if acks == "all" else int(acks),
+            enable_idempotence=acks == "all",
+            linger_ms=20,
+            max_request_size=base.MAX_REQUEST_BYTES,
+        )
+        futures = [
+            producer.send(
+                topic,
+                value=each.value,
+                key=each.key,
+                partition=each.partition,
+                timestamp_ms=each.timestamp_ms,
+                headers=each.headers,
+            )
+            for each in map(outgoing, records)
+        ]
+        producer.flush(PATIENCE_S)
+        answers = [future.get(PATIENCE_S) for future in futures]
+        producer.close()
+        return [[answer.partition, answer.offset] for answer in answers]
+
+    def consume(self, topic: str, partition: int, at: str | int, timestamp: int, count: int) -> Plain:
+        consumer = KafkaConsumer(bootstrap_servers=self.address, max_partition_fetch_bytes=base.MAX_REQUEST_BYTES)
+        target = TopicPartition(topic, partition)
+        consumer.assign([target])
+        if at == "earliest":
+            consumer.seek_to_beginning(target)
+        elif at == "latest":
+            consumer.seek_to_end(target)
+        elif at == "timestamp":
+            found = consumer.offsets_for_times({target: timestamp})[target]
+            consumer.seek(target, consumer.end_offsets([target])[target] if found is None else found.offset)
+        else:
+            consumer.seek(target, int(at))
+        position = consumer.position(target)
+        records: list[Any] = []
+        while len(records) < count:
+            batch = consumer.poll(timeout_ms=PATIENCE_S * 1000, max_records=count - len(records))
+            assert batch, f"only {len(records)} of {count} records came"
+            records += batch[target]
+        consumer.close()
+        return {"position": position, "records": [record_of(record) for record in records]}
+
+    def transaction(self, transactional_id: str) -> Plain:
+        producer = KafkaProducer(bootstrap_servers=self.address, transactional_id=transactional_id)
+        producer.init_transactions()
+        producer.begin_transaction()
+
+    def admin(self, call: str, **arguments: Plain) -> Plain:
+        calls: dict[str, Callable[..., Plain]] = {
+            "create_topic": create_topic,
+            "delete_topic": lambda client, topic: client.delete_topics([topic]) and None,
+            "partitions": partitions,
+            "topics": lambda client: sorted(client.list_topics()),
+            "create_partitions": lambda client, topic, count: client.create_partitions({topic: count}) and None,
+            "describe_config": describe_config,
+            "alter_config": alter_config,
+            "groups": lambda client: [each["group_id"] for each in client.list_groups()],
+            "describe_group": describe_group,
+            "delete_group": lambda client, group: expect_ok(client.delete_groups([group])[group]),
+            "committed": lambda client, group: {
+                name(partition): found.offset for partition, found in client.list_group_offsets(group)[group].items()
+            },
+            "delete_records": delete_records,
+            "list_offset": list_offset,
+            "describe_cluster": describe_cluster,
+            "describe_log_dirs": describe_log_dirs,
+        }
+        if call not in calls:
+            raise Unsupported(call)
+        client = KafkaAdminClient(bootstrap_servers=self.address)
+        try:
+            return calls[call](client, **arguments)
+        finally:
+            client.close()
+
+
+def expect_ok(result: str) -> None:
+    """Some calls answer with texts instead of raising."""
+    assert result == "OK", result
+
+
+def create_topic(client: KafkaAdminClient, topic: str, partitions: int, configs: dict[str, str]) -> None:
+    """Create and wait."""
+    client.create_topics(
+        {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}, wait_for_metadata=False
+    )
+
+
+def partitions(client: KafkaAdminClient, topic: str) -> int:
+    """How many partitions a topic has."""
+    (found,) = client.describe_topics([topic])
+    if found["error_code"]:
+        raise UnknownTopicOrPartitionError(topic)
+    return len(found["partitions"])
+
+
+def describe_config(client: KafkaAdminClient, topic: str) -> dict[str, str]:
+    """All configs of a topic."""
+    found = client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
+    return {key: data["value"] for key, data in found["topic"][topic].items()}
+
+
+def alter_config(client: KafkaAdminClient, topic: str, key: str, value: str) -> None:
+    """Set one config."""
+    found = client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {key: value})])
+    expect_ok(found["topic"][topic])
+
+
+def describe_group(client: KafkaAdminClient, group: str) -> Plain:
+    """State, assignor and what every member has."""
+    found = client.describe_groups([group])[group]
+    return {
+        "state": found["group_state"],
+        "assignor": found["protocol_data"],
+        "members": [
+            sorted(
+                f"{topic['topic']}-{partition}"
+                for topic in member["member_assignment"]["assigned_partitions"]
+                for partition in topic["partitions"]
+            )
+            for member in found["members"]
+        ],
+    }
+
+
+def delete_records(client: KafkaAdminClient, topic: str, partition: int, before: int) -> int:
+    """Answers the new log start."""
+    target = TopicPartition(topic, partition)
+    low: int = client.delete_records({target: before})[target]["low_watermark"]
+    return low
+
+
+def list_offset(client: KafkaAdminClient, topic: str, partition: int, at: str, timestamp: int) -> int:
+    """One offset by its specification."""
+    specification = {
+        "earliest": OffsetSpec.EARLIEST,
+        "latest": OffsetSpec.LATEST,
+        "max_timestamp": OffsetSpec.MAX_TIMESTAMP,
+        "timestamp": timestamp,
+    }[at]
+    target = TopicPartition(topic, partition)
+    offset: int = client.list_partition_offsets({target: specification})[target].offset
+    return offset
+
+
+def describe_cluster(client: KafkaAdminClient) -> Plain:
+    """Cluster id, controller, and `host:port` of the brokers."""
+    found = client.describe_cluster()
+    return {
+        "cluster_id": found["cluster_id"],
+        "controller": found["controller_id"],
+        "brokers": [f"{each['host']}:{each['port']}" for each in found["brokers"]],
+    }
+
+
+def describe_log_dirs(client: KafkaAdminClient, topic: str) -> Plain:
+    """Sizes of a topic's partitions."""
+    (broker,) = client.describe_log_dirs()
+    return {
+        f"{found['name']}-{partition['partition_index']}": partition["partition_size"]
+        for directory in broker["log_dirs"]
+        for found in directory["topics"]
+        if found["name"] == topic
+        for partition in found["partitions"]
+    }
+
+
+if __name__ == "__main__":
+    KafkaPython(sys.argv[1]).serve()
