@@ -12,5 +12,5 @@ Decisions:
   DescribeConfigs shows sources and synonyms in the operator's own words.
 - A key that touches security or durability and has no implementation behind it is refused at start-up when it is set
   to anything but its default (`ConfigKey.refusal`): an operator who asked for TLS must never get an open broker.
-- Keys of our own, unknown to Kafka, are few and kept apart (`keys_odradek`), so that a Kafka user sees them at a glance.
+- Keys of our own, unknown to Kafka, are few and kept apart (`keys_odradek`): a Kafka user sees them at a glance.
 """
