@@ -47,8 +47,10 @@ from broker.seams import Clock, Executor, Network, Random
 from broker.supervisor import Supervisor
 from broker.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor
 from broker.topic_configs import log_config_of
+from broker.znode_offsets import ZnodeOffsets
 from cluster import znodes
 from cluster.controller.start_up import FoundReplica
+from cluster.coordination.contract import Coordination
 from cluster.coordination.embedded import DurableTree, JournalError
 from cluster.coordinator.group_table import GroupConfig
 from cluster.metadata_image import MetadataImage
@@ -117,6 +119,7 @@ class KafkaServer:
         self._claim: Claim
         self._load_report: LoadReport
         self._ensemble: EmbeddedEnsemble
+        self._coordination: Coordination
         self._controller: ControllerService
         self._configs: ConfigService
         self._replica_manager: ReplicaManager
@@ -191,9 +194,10 @@ class KafkaServer:
         config = self._config
         tree = await self._executor.run(DurableTree.open, self._file_system, config.log_dirs[0], self._clock.now_ms())
         self._ensemble = ensemble = EmbeddedEnsemble(tree, self._executor, self._clock, self._on_journal_failure)
+        self._coordination = ensemble.session()
         self._controller = controller = ControllerService(
             self._registration(),
-            ensemble.session(),
+            self._coordination,
             self._clock,
             self._random,
             controller_settings(config),
@@ -259,7 +263,12 @@ class KafkaServer:
                 config_handlers,
                 LogDirHandlers(self._file_system, log_manager, replicas),
                 GroupHandlers(groups),
-                GroupOffsetHandlers(groups, lambda: controller.image),
+                GroupOffsetHandlers(
+                    groups,
+                    lambda: controller.image,
+                    ZnodeOffsets(self._coordination),
+                    config.offset_metadata_max_bytes,
+                ),
                 CoordinatorHandlers(groups, lambda: controller.image, self._internal_topics),
                 ProducerIdHandlers(ProducerIds(controller.allocate_producer_ids)),
             ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from broker.group_coordinator_service import GroupCoordinatorService, Reply
 from broker.registry import RequestContext, api
-from cluster.coordinator.committed_offsets import NO_OFFSET, PartitionErrors
+from broker.znode_offsets import ZnodeOffsets
+from cluster.coordination.contract import CoordinationError
+from cluster.coordinator.committed_offsets import NO_OFFSET, PartitionErrors, metadata_length
 from cluster.coordinator.records import CommittedOffset
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
@@ -23,6 +27,9 @@ from protocol.messages import (
 )
 from protocol.topic_partition import TopicPartition
 
+logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
+
+VERSION_OF_ZNODE_OFFSETS: Final = 0
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
@@ -31,19 +38,28 @@ Found = dict[TopicPartition, CommittedOffset | ErrorCode]
 
 
 class GroupOffsetHandlers:
-    """Answers for the offsets of groups that this broker coordinates. `metadata` gives the current image."""
+    """Answers for the offsets of groups that this broker coordinates. `metadata` gives the current image.
 
-    def __init__(self, service: GroupCoordinatorService, metadata: Callable[[], MetadataImage]) -> None:
+    Version 0 of OffsetCommit and OffsetFetch is about other offsets, those in the coordination tree.
+    """
+
+    def __init__(
+        self,
+        service: GroupCoordinatorService,
+        metadata: Callable[[], MetadataImage],
+        znode_offsets: ZnodeOffsets,
+        metadata_max_bytes: int,
+    ) -> None:
         self._service = service
         self._metadata = metadata
+        self._znode_offsets = znode_offsets
+        self._metadata_max_bytes = metadata_max_bytes
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
 
     @api(ApiKey.OFFSET_COMMIT, versions=(0, 9))
     def offset_commit(
-        self,
-        context: RequestContext,  # noqa: ARG002
-        request: OffsetCommitRequest,
+        self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         """Answered when the offsets are committed; partitions that do not exist are refused."""
         asked = [
@@ -60,6 +76,8 @@ class GroupOffsetHandlers:
         if not request.topics:
             answer({})
             return reply.get()
+        if context.api_version == VERSION_OF_ZNODE_OFFSETS:
+            return self._commit_to_znodes(asked, request)
         try:
             driver = self._service.driver_of(request.group_id, may_be_empty=True)
             driver.run(partial(driver.shard.offsets.commit, request=request, answer=answer))
@@ -67,6 +85,24 @@ class GroupOffsetHandlers:
             known = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
             answer({TopicPartition(*each): error.error_code for each in known})
         return reply.get()
+
+    async def _commit_to_znodes(
+        self, asked: list[TopicPartition], request: OffsetCommitRequest
+    ) -> OffsetCommitResponse:
+        results: PartitionErrors = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                topic_partition = TopicPartition(topic.name, partition.partition_index)
+                if metadata_length(partition.committed_metadata) > self._metadata_max_bytes:
+                    results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    continue
+                try:
+                    await self._znode_offsets.commit(request.group_id, topic_partition, partition.committed_offset)
+                    results[topic_partition] = ErrorCode.NONE
+                except CoordinationError as error:
+                    logger.error("Offset of %s in %r is not stored: %s", topic_partition, request.group_id, error)
+                    results[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+        return _commit_response(asked, results)
 
     def _drop_unknown(self, request: OffsetCommitRequest) -> None:
         image = self._metadata()
@@ -83,8 +119,12 @@ class GroupOffsetHandlers:
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
 
     @api(ApiKey.OFFSET_FETCH, versions=(0, 9))
-    def offset_fetch(self, context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Answered from memory."""
+    def offset_fetch(
+        self, context: RequestContext, request: OffsetFetchRequest
+    ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
+        """Answered from memory, but for version 0."""
+        if context.api_version == VERSION_OF_ZNODE_OFFSETS:
+            return self._fetch_from_znodes(request)
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
             return OffsetFetchResponse(
                 groups=[
@@ -108,25 +148,26 @@ class GroupOffsetHandlers:
                     for index in indexes
                 }
             )
-        return OffsetFetchResponse(
-            error_code=group.error_code,
-            topics=[
-                OffsetFetchResponse.OffsetFetchResponseTopic(
-                    name=topic.name,
-                    partitions=[
-                        OffsetFetchResponse.OffsetFetchResponsePartition(
-                            partition_index=each.partition_index,
-                            committed_offset=each.committed_offset,
-                            committed_leader_epoch=each.committed_leader_epoch,
-                            metadata=each.metadata,
-                            error_code=each.error_code,
-                        )
-                        for each in topic.partitions
-                    ],
-                )
-                for topic in group.topics
-            ],
-        )
+        return _response_of_one_group(group)
+
+    async def _fetch_from_znodes(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        image = self._metadata()
+        found: Found = {}
+        for topic in request.topics or ():
+            for index in topic.partition_indexes:
+                topic_partition = TopicPartition(topic.name, index)
+                found[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if topic.name not in image.topics:
+                    continue
+                try:
+                    offset = await self._znode_offsets.fetch(request.group_id, topic_partition)
+                except CoordinationError as error:
+                    logger.error("Offset of %s in %r is not read: %s", topic_partition, request.group_id, error)
+                    found[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+                    continue
+                if offset is not None:
+                    found[topic_partition] = replace(NO_OFFSET, offset=offset)
+        return _response_of_one_group(FetchedGroup(group_id=request.group_id, topics=_fetched_topics(found)))
 
     def _fetch_group(
         self, group_id: str, topics: list[tuple[str, list[int]]] | None, require_stable: bool
@@ -184,6 +225,29 @@ def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> O
             )
         )
     return OffsetCommitResponse(topics=list(topics.values()))
+
+
+def _response_of_one_group(group: FetchedGroup) -> OffsetFetchResponse:
+    """For versions below 8, whose structs are of their own."""
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponse.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponse.OffsetFetchResponsePartition(
+                        partition_index=each.partition_index,
+                        committed_offset=each.committed_offset,
+                        committed_leader_epoch=each.committed_leader_epoch,
+                        metadata=each.metadata,
+                        error_code=each.error_code,
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
 
 
 def _fetched_topics(found: Found) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:

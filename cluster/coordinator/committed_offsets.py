@@ -62,7 +62,7 @@ class CommittedOffsets:
         too_large = {
             topic_partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
             for topic_partition, partition in partitions.items()
-            if _utf16_length(partition.committed_metadata or "") > self._table.config.offset_metadata_max_bytes
+            if metadata_length(partition.committed_metadata) > self._table.config.offset_metadata_max_bytes
         }
         expires_ms = NO_TIMESTAMP if request.retention_time_ms < 0 else turn.now_ms + request.retention_time_ms
         records = [
@@ -293,6 +293,8 @@ def _is_unstable(group: Group, durable: DurableGroup | None, topic_partition: To
     return in_transaction or topic_partition in group.pending_commits
 
 
-def _utf16_length(text: str) -> int:
-    """Kafka counts offset.metadata.max.bytes in Java characters."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+def metadata_length(metadata: str | None) -> int:
+    """What offset.metadata.max.bytes limits, which Kafka counts in Java characters."""
+    if metadata is None:
+        return 0
+    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2

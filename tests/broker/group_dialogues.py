@@ -653,6 +653,25 @@ def fetched_offsets(stage: Stage) -> None:
 
 
 @dialogue
+def offsets_before_kafka_kept_them(stage: Stage) -> None:
+    topic, other, group = stage.topic(), stage.topic("u"), stage.group()
+    missing = f"{topic}-missing"
+    stage.ask("x", fetch(group, {topic: [0, 9], missing: [0]}), 0)
+    stage.ask("x", commit(group, [(topic, 0, 5), (topic, 9, 5), (other, 1, 6), (missing, 0, 7)]), 0)
+    stage.ask("x", commit(group, [(topic, 0, 8)], metadata="m" * 4096), 0)
+    stage.ask("x", commit(group, [(topic, 0, 9)], metadata="m" * 4097), 0)
+    stage.ask("x", commit(group, [(topic, 1, -1)], metadata=None), 0)
+    stage.ask("x", commit(group, []), 0)
+    stage.ask("x", fetch(group, {topic: [0, 1], other: [0, 1], missing: [0]}), 0)
+    stage.ask("x", fetch(group, {}), 0)
+    stage.ask("x", fetch(group, {topic: [0]}), 1)
+    stage.ask("x", commit(group, [(topic, 0, 100)]), 1)
+    stage.ask("x", fetch(group, {topic: [0]}), 0)
+    stage.ask("x", fetch(group, {topic: [0]}), 1)
+    stage.ask("x", describe(group), DESCRIBE)
+
+
+@dialogue
 def deleted_offsets(stage: Stage) -> None:
     topic, other, group = stage.topic(), stage.topic("u"), stage.group()
     missing = f"{topic}-missing"

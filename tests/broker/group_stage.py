@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from broker.coordination.embedded import EmbeddedEnsemble
 from broker.group_coordinator_service import GroupCoordinatorService
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
@@ -23,6 +24,8 @@ from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.internal_topics import InternalTopicCreator
 from broker.producer_ids import ProducerIds
 from broker.registry import HandlerRegistry, RequestContext
+from broker.znode_offsets import ZnodeOffsets
+from cluster.coordination.embedded import DurableTree
 from cluster.coordinator.group_table import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import Endpoint, ProducerIdBlock
@@ -37,6 +40,7 @@ from protocol.messages import (
 from protocol.records import Record, build_batch, read_batches
 from protocol.schema import Request, Response
 from protocol.topic_partition import CONSUMER_OFFSETS
+from storage.memory_file_system import MemoryFileSystem
 from tests.parity.transcript import Mask, Plain
 from tests.wire_client import WireClient
 
@@ -252,6 +256,12 @@ class Local:
         self.service = GroupCoordinatorService(config, self.log, clock, random, InlineExecutor())
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.port, "PLAINTEXT")
         self.image = MetadataImage(cluster_id="c", brokers={0: BrokerImage(0, 1, {"PLAINTEXT": endpoint})})
+        self.disk = MemoryFileSystem()
+        self.disk.make_dirs("/data")
+        self.disk.sync_dir("/")
+        tree = DurableTree.open(self.disk, "/data", clock.now_ms())
+        self.ensemble = EmbeddedEnsemble(tree, InlineExecutor(), clock, lambda _: None)
+        self.coordination = self.ensemble.session()
         self.created: list[str] = []
         self.on_create: Callable[[], None] = lambda: None
         self._blocks = count()
@@ -259,12 +269,18 @@ class Local:
         self.registry = HandlerRegistry(
             [
                 GroupHandlers(self.service),
-                GroupOffsetHandlers(self.service, lambda: self.image),
+                GroupOffsetHandlers(
+                    self.service,
+                    lambda: self.image,
+                    ZnodeOffsets(self.coordination),
+                    config.offset_metadata_max_bytes,
+                ),
                 CoordinatorHandlers(self.service, lambda: self.image, InternalTopicCreator(self._ensure)),
                 ProducerIdHandlers(ProducerIds(self._allocate_block)),
             ]
         )
         self.run(self._elect)
+        self.run(self.coordination.connect)
         self._expiry = self.loop.create_task(self._expire_offsets())
 
     def run(self, function: Callable[[], T | Awaitable[T]]) -> T:
@@ -279,6 +295,8 @@ class Local:
     def close(self) -> None:
         self._expiry.cancel()
         self.run(self.service.close)
+        self.run(self.coordination.close)
+        self.run(self.ensemble.close)
         self.sleep(0)
         self.loop.close()
 
