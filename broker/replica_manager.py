@@ -61,6 +61,8 @@ class ReplicaManager:
         self._executor = executor
         self._log_config_of = log_config_of
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._unavailable: dict[TopicPartition, ApiError] = {}
+        """Replicas that should be here but whose log cannot be used, and why."""
         self._image = MetadataImage()
         self._leadership_listeners: list[LeadershipListener] = []
         self.delayed_fetches = Purgatory("Fetch")
@@ -125,8 +127,11 @@ class ReplicaManager:
         try:
             log = self._log_manager.get_or_create(topic_partition, topic_id, config, self._clock.now_ms())
         except ApiError as error:
-            logger.error("%s is not available here: %s", topic_partition, error)
+            if topic_partition not in self._unavailable:
+                logger.error("%s is not available here: %s", topic_partition, error)
+            self._unavailable[topic_partition] = error
             return None
+        self._unavailable.pop(topic_partition, None)
         log.config = config
         high_watermark = self._log_manager.high_watermarks.get(topic_partition, 0)
         partition = Partition(topic_partition, log, high_watermark, image)
@@ -149,6 +154,7 @@ class ReplicaManager:
             topic_partition = TopicPartition(topic.name, partition_image.partition)
             partition = self._partitions.pop(topic_partition, None)
             if partition is None:
+                self._unavailable.pop(topic_partition, None)
                 continue
             led = partition.is_leader
             self._log_manager.delete(topic_partition, self._clock.now_ms())
@@ -181,6 +187,9 @@ class ReplicaManager:
         """The replica here. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its disk failed."""
         partition = self._partitions.get(topic_partition)
         if partition is None:
+            unavailable = self._unavailable.get(topic_partition)
+            if unavailable is not None:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(unavailable))
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker holds no replica of {topic_partition}")
         return partition
 

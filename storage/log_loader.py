@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from protocol.records import HEADER_BYTES, RecordBatch
+from protocol.record_format import MAGIC_AT
+from protocol.records import RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileInfo, FileSystem
 from storage.log_config import LogConfig
@@ -26,12 +27,15 @@ from storage.log_segment import (
     LogSegment,
     UnsupportedFormatError,
     file_name,
+    refuse_old_format,
     scan_headers,
 )
 from storage.partition_metadata import read_topic_id
 from storage.recovery import recover_segment
 from storage.unified_log import UnifiedLog
 
+_OLD_MESSAGE_MAX_BYTES = 16 << 20
+"""A first message larger than this is taken for damage, not for an old format."""
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
@@ -111,6 +115,7 @@ class LogLoader:
         if log.log_end_offset < log_start:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
+        log.delete_segments_before(log.log_start_offset)
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
         return LoadResult(log, self._recovered, self._truncated_bytes, lost)
 
@@ -169,9 +174,14 @@ class LogLoader:
         return segments
 
     def _check_format(self, segment: LogSegment) -> None:
-        """Refuse records of format v0 and v1, which only the oldest segment can have if any does."""
-        for _ in segment.headers(chunk_bytes=HEADER_BYTES):
-            break
+        """Refuse records of format v0 and v1, which only the oldest segment can have if any does.
+
+        Raises UnsupportedFormatError.
+        """
+        size = min(segment.size, _OLD_MESSAGE_MAX_BYTES)
+        magic = segment.file.pread(MAGIC_AT, 1)
+        if magic and magic[0] in {0, 1}:
+            refuse_old_format(segment.path, segment.file.pread(0, size))
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
         for segment in segments:
@@ -205,7 +215,7 @@ class LogLoader:
             log_end_offset=log_end,
             recovery_point=min(recovery_point, log_end),
             snapshot_offsets=tuple(snapshots),
-            names_are_synced=self._options.clean,
+            names_are_synced=self._options.clean and log_end > 0,
             now_ms=self._options.now_ms,
         )
 

@@ -7,10 +7,13 @@ idle segments cost a few hundred bytes each and no descriptor.
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.record_format import MAGIC_AT
 from protocol.records import HEADER_BYTES, RecordBatch, find_timestamp
 from storage.file_system import File, FileSystem, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
@@ -31,6 +34,9 @@ _SCAN_BYTES = 16 * 1024
 _REBUILD_BYTES = 1 << 20
 _NO_TIMESTAMP = -1
 _UNKNOWN = -2  # not read from the file yet
+_OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32 of what follows it, magic (Kafka class LegacyRecord)
+_CRC_BYTES = 4
+_MIN_OLD_MESSAGE_BYTES = 14
 
 
 class UnsupportedFormatError(ValueError):
@@ -80,14 +86,26 @@ def scan_headers(
             return
 
 
+def refuse_old_format(path: str, data: bytes) -> None:
+    """Raises UnsupportedFormatError when `data`, the start of a file, begins with a message of format v0 or v1.
+
+    Only a message whose CRC agrees is one: zeros, which a power cut leaves in a file, have the magic of format v0.
+    """
+    if len(data) <= MAGIC_AT:
+        return
+    _, size, crc, magic = _OLD_MESSAGE.unpack_from(data)
+    end = MAGIC_AT - _CRC_BYTES + size
+    is_whole = size >= _MIN_OLD_MESSAGE_BYTES and end <= len(data)
+    if magic in {0, 1} and is_whole and zlib.crc32(data[MAGIC_AT:end]) == crc:
+        raise UnsupportedFormatError(
+            f"{path} holds records of message format v{magic}; "
+            "only message format v2 (Kafka 0.11 and later) can be read"
+        )
+
+
 def check_header(path: str, position: int, batch: RecordBatch) -> None:
-    """Raises UnsupportedFormatError or ApiError CORRUPT_MESSAGE unless the header can be one of a v2 batch."""
+    """Raises ApiError CORRUPT_MESSAGE unless the header can be one of a v2 batch."""
     if batch.magic != 2:
-        if batch.magic in {0, 1}:
-            raise UnsupportedFormatError(
-                f"{path} holds records of message format v{batch.magic} (at byte {position}); "
-                "only message format v2 (Kafka 0.11 and later) can be read"
-            )
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: magic {batch.magic}")
     if batch.size_in_bytes < HEADER_BYTES:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: batch length {batch.length}")
@@ -386,12 +404,14 @@ class LogSegment:
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches whose last offset is at or above `offset`; returns the bytes removed. Raises OSError."""
+        """Drop the batches whose last offset is at or above `offset`.
+
+        Returns where the log ends now: `offset`, or the base offset of a batch that `offset` lay inside. Raises OSError.
+        """
         found = self.find_batch(offset)
         if found is None:
-            return 0
-        position, _ = found
-        removed = self.size - position
+            return offset
+        position, batch = found
         self.file.truncate(position)
         self.size = position
         self.offset_index.truncate_to(offset)
@@ -402,7 +422,7 @@ class LogSegment:
             self._max_timestamp_offset = self.base_offset
         else:
             self._find_max_timestamp_again()
-        return removed
+        return min(offset, batch.base_offset)
 
     def _find_max_timestamp_again(self) -> None:
         largest, offset = self.time_index.last()
@@ -430,20 +450,23 @@ class LogSegment:
 
     def mark_deleted(self, suffix: str) -> tuple[str, ...]:
         """Give all files that exist the suffix `.deleted`; returns their paths. Files already open stay readable."""
-        paths = []
-        self._suffix = suffix
+        old_paths = [self.path_of(name) for name in SEGMENT_SUFFIXES]
         self._close_indexes()
-        for name in SEGMENT_SUFFIXES:
-            path = self.path_of(name)
+        self._offset_index = self._time_index = None
+        file = self.file
+        self._suffix = suffix
+        new_paths = []
+        for old_path, name in zip(old_paths, SEGMENT_SUFFIXES, strict=True):
+            new_path = self.path_of(name)
             try:
                 if name == LOG_SUFFIX:
-                    self.file.rename(path)
+                    file.rename(new_path)
                 else:
-                    self._file_system.rename(path.removesuffix(suffix), path)
+                    self._file_system.rename(old_path, new_path)
             except FileNotFoundError:
                 continue
-            paths.append(path)
-        return tuple(paths)
+            new_paths.append(new_path)
+        return tuple(new_paths)
 
     def _close_indexes(self) -> None:
         for index in (self._offset_index, self._time_index):

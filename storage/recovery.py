@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from protocol.records import HEADER_BYTES, RecordBatch
 from storage.indexes import IndexBuilder
-from storage.log_segment import LogSegment, check_header
+from storage.log_segment import LogSegment
 
 _CHUNK_BYTES = 1 << 20
 
@@ -25,7 +25,7 @@ def recover_segment(
 
     Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
     and stay below `end_offset` (the base of the next segment). `on_batch` sees each valid batch, `on_bytes` how
-    many bytes were read. Raises UnsupportedFormatError for older formats, OSError.
+    many bytes were read. Raises OSError.
     """
     builder = IndexBuilder(segment.base_offset, index_interval_bytes)
     next_offset, valid_bytes = segment.base_offset, 0
@@ -53,8 +53,6 @@ def _whole_batches(segment: LogSegment, on_bytes: Callable[[int], None]) -> Iter
         wanted = HEADER_BYTES
         if len(chunk) - at >= HEADER_BYTES:
             header = RecordBatch(chunk[at:])
-            if header.magic in {0, 1}:
-                check_header(file.path, position, header)
             wanted = header.size_in_bytes
             if not HEADER_BYTES <= wanted <= end - position:
                 return

@@ -139,7 +139,8 @@ class UnifiedLog:
         return state
 
     def _fill(self, state: ProducerStateManager) -> None:
-        state.load(self.log_start_offset, self.log_end_offset)
+        # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
+        state.load(self.segments[0].base_offset, self.log_end_offset)
         if state.map_end_offset < self.log_end_offset:
             for batch in headers_from(self.segments, state.map_end_offset):
                 state.replay(batch)
@@ -470,11 +471,12 @@ class UnifiedLog:
             return True
         keep = segment_index(self.segments, offset) + 1
         self.truncations += 1
+        self.has_unsynced_names = True
         self._drop_segments(self.segments[keep:])
         self.segments = self.segments[:keep]
         active = self.active_segment = self.segments[-1]
         try:
-            active.truncate_to(offset)
+            offset = active.truncate_to(offset)
         except OSError as error:
             doing = f"Error while truncating {self.topic_partition} in dir {self.directory.path}"
             raise self.directory.fail(error, doing) from error
