@@ -31,7 +31,7 @@ class ToolError(Exception):
     """A tool cannot do what it was asked for; the message says what and why."""
 
 
-FAILURES = (ToolError, UsageError, OptionError, ApiError, ClientError, ConfigError, OSError)
+FAILURES = (ToolError, OptionError, ApiError, ClientError, ConfigError, OSError)
 """What a tool may raise to end with one line and exit code 1; anything else is a bug and shows its traceback."""
 
 
@@ -56,11 +56,12 @@ def run_tool(
     work: Work,
     *,
     fail: Callable[[BaseException], None] | None = None,
+    failure_code: int = 1,
 ) -> int:
     """Parse, check, work; returns the exit code.
 
     Help and mistakes on the command line go to standard error with exit code 1, as Kafka's tools have it. `fail` shows
-    an error of the work itself; by default it is one line on standard error.
+    an error of the work itself; by default it is one line on standard error. `failure_code` is the exit code then.
     """
     logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
     try:
@@ -77,10 +78,15 @@ def run_tool(
     except (OptionError, ToolError) as error:
         print(error, file=sys.stderr)
         return 1
-    return run_work(lambda: work(options), fail=fail)
+    return run_work(lambda: work(options), fail=fail, failure_code=failure_code)
 
 
-def run_work(work: Callable[[], Awaitable[int]], *, fail: Callable[[BaseException], None] | None = None) -> int:
+def run_work(
+    work: Callable[[], Awaitable[int]],
+    *,
+    fail: Callable[[BaseException], None] | None = None,
+    failure_code: int = 1,
+) -> int:
     """Run a tool's coroutine to its exit code, its failures shown by `fail`."""
 
     async def run() -> int:
@@ -100,12 +106,15 @@ def run_work(work: Callable[[], Awaitable[int]], *, fail: Callable[[BaseExceptio
         # Whoever read the output has gone (`| head`). Python must not complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 1
     except FAILURES as error:
         if fail is None:
             print(reason(error), file=sys.stderr)
         else:
             fail(error)
-        return 1
+        return failure_code
 
 
 def read_text(path: str) -> str:
