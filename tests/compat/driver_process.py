@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import queue
@@ -88,7 +89,7 @@ def _command(client: str) -> list[str]:
     if client in PYTHON_DRIVERS:
         return [sys.executable, "-P", "-m", f"tests.compat.drivers.{PYTHON_DRIVERS[client]}"]
     # The interpreter and the simple collector: a driver lives for seconds, and the machine is small.
-    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
     return ["java", *options, "-cp", JAVA_CLIENTS[client](), str(JAVA_DRIVER)]
 
 
@@ -121,8 +122,10 @@ class Driver:
     def ask(self, do: str, **arguments: Any) -> Any:
         """One command. Raises ClientError, or AssertionError when the driver dies or is silent; skips what the client lacks."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
+        # A dead driver's end is found below, at the end of its answers.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
         try:
             line = self._answers.get(timeout=PATIENCE_S)
         except queue.Empty:

@@ -63,7 +63,10 @@ public final class Driver {
 
     private Driver(String address) {
         this.address = address;
-        this.admin = Admin.create(Map.of("bootstrap.servers", address, "default.api.timeout.ms", PATIENCE_S * 1000));
+        this.admin = Admin.create(Map.of(
+            "bootstrap.servers", address,
+            "request.timeout.ms", PATIENCE_S * 1000,
+            "default.api.timeout.ms", PATIENCE_S * 1000));
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -133,6 +136,7 @@ public final class Driver {
         Map<String, Object> all = new HashMap<>(settings);
         all.put("bootstrap.servers", address);
         all.put("enable.auto.commit", false);
+        all.put("request.timeout.ms", PATIENCE_S * 1000);
         all.put("default.api.timeout.ms", PATIENCE_S * 1000);
         return new KafkaConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
