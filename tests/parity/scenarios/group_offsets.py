@@ -206,9 +206,7 @@ def offsets_of_a_deleted_topic(b: Subject) -> None:
     b.until(lambda: b.metadata(topic).topics[0].error_code == 3)
 
     def forgotten() -> bool:
-        request = OffsetFetchRequest(
-            groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)]
-        )
+        request = OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)])
         return not b.quietly(request, 9).groups[0].topics
 
     b.until(forgotten)

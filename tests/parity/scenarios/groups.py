@@ -83,9 +83,7 @@ def sync(b: Subject, group: str, generation: int, member_id: str, *args: Any, ve
 
 def heartbeat(b: Subject, group: str, generation: int, member_id: str, *, version: int = 4, **options: Any) -> Any:
     """A heartbeat, written down."""
-    return b.ask(
-        HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id, **options), version
-    )
+    return b.ask(HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id, **options), version)
 
 
 def leave(b: Subject, group: str, *members: tuple[str, str | None], version: int = 5) -> None:

@@ -23,9 +23,7 @@ def list_offsets(
             partition_index=partition, current_leader_epoch=current_leader_epoch, timestamp=timestamp
         )
         named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
-        b.ask(
-            ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=[named]), version
-        )
+        b.ask(ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation_level, topics=[named]), version)
 
 
 @scenario

@@ -345,9 +345,7 @@ def sequences(b: Subject) -> None:
     topic = b.topic()
     pid, epoch = producer_id(b)
     for sequence in (0, 1, 2):
-        b.ask(
-            produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11
-        )
+        b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11)
 
 
 @scenario
@@ -392,9 +390,7 @@ def epochs(b: Subject) -> None:
     topic = b.topic()
     pid, _ = producer_id(b)
     for epoch, sequence in ((5, 0), (6, 3), (6, 0), (5, 1), (4, 0)):
-        b.ask(
-            produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11
-        )
+        b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11)
 
 
 @scenario
@@ -402,9 +398,7 @@ def sequence_wraps(b: Subject) -> None:
     topic = b.topic()
     pid, epoch = producer_id(b)
     for sequence in (2**31 - 2, 2**31 - 1, 0):
-        b.ask(
-            produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11
-        )
+        b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11)
 
 
 @scenario

@@ -38,9 +38,7 @@ def new(
     )
 
 
-def create(
-    b: Subject, *topics: CreatableTopic, version: int = 7, validate_only: bool = False
-) -> None:
+def create(b: Subject, *topics: CreatableTopic, version: int = 7, validate_only: bool = False) -> None:
     """Create topics."""
     b.ask(CreateTopicsRequest(topics=list(topics), timeout_ms=30_000, validate_only=validate_only), version)
 
