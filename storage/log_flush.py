@@ -37,10 +37,10 @@ class FlushTask:
         self.directories: list[str] = []
         self.error: OSError | None = None
         try:
-            if self.offset > log.recovery_point:
+            # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
+            is_worth_it = log.active_segment.was_used or log.log_end_offset > 0
+            if self.offset > log.recovery_point or (is_worth_it and (closing or log.has_unsynced_names)):
                 self._collect(closing)
-            elif closing and log.active_segment.was_used:
-                self.files += log.active_segment.files_to_flush(with_indexes=True)
         except OSError as error:
             raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
 
@@ -48,8 +48,10 @@ class FlushTask:
         log = self.log
         segments = log.segments
         last = len(segments) - 1
-        for at in range(segment_index(segments, log.recovery_point), segment_index(segments, self.offset - 1) + 1):
-            self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
+        first = segment_index(segments, log.recovery_point)
+        for at in range(first, max(first, segment_index(segments, self.offset - 1)) + 1):
+            if segments[at].was_used or log.recovery_point < self.offset:
+                self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
             if at < last:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         epochs = log.leader_epochs.take_unsynced()

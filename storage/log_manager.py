@@ -99,7 +99,7 @@ class LogManager:
         for directory in self.directories:
             path = directory.path
             try:
-                self._file_system.make_dirs(path)
+                self._make_durable_directory(path)
                 self._locks.append(self._file_system.lock(f"{path}/{LOCK_FILE}"))
             except BlockingIOError:
                 raise LogDirError(
@@ -108,6 +108,17 @@ class LogManager:
                 ) from None
             except OSError as error:
                 raise LogDirError(f"Log directory {path} cannot be used: {error}") from None
+
+    def _make_durable_directory(self, path: str) -> None:
+        """Create `path` where missing so that a power cut cannot take it, and all below it, away again."""
+        created = []
+        at = path
+        while at and not self._file_system.exists(at):
+            at = at.rstrip("/").rpartition("/")[0]
+            created.append(at or "/")
+        self._file_system.make_dirs(path)
+        for parent in created:
+            self._file_system.sync_dir(parent)
 
     def unlock_directories(self) -> None:
         """Let other brokers have the directories."""
@@ -414,11 +425,11 @@ class LogManager:
         self._checkpoint(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write the log starts that lie above the first segment's base offset."""
-        self._checkpoint(
-            LOG_START_OFFSET_CHECKPOINT,
-            lambda log: log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None,
-        )
+        """Write the log starts above 0.
+
+        Kafka leaves out those that the first segment's name tells; but a power cut can bring back segments below.
+        """
+        self._checkpoint(LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset or None)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks; those of logs not named are kept as they were loaded."""

@@ -124,14 +124,13 @@ def read(
             if end > start:
                 log.boundaries.remember(next_offset, end)
                 return FetchDataInfo(segment.file, start, end - start)
-            break
         index += 1
     return FetchDataInfo(None, 0, 0)
 
 
 def _position_of(log: UnifiedLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
     """Where the first batch that reaches `offset` begins; None when this segment has none."""
-    if offset == segment.base_offset:
+    if offset <= segment.base_offset:
         return 0
     known = log.boundaries.position_of(offset)
     if known is not None:

@@ -220,15 +220,15 @@ class ProducerStateManager:
         self.snapshot_offsets.append(offset)
         return path
 
-    def load(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Replace the state by the newest snapshot in (`log_start_offset`, `log_end_offset`] that can be read.
+    def load(self, start_offset: int, end_offset: int) -> None:
+        """Replace the state by the newest snapshot from `start_offset` to `end_offset` that can be read.
 
-        Snapshots outside are removed and damaged ones too. Without any, the state is empty as of `log_start_offset`.
+        Snapshots outside are removed and damaged ones too. Without any, the state is empty as of `start_offset`.
         """
         self.entries = {}
         self._ongoing = {}
-        self.map_end_offset = log_start_offset
-        for offset in [at for at in self.snapshot_offsets if not log_start_offset < at <= log_end_offset]:
+        self.map_end_offset = start_offset
+        for offset in [at for at in self.snapshot_offsets if not start_offset <= at <= end_offset]:
             self._remove_snapshot(offset)
         while self.snapshot_offsets:
             offset = self.snapshot_offsets[-1]

@@ -1,0 +1,116 @@
+"""Logs and batches for the tests of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from protocol.records import Record, RecordBatch, build_batch, read_batches
+from protocol.topic_partition import TopicPartition
+from storage.file_system import FileSystem
+from storage.log_config import LogConfig
+from storage.log_manager import LoadReport, LogManager
+from storage.memory_file_system import MemoryFileSystem
+from storage.unified_log import LogAppendInfo, UnifiedLog
+
+TP = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)
+DIR = "/logs"
+T0 = 1_700_000_000_000
+
+
+def batch_of(
+    *values: bytes | None,
+    timestamps: Sequence[int] | None = None,
+    key: bytes | None = b"k",
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    **options: object,
+) -> memoryview:
+    """A writable batch as a client sends it, one record per value."""
+    times = timestamps or [T0] * len(values)
+    records = [Record(0, at, key, value) for at, value in zip(times, values, strict=True)]
+    return memoryview(
+        bytearray(
+            build_batch(
+                records,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+                **options,  # type: ignore[arg-type]
+            )
+        )
+    )
+
+
+def batches_at(*batches: tuple[int, memoryview], epoch: int = 1) -> memoryview:
+    """Batches as a leader sends them to a follower: each at its offset."""
+    joined = bytearray()
+    for offset, data in batches:
+        one = bytearray(data)
+        one[0:8] = offset.to_bytes(8, "big")
+        one[12:16] = epoch.to_bytes(4, "big")
+        joined += one
+    return memoryview(joined)
+
+
+def open_manager(
+    file_system: FileSystem, config: LogConfig | None = None, *directories: str, now_ms: int = T0
+) -> tuple[LogManager, LoadReport]:
+    """A manager whose directories are locked and loaded."""
+    manager = LogManager(file_system, directories or (DIR,), config or LogConfig())
+    manager.lock_directories()
+    return manager, manager.load(now_ms)
+
+
+def new_log(config: LogConfig | None = None, file_system: FileSystem | None = None) -> UnifiedLog:
+    """A new empty log."""
+    manager, _ = open_manager(MemoryFileSystem() if file_system is None else file_system, config)
+    return manager.get_or_create(TP, TOPIC_ID, manager.default_config, T0)
+
+
+def reopen(file_system: MemoryFileSystem, config: LogConfig | None = None) -> UnifiedLog:
+    """The log as the next process finds it; what the last one still held open is gone."""
+    file_system.kill_process()
+    manager, report = open_manager(file_system, config)
+    assert not report.refused, report.refused
+    return manager.logs[TP]
+
+
+def append(
+    log: UnifiedLog, *values: bytes | None, epoch: int = 0, now_ms: int = T0, **options: object
+) -> LogAppendInfo:
+    """Append one batch of `values` as the leader."""
+    return log.append_as_leader(batch_of(*values, **options), leader_epoch=epoch, now_ms=now_ms)  # type: ignore[arg-type]
+
+
+def read_all(log: UnifiedLog, offset: int | None = None, max_bytes: int = 1 << 20) -> list[RecordBatch]:
+    """All batches from `offset` (default: the log start), fetched as a consumer does."""
+    at = log.log_start_offset if offset is None else offset
+    found: list[RecordBatch] = []
+    while at < log.log_end_offset:
+        info = log.read(at, max_bytes)
+        if info.file is None:
+            break
+        data = info.file.pread(info.position, info.size)
+        assert len(data) == info.size
+        batches = list(read_batches(memoryview(data)))
+        assert sum(batch.size_in_bytes for batch in batches) == info.size, "a read ends on a batch boundary"
+        assert batches[0].last_offset >= at
+        for batch in batches:
+            batch.ensure_valid()
+        found += batches
+        at = batches[-1].next_offset
+    return found
+
+
+def values_in(log: UnifiedLog, offset: int | None = None) -> list[tuple[int, bytes | None]]:
+    """(offset, value) of all records from `offset` on."""
+    start = log.log_start_offset if offset is None else offset
+    return [
+        (record.offset, record.value)
+        for batch in read_all(log, offset)
+        for record in batch.records()
+        if record.offset >= start
+    ]
