@@ -8,7 +8,7 @@ import os
 import sys
 
 FORMAT = "[%(asctime)s,%(msecs)03d] %(levelname)s %(message)s (%(name)s)"
-"""The pattern of Kafka's log4j.properties, so that people's log parsers work."""
+"""The pattern of Kafka's log4j.properties, with log4j's level names, so that people's log parsers work."""
 
 DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
 KEPT_FILES = 168
@@ -33,6 +33,8 @@ def configure_logging(log_dir: str | None) -> None:
 
     Raises OSError when the directory cannot be made or written.
     """
+    logging.addLevelName(logging.WARNING, "WARN")
+    logging.addLevelName(logging.CRITICAL, "FATAL")
     formatter = logging.Formatter(FORMAT, DATE_FORMAT)
     root = logging.getLogger()
     root.setLevel(logging.INFO)

@@ -46,7 +46,7 @@ def run_broker(directory: Path, *arguments: str, **settings: str) -> subprocess.
 def the_error(result: subprocess.CompletedProcess[str]) -> str:
     """The one line that says why it did not start."""
     assert result.returncode == 1, result.stdout + result.stderr
-    lines = [line for line in (result.stdout + result.stderr).splitlines() if " WARNING " not in line]
+    lines = [line for line in (result.stdout + result.stderr).splitlines() if " WARN " not in line]
     assert len(lines) == 1, lines
     return lines[0]
 
@@ -178,7 +178,7 @@ def test_ready_is_said_once_and_an_unknown_key_is_a_warning(tmp_path: Path) -> N
     assert broker.stop() == 0
     output = broker.output.read_text()
     assert output.count("[KafkaServer id=0] started (") == 1
-    assert "WARNING Unknown configuration 'no.such.key' is ignored" in output
+    assert "WARN Unknown configuration 'no.such.key' is ignored" in output
     assert "'num.network.threads' is known to Kafka but has no effect here" in output
     assert "shut down completed" in output
 
