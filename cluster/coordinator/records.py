@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from protocol.errors import DecodeError
@@ -90,15 +91,24 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
     """
     if key is None or len(key) < _VERSION.size:
         raise DecodeError("record key", -1, "", "a record of __consumer_offsets has no key or a cut-off one")
+    decoded = _decode_key(key)
+    if decoded is None:
+        return None
+    group_id, topic_partition = decoded
+    if topic_partition is not None:
+        return OffsetRecord(group_id, topic_partition, None if value is None else _committed_offset(value))
+    return GroupRecord(group_id, None if value is None else decode_versioned(GroupMetadataValue, value)[0])
+
+
+@lru_cache(maxsize=4096)
+def _decode_key(key: bytes) -> tuple[str, TopicPartition | None] | None:
+    """Group id, and partition unless it is a group's own record. A log that is loaded repeats the same few keys."""
     (version,) = _VERSION.unpack_from(key)
     if 0 <= version <= _OFFSET_KEY:
         offset_key, _ = decode_versioned(OffsetCommitKey, key)
-        topic_partition = TopicPartition(offset_key.topic, offset_key.partition)
-        return OffsetRecord(offset_key.group, topic_partition, None if value is None else _committed_offset(value))
+        return offset_key.group, TopicPartition(offset_key.topic, offset_key.partition)
     if version == _GROUP_KEY:
-        group_key, _ = decode_versioned(GroupMetadataKey, key)
-        metadata = None if value is None else decode_versioned(GroupMetadataValue, value)[0]
-        return GroupRecord(group_key.group, metadata)
+        return decode_versioned(GroupMetadataKey, key)[0].group, None
     return None
 
 
