@@ -14,10 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCK_TEXT = "# an empty lock: nothing to install\n"
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def make_checkout(root: Path) -> Path:
     """A checkout with the real scripts, an empty lock, and a broker and a tool that tell how they were called."""
-    root = tmp_path / "check out"
     shutil.copytree(ROOT / "bin", root / "bin")
     shutil.copytree(ROOT / "odradek", root / "odradek", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "requirements").mkdir()
@@ -33,6 +31,27 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def new_checkout(tmp_path: Path) -> Path:
+    """A checkout in which nothing was run yet."""
+    return make_checkout(tmp_path / "check out")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose environment was made, to copy: making one takes seconds."""
+    root = make_checkout(tmp_path_factory.mktemp("prepared") / "checkout")
+    made = run(root / "bin" / "odradek-run", "echo-tool", cwd=root)
+    assert made.returncode == 0, made.stderr
+    return root
+
+
+@pytest.fixture
+def checkout(prepared: Path, tmp_path: Path) -> Path:
+    """A checkout with its environment."""
+    return Path(shutil.copytree(prepared, tmp_path / "check out", symlinks=True))
+
+
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LOG_DIR"))}
     return subprocess.run(
@@ -41,30 +60,28 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
     )  # fmt: skip
 
 
-def test_makes_the_environment_once(checkout: Path, tmp_path: Path) -> None:
-    first = run(checkout / "bin" / "odradek-run", "echo-tool", "a b", cwd=tmp_path)
+def test_makes_the_environment_once(new_checkout: Path, tmp_path: Path) -> None:
+    first = run(new_checkout / "bin" / "odradek-run", "echo-tool", "a b", cwd=tmp_path)
     assert "preparing" in first.stderr
     assert first.stdout == f"called ['a b'] {tmp_path}\n"
-    second = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+    second = run(new_checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
     assert (second.stdout, second.stderr) == (f"called [] {tmp_path}\n", "")
 
 
 def test_a_changed_lock_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
-    run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
     (checkout / "requirements" / "broker.txt").write_text(LOCK_TEXT + "# changed\n")
     assert "preparing" in run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr
     assert run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr == ""
 
 
 def test_another_interpreter_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
-    run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
     stamp = checkout / ".venv" / "odradek.stamp"
     stamp.write_text("1 1\n" + LOCK_TEXT)
     assert "preparing" in run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr
 
 
-def test_two_at_once_prepare_once(checkout: Path, tmp_path: Path) -> None:
-    command = [str(checkout / "bin" / "odradek-run"), "echo-tool"]
+def test_two_at_once_prepare_once(new_checkout: Path, tmp_path: Path) -> None:
+    command = [str(new_checkout / "bin" / "odradek-run"), "echo-tool"]
     environment = {**os.environ, "PYTHON": sys.executable}
     started = [
         subprocess.Popen(
@@ -77,9 +94,9 @@ def test_two_at_once_prepare_once(checkout: Path, tmp_path: Path) -> None:
     assert "".join(err for _, err in said).count("preparing") == 1
 
 
-def test_a_lock_that_cannot_be_installed_is_one_clear_error(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "requirements" / "broker.txt").write_text("./does-not-exist.whl --hash=sha256:00\n")
-    failed = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+def test_a_lock_that_cannot_be_installed_is_one_clear_error(new_checkout: Path, tmp_path: Path) -> None:
+    (new_checkout / "requirements" / "broker.txt").write_text("./does-not-exist.whl --hash=sha256:00\n")
+    failed = run(new_checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
     assert failed.returncode == 1
     assert failed.stderr.splitlines()[-1].startswith("could not prepare")
     assert failed.stdout == ""
@@ -137,3 +154,21 @@ def await_text(path: Path, text: str) -> None:
         timeout=30, check=False,
     )  # fmt: skip
     assert waiting.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["broker", "spark", "test"])
+def test_locks_are_hashed_and_name_no_host(name: str) -> None:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+    pinned = [line for line in lines if "==" in line]
+    assert pinned
+    assert all(line.endswith("\\") for line in pinned)
+    assert not [line for line in lines if "://" in line or "index-url" in line or "find-links" in line]
+
+
+def test_the_broker_is_tested_with_the_versions_of_its_own_lock() -> None:
+    def pins(name: str) -> set[str]:
+        lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+        return {line.rstrip(" \\") for line in lines if "==" in line}
+
+    assert pins("broker") <= pins("test")
+    assert pins("spark") <= pins("test")
