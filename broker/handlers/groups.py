@@ -54,7 +54,7 @@ class GroupHandlers:
         version = context.api_version
         client = JoiningClient(
             context.client_id or "",
-            f"/{context.client_address}",
+            _client_host(context.client_address),
             requires_known_member_id=version >= FIRST_JOIN_WITH_REQUIRED_MEMBER_ID,
             skips_assignment=version >= FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT,
         )
@@ -183,6 +183,16 @@ class GroupHandlers:
         driver.run(partial(driver.shard.offsets.delete_group, group_id=group_id, answer=reply.set))
         outcome = reply.get()
         return outcome if isinstance(outcome, ErrorCode) else await outcome
+
+
+def _client_host(address: str) -> str:
+    """A member's address as Java, and so Kafka's tools, show it: behind a slash, an IPv6 one in full."""
+    if ":" not in address:
+        return f"/{address}"
+    from ipaddress import IPv6Address
+
+    groups = IPv6Address(address.partition("%")[0]).exploded.split(":")
+    return "/" + ":".join(f"{int(group, 16):x}" for group in groups)
 
 
 ALL_GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8

@@ -107,7 +107,8 @@ class Connection(asyncio.BufferedProtocol):
         # uvloop's transports have the interface of asyncio.Transport without being one.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
-        self.client_address = str(peer[0]) if peer else ""
+        # A dual-stack listener sees an IPv4 peer as ::ffff:a.b.c.d; limits and groups know it as a.b.c.d.
+        self.client_address = str(peer[0]).removeprefix("::ffff:") if peer else ""
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "an unknown peer"
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._server.connection_made(self)

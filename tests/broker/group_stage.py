@@ -343,8 +343,9 @@ class Local:
 class LocalConnection:
     """A connection to `Local`: every request and answer goes through its bytes, as on a wire."""
 
-    def __init__(self, place: Local, client_id: str) -> None:
+    def __init__(self, place: Local, client_id: str, address: str = "127.0.0.1") -> None:
         self._place = place
+        self._address = address
         self._client_id = client_id
         self._answers: deque[asyncio.Future[Response]] = deque()
 
@@ -352,7 +353,7 @@ class LocalConnection:
         route = self._place.registry.routes[int(request.api_key)]
         assert route.min_version <= version <= route.max_version
         decoded = type(request).decode(memoryview(request.to_bytes(version)), version)
-        context = RequestContext(version, 1, self._client_id, "127.0.0.1", "PLAINTEXT", 0)
+        context = RequestContext(version, 1, self._client_id, self._address, "PLAINTEXT", 0)
 
         async def handle() -> asyncio.Future[Response]:
             reply = route.handle(context, decoded)

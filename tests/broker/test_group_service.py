@@ -433,6 +433,16 @@ def test_a_block_that_cannot_be_had_is_asked_for_again(place: Local) -> None:
     assert place.run(producer_ids.next_id) == 0
 
 
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("10.0.0.7", "/10.0.0.7"), ("::1", "/0:0:0:0:0:0:0:1"), ("fe80::1%eth0", "/fe80:0:0:0:0:0:0:1")],
+)
+def test_hosts_are_written_as_java_writes_them(place: Local, address: str, host: str) -> None:
+    connection = LocalConnection(place, "a", address)
+    connection.ask(join("g", instance="i"), 9)
+    assert ask(place, describe("g"), 5).groups[0].members[0].client_host == host
+
+
 def test_member_ids_begin_with_the_client_or_the_instance(stage: Stage) -> None:
     assert new_id(stage, "a", "g").startswith("a-")
     assert stage.ask("a", join("h", instance="i"), 9).member_id.startswith("i-")
