@@ -1,0 +1,278 @@
+"""kafka-configs: describe and alter configurations of topics, brokers and loggers (Kafka class `ConfigCommand`).
+
+Quotas and credentials (users, clients, ips) and client metrics are refused with a clear word: no broker of ours has
+them yet.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final, NamedTuple
+
+from client import admin
+from client.admin import ConfigChange, ConfigEntry
+from client.cluster import KafkaClient
+from tools.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
+from tools.options import Option, OptionParser, Options, UsageError
+
+TOPICS: Final = "topics"
+BROKERS: Final = "brokers"
+BROKER_LOGGERS: Final = "broker-loggers"
+ENTITY_TYPES: Final = (TOPICS, "clients", "users", BROKERS, "ips", BROKER_LOGGERS, "client-metrics")
+
+_FLAGS: Final = {
+    "topic": TOPICS,
+    "client": "clients",
+    "user": "users",
+    "broker": BROKERS,
+    "broker-logger": BROKER_LOGGERS,
+    "ip": "ips",
+}
+_DEFAULT_FLAGS: Final = {
+    "client-defaults": "clients",
+    "user-defaults": "users",
+    "broker-defaults": BROKERS,
+    "ip-defaults": "ips",
+}
+_RESOURCE_TYPES: Final = {
+    TOPICS: admin.TOPIC_RESOURCE,
+    BROKERS: admin.BROKER_RESOURCE,
+    BROKER_LOGGERS: admin.BROKER_LOGGER_RESOURCE,
+}
+_SOURCES: Final = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+}
+_OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
+
+PARSER = OptionParser(
+    "Describe and alter configurations of topics, brokers and loggers.",
+    [
+        Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
+        Option("bootstrap-controller", "Not supported: there are no controllers apart from brokers.", "host:port,..."),
+        COMMAND_CONFIG,
+        Option("describe", "Show configurations that differ from the static ones."),
+        Option("all", "With --describe: show all configurations."),
+        Option("alter", "Change configurations."),
+        Option("entity-type", f"What is configured: {', '.join(ENTITY_TYPES)}.", ""),
+        Option("entity-name", "Its name: of the topic, or the id of the broker.", ""),
+        Option("entity-default", "What holds for all that have no configuration of their own."),
+        Option("add-config", "Keys to set: k1=v1,k2=[v1,v2],k3=v3.", ""),
+        Option("add-config-file", "A file with the keys to set.", ""),
+        Option("delete-config", "Keys to remove: k1,k2.", ""),
+        Option("force", "Accepted for compatibility; nothing is asked."),
+        Option("topic", "Short for --entity-type topics --entity-name.", ""),
+        Option("broker", "Short for --entity-type brokers --entity-name.", ""),
+        Option("broker-defaults", "Short for --entity-type brokers --entity-default."),
+        Option("broker-logger", "Short for --entity-type broker-loggers --entity-name.", ""),
+        Option("user", "Not supported yet.", ""),
+        Option("user-defaults", "Not supported yet."),
+        Option("client", "Not supported yet.", ""),
+        Option("client-defaults", "Not supported yet."),
+        Option("ip", "Not supported yet.", ""),
+        Option("ip-defaults", "Not supported yet."),
+    ],
+)
+
+
+class Entity(NamedTuple):
+    """What is configured. `name` is empty for the defaults of all brokers, None when all are meant."""
+
+    kind: str
+    name: str | None
+
+    @property
+    def title(self) -> str:
+        """As messages name it."""
+        return f"{self.kind.removesuffix('s')} {self.name}"
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+def check(options: Options) -> None:
+    """Raise UsageError or ToolError for combinations that make no sense."""
+    if options.has("alter") == options.has("describe"):
+        raise UsageError("Command must include exactly one action: --describe, --alter")
+    options.forbid("describe", "alter", "add-config", "delete-config")
+    if not options.has("bootstrap-server"):
+        raise ToolError("One of the required --bootstrap-server or --bootstrap-controller arguments must be specified")
+    entity = chosen_entity(options)
+    if entity.kind not in _RESOURCE_TYPES:
+        raise ToolError(f"Configurations of {entity.kind} are not supported yet")
+    if entity.name and entity.kind in {BROKERS, BROKER_LOGGERS} and not re.fullmatch(r"\d+", entity.name):
+        raise ToolError(
+            f"The entity name for {entity.kind} must be a valid integer broker id, but it is: {entity.name}"
+        )
+    if options.has("describe") and entity.kind == BROKER_LOGGERS and not entity.name:
+        raise ToolError("an entity name must be specified with --describe of broker-loggers")
+    if options.has("alter"):
+        _check_alter(options, entity)
+
+
+def chosen_entity(options: Options) -> Entity:
+    """What --entity-type and --entity-name, or their short forms, mean. Raises ToolError."""
+    kinds = options.texts("entity-type")
+    kinds += [kind for flag, kind in {**_FLAGS, **_DEFAULT_FLAGS}.items() if options.has(flag)]
+    if len(kinds) != len(set(kinds)):
+        raise ToolError(
+            f"Duplicate entity type(s) specified: {','.join(sorted({k for k in kinds if kinds.count(k) > 1}))}"
+        )
+    for kind in kinds:
+        if kind not in ENTITY_TYPES:
+            raise ToolError(
+                f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)} "
+                "with a --bootstrap-server or --bootstrap-controller argument"
+            )
+    if not kinds:
+        raise ToolError("At least one entity type must be specified")
+    if len(kinds) > 1 and set(kinds) != {"users", "clients"}:
+        raise ToolError("Only 'users' and 'clients' entity types may be specified together")
+    is_long = any(map(options.has, ("entity-type", "entity-name", "entity-default")))
+    short = [flag for flag in (*_FLAGS, *_DEFAULT_FLAGS) if options.has(flag)]
+    if is_long and short:
+        raise ToolError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    if (short and short[0] in _DEFAULT_FLAGS) or options.has("entity-default"):
+        return Entity(kinds[0], "")
+    return Entity(kinds[0], options.text(short[0] if short else "entity-name"))
+
+
+def _check_alter(options: Options, entity: Entity) -> None:
+    if entity.kind == BROKERS and entity.name is None:
+        raise ToolError(
+            "an entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
+        )
+    if entity.kind != BROKERS and not entity.name:
+        raise ToolError(f"an entity name must be specified with --alter of {entity.kind}")
+    if options.has("add-config") and options.has("add-config-file"):
+        raise ToolError("Only one of --add-config or --add-config-file must be specified")
+    if not any(map(options.has, ("add-config", "add-config-file", "delete-config"))):
+        raise ToolError(
+            "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
+        )
+
+
+def parse_configs(text: str) -> dict[str, str]:
+    """`k1=v1,k2=[v1,v2]` as a mapping. Raises ToolError when a part is not of that form."""
+    configs = {}
+    for part in re.split(rf"\s*,{_OUTSIDE_BRACKETS}", text):
+        if not part.strip():
+            continue
+        pair = re.split(rf"\s*=\s*{_OUTSIDE_BRACKETS}", part)
+        if len(pair) != 2:
+            raise ToolError(
+                'requirement failed: Invalid entity config: all configs to be added must be in the format "key=val".'
+            )
+        configs[pair[0].strip()] = re.sub(r"\[?\]?", "", pair[1].strip())
+    return configs
+
+
+# -- the work ----------------------------------------------------------------------------------------------------------
+
+
+async def work(options: Options) -> int:
+    """Describe or alter."""
+    entity = chosen_entity(options)
+    async with admin_client(options) as client:
+        if options.has("describe"):
+            await describe(client, entity, show_all=options.has("all"))
+        else:
+            await alter(client, entity, options)
+    return 0
+
+
+async def describe(client: KafkaClient, entity: Entity, *, show_all: bool) -> None:
+    """Print what is configured, of all topics or brokers when no name was given."""
+    if entity.name is not None:
+        entities = [entity]
+    elif entity.kind == TOPICS:
+        entities = [Entity(TOPICS, name) for name in sorted((await admin.list_topics(client)).topics)]
+    else:
+        nodes = sorted((await client.describe_topics([])).nodes)
+        entities = [*(Entity(entity.kind, str(node)) for node in nodes), Entity(entity.kind, "")]
+    for each in entities:
+        if each.kind == BROKERS and not each.name:
+            print("Default configs for brokers in the cluster are:")
+        else:
+            print(f"{'All' if show_all else 'Dynamic'} configs for {each.title} are:")
+        for entry in await own_entries(client, each, show_all=show_all):
+            synonyms = ", ".join(
+                f"{_SOURCES.get(synonym.source, 'UNKNOWN')}:{synonym.name}={_shown(synonym.value)}"
+                for synonym in entry.synonyms
+            )
+            sensitive = str(entry.is_sensitive).lower()
+            print(f"  {entry.name}={_shown(entry.value)} sensitive={sensitive} synonyms={{{synonyms}}}")
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+async def own_entries(client: KafkaClient, entity: Entity, *, show_all: bool = False) -> list[ConfigEntry]:
+    """The configurations of one entity, sorted; those set dynamically on it only unless `show_all`."""
+    resource = (_RESOURCE_TYPES[entity.kind], entity.name or "")
+    found = await admin.describe_configs(client, [resource], include_synonyms=True)
+    own_source = 1 if entity.kind == TOPICS else 2 if entity.name else 3
+    keep_all = show_all or entity.kind == BROKER_LOGGERS
+    entries = [entry for entry in found[resource] if keep_all or entry.config_source == own_source]
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+async def alter(client: KafkaClient, entity: Entity, options: Options) -> None:
+    """Set and remove keys. Raises ToolError for keys that cannot be removed because nobody set them."""
+    path = options.text("add-config-file")
+    added = read_properties(path) if path is not None else parse_configs(options.text("add-config") or "")
+    deleted = [key.strip() for key in (options.text("delete-config") or "").split(",") if key.strip()]
+    if "message.format.version" in added:
+        print(
+            f"WARNING: The configuration message.format.version={added['message.format.version']} is specified. This "
+            "configuration will be ignored if the version is newer than the inter.broker.protocol.version specified in "
+            "the broker or if the inter.broker.protocol.version is 3.0 or newer. This configuration is deprecated and "
+            "it will be removed in Apache Kafka 4.0."
+        )
+    entries = await own_entries(client, entity)
+    present = {entry.name for entry in entries}
+    if entity.kind == BROKER_LOGGERS:
+        unknown = [key for key in (*deleted, *added) if key not in present]
+        if unknown:
+            raise _Refused(f"Invalid broker logger(s): {','.join(unknown)}")
+    unset = [key for key in deleted if key not in present]
+    if unset:
+        raise _Refused(f"Invalid config(s): {','.join(unset)}")
+    hidden = [entry.name for entry in entries if entry.is_sensitive and entry.name not in {*added, *deleted}]
+    if entity.kind == BROKERS and hidden:
+        raise _Refused(
+            "All sensitive broker config entries must be specified for --alter, missing entries: "
+            f"Set({', '.join(hidden)})"
+        )
+    changes = [ConfigChange(key, value) for key, value in added.items()]
+    changes += [ConfigChange(key, None) for key in deleted if key not in added]
+    await admin.alter_configs(client, _RESOURCE_TYPES[entity.kind], entity.name or "", changes)
+    if entity.name:
+        print(f"Completed updating config for {entity.title}.")
+    else:
+        print(f"Completed updating default config for {entity.kind} in the cluster.")
+
+
+class _Refused(ToolError):
+    """Something is wrong with what was asked for, which is said without further ado."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool; returns its exit code."""
+
+    def fail(error: BaseException) -> None:
+        if not isinstance(error, _Refused):
+            print(f"Error while executing config command with args '{' '.join(argv)}'", file=sys.stderr)
+        print(reason(error), file=sys.stderr)
+
+    return run_tool(argv, PARSER, check, work, fail=fail)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
