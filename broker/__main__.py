@@ -2,6 +2,8 @@
 
 import sys
 
+from broker.launch_time import LAUNCHED_S  # isort: skip  before everything that takes time to import
+
 from broker.main import main
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:], launched_s=LAUNCHED_S))

@@ -47,8 +47,11 @@ def parse_arguments(argv: list[str]) -> tuple[str, dict[str, str]]:
     return path, overrides
 
 
-def main(argv: list[str]) -> int:
-    """Run a broker until it is told to stop. Exit code 0 after a clean shutdown, 1 when it could not start."""
+def main(argv: list[str], *, launched_s: float | None = None) -> int:
+    """Run a broker until it is told to stop. Exit code 0 after a clean shutdown, 1 when it could not start.
+
+    `launched_s` is when the process began, on the monotonic clock: what the line that says "started" counts from.
+    """
     try:
         path, overrides = parse_arguments(argv)
     except UsageError as error:
@@ -65,7 +68,7 @@ def main(argv: list[str]) -> int:
     for name in config.without_effect():
         logger.warning("Configuration '%s' is known to Kafka but has no effect here", name)
     raise_open_file_limit()
-    return run_loop(lambda: serve(config))
+    return run_loop(lambda: serve(config, launched_s))
 
 
 def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -80,9 +83,9 @@ def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
     return asyncio.run(main_coroutine())
 
 
-async def serve(config: BrokerConfig) -> int:
+async def serve(config: BrokerConfig, launched_s: float | None) -> int:
     """Start, wait for SIGTERM or SIGINT, shut down cleanly."""
-    server = KafkaServer.on_this_machine(config)
+    server = KafkaServer.on_this_machine(config, launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

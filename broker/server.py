@@ -10,10 +10,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from broker.config_service import ConfigService
 from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
@@ -93,13 +91,14 @@ class KafkaServer:
         executor: Executor,
         network: Network,
         file_system: FileSystem,
+        launched_s: float | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._random = random
         self._executor = executor
         self._file_system = file_system
-        self._started_s = clock.monotonic_s()
+        self._launched_s = clock.monotonic_s() if launched_s is None else launched_s
         self.failed = asyncio.Event()
         self._supervisor = Supervisor()
         self._connection_limits = ConnectionLimits(
@@ -129,7 +128,7 @@ class KafkaServer:
         self._dispatcher: Dispatcher
 
     @classmethod
-    def on_this_machine(cls, config: BrokerConfig) -> KafkaServer:
+    def on_this_machine(cls, config: BrokerConfig, launched_s: float | None = None) -> KafkaServer:
         """A broker on real clocks, disks, threads and sockets. Call it on the event loop."""
         return cls(
             config,
@@ -138,6 +137,7 @@ class KafkaServer:
             executor=ThreadExecutor(config.num_io_threads),
             network=TcpNetwork(config.socket_listen_backlog_size),
             file_system=OsFileSystem(),
+            launched_s=launched_s,
         )
 
     @property
@@ -158,7 +158,7 @@ class KafkaServer:
             await self._serve(log_manager)
         except (OSError, LogDirError, ClusterError, JournalError, ApiError) as error:
             raise StartupError(str(error)) from error
-        milliseconds = (self._clock.monotonic_s() - self._started_s) * 1000
+        milliseconds = (self._clock.monotonic_s() - self._launched_s) * 1000
         logger.info("[KafkaServer id=%d] started (%.0f ms)", self._claim.broker_id, milliseconds)
 
     async def _load_logs(self) -> LogManager:
@@ -399,7 +399,6 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> Claim:
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
     """What the controller service goes by."""
-    values: Mapping[str, Any] = config.values
     offsets_topic = InternalTopic(
         config.offsets_topic_num_partitions,
         config.offsets_topic_replication_factor,
@@ -411,13 +410,13 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
     )
     # Nobody coordinates transactions yet, but a client that asks for the topic's metadata makes it: then as Kafka's.
     transactions_topic = InternalTopic(
-        values["transaction.state.log.num.partitions"],
-        values["transaction.state.log.replication.factor"],
+        config.transaction_state_log_num_partitions,
+        config.transaction_state_log_replication_factor,
         {
             "cleanup.policy": "compact",
-            "segment.bytes": str(values["transaction.state.log.segment.bytes"]),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
             "compression.type": "uncompressed",
-            "min.insync.replicas": str(values["transaction.state.log.min.isr"]),
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
             "unclean.leader.election.enable": "false",
         },
     )

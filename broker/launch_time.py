@@ -1,0 +1,6 @@
+"""When this process began its own work; `broker.__main__` imports this module before anything that takes time."""
+
+import time
+
+LAUNCHED_S = time.monotonic()
+"""Of the monotonic clock that `broker.system.SystemClock` reads."""
