@@ -1,0 +1,49 @@
+"""The broker is killed while idempotent producers write, twice: what they were told is there is there, once, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.compat.conftest import NewDriver
+from tests.compat.driver_process import CLIENTS, Driver, eventually
+
+KILLS = 2
+BETWEEN_KILLS = 3000
+"""Acknowledged records between one death and the next."""
+
+
+def wait_for_more(stream: Driver) -> None:
+    """Until the stream was acknowledged `BETWEEN_KILLS` records more than now."""
+
+    def acknowledged() -> Any:
+        return stream.ask("stream_state", stop=False)["acknowledged"]
+
+    goal = acknowledged() + BETWEEN_KILLS
+    eventually("acknowledgements", acknowledged, lambda count: count >= goal)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_nothing_is_lost_or_doubled(client: str, tmp_path: Path, new_driver: NewDriver) -> None:
+    broker = BrokerProcess(tmp_path / "broker")
+    broker.start()
+    try:
+        driver = new_driver(client, broker.address)
+        driver.admin("create_topic", topic="stream", partitions=1, configs={})
+        driver.ask("stream", topic="stream")
+        for _ in range(KILLS):
+            wait_for_more(driver)
+            broker.kill()
+            broker.start()
+        wait_for_more(driver)
+        end = driver.ask("stream_state", stop=True)
+        assert (end["running"], end["failures"]) == (False, [])
+        assert sorted(end["acknowledged"]) == list(range(end["sent"]))
+        _, records = driver.consume("stream", end["sent"])
+        assert [int(record.value or b"") for record in records] == list(range(end["sent"]))
+        assert driver.consume("stream", 0, "latest")[0] == end["sent"]
+    finally:
+        assert broker.stop() == 0
