@@ -1,7 +1,7 @@
 """The disk as storage sees it: the FileSystem contract and its implementation on the operating system.
 
 Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can
-put `MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
+put `storage.memory_file_system.MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
 
 Threads: a File may be read (`pread`, `try_pread`) and flushed by other threads while its owner appends to it.
 Every other call on one File belongs to the thread that owns the log.
@@ -18,14 +18,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from storage.memory_file_system import MemoryFileSystem
-
 __all__ = [
     "File",
     "FileInfo",
     "FileSystem",
     "Lock",
-    "MemoryFileSystem",
     "OsFile",
     "OsFileSystem",
     "WouldWaitError",
