@@ -14,19 +14,11 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+
+from storage.file_system import FileInfo
 
 SECTOR_BYTES = 512
 _READING = frozenset({"exists", "list_dir", "read_file", "pread", "try_pread", "disk_space", "attach"})
-
-
-class MemoryFileInfo(NamedTuple):
-    """Same shape as `storage.file_system.FileInfo`."""
-
-    name: str
-    size: int
-    modified_ms: int
-    is_dir: bool
 
 
 class SimulatedCrash(BaseException):
@@ -135,13 +127,9 @@ class _Directory:
 
     def lose_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
         children = dict(self.durable)
-        if mode is PowerCut.TEAR:
+        if mode is not PowerCut.LOSE:
             for change in self.pending[: choose(len(self.pending) + 1)]:
                 _apply(children, change)
-        elif mode is PowerCut.REORDER:
-            for change in self.pending:
-                if choose(2):
-                    _apply(children, change)
         self.children = children
         self.sync()
         for child in children.values():
@@ -385,10 +373,10 @@ class MemoryFileSystem:
         with self._call("exists", path):
             return self._find(path) is not None
 
-    def list_dir(self, path: str) -> list[MemoryFileInfo]:
+    def list_dir(self, path: str) -> list[FileInfo]:
         with self._call("list_dir", path):
             return [
-                MemoryFileInfo(
+                FileInfo(
                     name,
                     len(node.content) if isinstance(node, _Inode) else 0,
                     node.modified_ms,
