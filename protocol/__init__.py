@@ -21,5 +21,6 @@ Decisions:
 - Counts are compared with the bytes left before anything is allocated, and the counts of a message together are bounded
   (`wire_types.MAX_ELEMENTS`): an element of one byte becomes an object of a hundred.
 - Stricter than Kafka, on input no known client sends: text must be UTF-8, a null length is -1, the size of a tagged
-  field is that of its value, nothing may follow a message.
+  field is that of its value, nothing may follow a message but a request: librdkafka (2.16) writes four bytes for the
+  one of a null array when it asks for the metadata of all topics, and Kafka ignores what is left.
 """

@@ -206,6 +206,7 @@ class Message(Struct):
     min_version: ClassVar[int]
     max_version: ClassVar[int]
     flexible_version: ClassVar[int]
+    may_be_followed: ClassVar[bool] = False
     _decoders: ClassVar[dict[int, DecodeCompiler]]
     _prefix_decoders: ClassVar[dict[int, DecodeCompiler]]
     _encoders: ClassVar[dict[int, EncodeCompiler]]
@@ -221,12 +222,14 @@ class Message(Struct):
     def decode(cls, buffer: bytes | memoryview, version: int) -> Self:
         """Decode the whole of `buffer`. Raises DecodeError for anything but exactly one message of `version`.
 
+        Bytes behind the message are ignored where it `may_be_followed`.
+
         Fields of type `records` are slices of `buffer` (give a memoryview to avoid a copy); nothing else refers to it.
         Raises ApiError UNSUPPORTED_VERSION when `version` is not declared.
         """
         compiled = cls._decoders.get(version) or cls._compile_decoder(version)
         message, size = cls._decode(compiled, bytes(buffer) if compiled.from_bytes else buffer, version)
-        if size != len(buffer):
+        if size != len(buffer) and not cls.may_be_followed:
             raise DecodeError(cls.__name__, version, "", f"{len(buffer) - size} bytes left over")
         return message
 
@@ -312,9 +315,10 @@ class Message(Struct):
 
 
 class Request(Message):
-    """A request of one API."""
+    """A request of one API. What follows it in its frame is ignored, as Kafka does: librdkafka depends on it."""
 
     api_key: ClassVar[ApiKey]
+    may_be_followed: ClassVar[bool] = True
 
     def __init_subclass__(cls, *, api_key: ApiKey, versions: str = "", flexible: str = "") -> None:
         super().__init_subclass__(versions=versions, flexible=flexible)

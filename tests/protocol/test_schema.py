@@ -363,3 +363,9 @@ def test_faulty_declarations_are_type_errors() -> None:
     with pytest.raises(TypeError, match="is not a type of the wire"):
         fields_of(NoWireType)
     assert NoDefault.flexible_version == NEVER_FLEXIBLE
+
+
+def test_what_follows_a_request_is_ignored() -> None:
+    request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    # librdkafka 2.16 asks for all topics like this: four bytes for the null array, so that three are left over.
+    assert MetadataRequest.decode(bytes.fromhex("00000000 010000"), 12) == request
