@@ -336,6 +336,9 @@ class Consumer:
         if self._member is not None:
             if self._fetcher.states and not self._member.needs_join:
                 await self._auto_commit()
+            revoked, self._member.owned = self._member.owned, []
+            if self._listener is not None and revoked:
+                await self._listener.on_partitions_revoked(revoked)
             await self._member.leave()
         await self._fetcher.close()
 

@@ -93,7 +93,7 @@ def run_work(
         # Ended by SIGTERM, a tool still leaves its group and delivers what it has accepted, as after Ctrl-C.
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        _cancel_once_on_sigterm(task)
         return await work()
 
     try:
@@ -115,6 +115,17 @@ def run_work(
         else:
             fail(error)
         return failure_code
+
+
+def _cancel_once_on_sigterm(task: asyncio.Task[int]) -> None:
+    """A second signal changes nothing: `timeout` sends it twice, and what ends the tool must not be cut off."""
+    loop = asyncio.get_running_loop()
+
+    def handle() -> None:
+        loop.add_signal_handler(signal.SIGTERM, int)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, handle)
 
 
 def read_text(path: str) -> str:
