@@ -120,7 +120,7 @@ class Driver:
         self._answers.put("")
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        """One command. Raises ClientError, or AssertionError when the driver dies or is silent; skips what the client lacks."""
+        """One command. Raises ClientError, and AssertionError for a dead or silent driver; skips what it lacks."""
         assert self._process.stdin is not None
         # A dead driver's end is found below, at the end of its answers.
         with contextlib.suppress(BrokenPipeError):
@@ -164,9 +164,7 @@ class Driver:
         self, topic: str, count: int, at: str | int = "earliest", partition: int = 0, timestamp_ms: int = 0
     ) -> tuple[int, list[Record]]:
         """The position that `at` means, and `count` records from there on."""
-        answer = self.ask(
-            "consume", topic=topic, partition=partition, at=at, timestamp=timestamp_ms, count=count
-        )
+        answer = self.ask("consume", topic=topic, partition=partition, at=at, timestamp=timestamp_ms, count=count)
         return answer["position"], [_incoming(record) for record in answer["records"]]
 
     def admin(self, call: str, **arguments: Any) -> Any:

@@ -99,9 +99,7 @@ def test_listing_offsets(driver: Driver, topic: str) -> None:
     for timestamp_ms in timestamps:
         driver.produce(topic, [Record(b"value", timestamp_ms=timestamp_ms)])
     expected = {"earliest": 0, "latest": 4, "max_timestamp": 2, "timestamp": 1}
-    found = {
-        at: driver.admin("list_offset", topic=topic, partition=0, at=at, timestamp=T0 + 50) for at in expected
-    }
+    found = {at: driver.admin("list_offset", topic=topic, partition=0, at=at, timestamp=T0 + 50) for at in expected}
     assert found == expected
 
 

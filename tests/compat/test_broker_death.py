@@ -1,4 +1,4 @@
-"""The broker is killed while idempotent producers write, twice: what they were told is there is there, once, in order."""
+"""The broker is killed while idempotent producers write: what they wrote is there, once, in order."""
 
 from __future__ import annotations
 

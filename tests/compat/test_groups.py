@@ -33,7 +33,9 @@ def partitions(driver: Driver, topic: str) -> set[str]:
 
 def fill(driver: Driver, topic: str, name: str, count: int = 20) -> set[bytes]:
     """Produce `count` values into every partition; gives them."""
-    values = {(partition, b"%s %d of %d" % (name.encode(), n, partition)) for partition in range(4) for n in range(count)}
+    values = {
+        (partition, b"%s %d of %d" % (name.encode(), n, partition)) for partition in range(4) for n in range(count)
+    }
     driver.produce(topic, [Record(value, partition=partition) for partition, value in sorted(values)])
     return {value for _, value in values}
 

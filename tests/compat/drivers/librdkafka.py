@@ -207,14 +207,12 @@ class Librdkafka(Driver):
             "delete_topic": lambda client, topic: client.delete_topics([topic])[topic].result(PATIENCE_S),
             "partitions": lambda client, topic: len(client.list_topics(topic, PATIENCE_S).topics[topic].partitions),
             "topics": lambda client: sorted(client.list_topics(timeout=PATIENCE_S).topics),
-            "create_partitions": lambda client, topic, count: (
-                client.create_partitions([NewPartitions(topic, count)])[topic].result(PATIENCE_S)
-            ),
+            "create_partitions": lambda client, topic, count: client.create_partitions([NewPartitions(topic, count)])[
+                topic
+            ].result(PATIENCE_S),
             "describe_config": describe_config,
             "alter_config": alter_config,
-            "groups": lambda client: [
-                each.group_id for each in client.list_consumer_groups().result(PATIENCE_S).valid
-            ],
+            "groups": lambda client: [each.group_id for each in client.list_consumer_groups().result(PATIENCE_S).valid],
             "describe_group": describe_group,
             "delete_group": lambda client, group: client.delete_consumer_groups([group])[group].result(PATIENCE_S),
             "committed": committed,
