@@ -21,6 +21,7 @@ from storage.log_directory import DeferredDeletion, LogDirectory
 from storage.log_segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -105,8 +106,8 @@ class LogLoader:
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
         log_end = None
+        self._rebuild_missing_indexes(segments, files)
         if self._options.clean:
-            self._rebuild_missing_indexes(segments, files)
             log_end = segments[-1].next_offset()
         if log_end is None:
             log = self._recover(topic_id, segments, log_start, snapshots)
@@ -246,7 +247,7 @@ class LogLoader:
                 segment, after, self._config.index_interval_bytes, note_epoch, self._options.on_bytes
             )
             self._recovered += 1
-            if segment.size < size:
+            if segment.size < size or self._is_cut_short(log_end, after):
                 self._truncated_bytes += size - segment.size
                 self._drop_behind(segments, at + 1)
                 break
@@ -259,6 +260,13 @@ class LogLoader:
                 cache.assign(epoch, offset)
         _ = log.producer_state  # built now rather than on the first append
         return log
+
+    def _is_cut_short(self, end: int, next_base: int | None) -> bool:
+        """Whether a sealed segment lost its tail: a power cut can shorten a file by exactly some batches.
+
+        Only compaction leaves such gaps for good, and skipped offsets that no index could have spanned.
+        """
+        return next_base is not None and 0 < next_base - end <= MAX_RELATIVE_OFFSET and not self._config.is_compacted
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
         """What follows a torn batch cannot be told from what never was: set it aside."""

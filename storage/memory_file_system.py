@@ -1,9 +1,9 @@
 """A disk in memory that can fail and lose power: what tests and simulated clusters put in the place of
 `OsFileSystem`.
 
-The model is the pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory
-was; until then each write of 512 bytes and each change of a name may survive a power cut or not, on its own.
-Process death loses nothing.
+The model is a pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory was;
+until then each write of 512 bytes may survive a power cut or not, on its own. Names change in order within a
+directory, because file systems journal them. Process death loses nothing.
 
 Every call can be made to fail: `inject` is asked before each and may answer with a Fault.
 """
@@ -33,7 +33,7 @@ class PowerCut(Enum):
     TEAR = "tear"
     """Per file, the first changes are there, and the last of them is cut at a multiple of 512 bytes."""
     REORDER = "reorder"
-    """Each change of 512 bytes or of one name is there or not."""
+    """Each change of 512 bytes is there or not; of the names in a directory, the first changes are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from storage.log_reader import (
 from storage.log_segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
     LogSegment,
     TimestampAndOffset,
     file_name,
@@ -279,7 +280,7 @@ class UnifiedLog:
         segment = self.active_segment
         config = self.config
         if segment.should_roll(len(data), last_offset, max_timestamp, now_ms, config, self._jitter_ms(segment)):
-            segment = self.roll(now_ms, first_offset)
+            segment = self.roll(now_ms, last_offset)
         try:
             segment.append(data, last_offset, max_timestamp, max_timestamp_offset, config.index_interval_bytes)
         except OSError as error:
@@ -333,13 +334,17 @@ class UnifiedLog:
             raise self.failed(error, doing) from error
         self._written_epoch = leader_epoch
 
-    def roll(self, now_ms: int, expected_next_offset: int = 0) -> LogSegment:
-        """Seal the active segment and begin a new one at the log end (or further on); an empty active segment stays.
+    def roll(self, now_ms: int, last_offset: int = 0) -> LogSegment:
+        """Seal the active segment and begin a new one at the log end; an empty active segment stays.
 
-        What is sealed is flushed later: `LogDirectory.rolled_logs` remembers it. Raises ApiError KAFKA_STORAGE_ERROR.
+        It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; unless `last_offset`,
+        which is about to be written, is too far off for an index. What is sealed is flushed later:
+        `LogDirectory.rolled_logs` remembers it. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         active = self.active_segment
-        base_offset = max(self.log_end_offset, expected_next_offset)
+        base_offset = self.log_end_offset
+        if last_offset - base_offset > MAX_RELATIVE_OFFSET:
+            base_offset = last_offset
         if active.size == 0 and active.base_offset == base_offset:
             return active
         state = self.producer_state
@@ -347,6 +352,11 @@ class UnifiedLog:
             active.seal()
             state.map_end_offset = base_offset
             state.take_snapshot()
+            if self.recovery_point == self.log_end_offset:
+                # Recovery will not look at the sealed segment again, so its indexes must be as safe as its records.
+                for file in active.files_to_flush(with_indexes=True):
+                    file.flush()
+                self._file_system.sync_dir(self.path)
             self._file_system.create(f"{self.path}/{file_name(base_offset, LOG_SUFFIX)}")
         except OSError as error:
             doing = f"Error while rolling log segment for {self.topic_partition} in dir {self.directory.path}"
@@ -483,7 +493,8 @@ class UnifiedLog:
         self.boundaries.forget()
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
+        # Not `offset`: the next flush has to cover the cut itself, or a power cut could undo it behind a later segment.
+        self.recovery_point = min(self.recovery_point, active.base_offset)
         self._fill(self.producer_state)
         return True
 

@@ -69,7 +69,7 @@ class LogModel(RuleBasedStateMachine):
         self.log = self.manager.get_or_create(TP, None, self.config, self.now_ms)
 
     def open_again(self) -> None:
-        """After any restart that loses nothing: a gap at the very end, where no batch is, is not remembered."""
+        """After a restart that loses nothing, but for a gap at the very end."""
         self.open()
         last = self.rows[-1].batch_end if self.rows else self.log_start
         assert last <= self.log.log_end_offset <= self.log_end
@@ -151,7 +151,8 @@ class LogModel(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush(self.now_ms)
-        self.durable_end = self.log_end
+        # A gap at the very end, where no batch is, is not remembered.
+        self.durable_end = self.rows[-1].batch_end if self.rows else self.log_start
         self.truncated = False
 
     @rule()
@@ -183,9 +184,9 @@ class LogModel(RuleBasedStateMachine):
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_start_offsets()
         self.log_end = offset
-        self.durable_end = min(self.durable_end, offset)
         self.truncated = True
         self.rows = [row for row in self.rows if row.batch_end <= offset]
+        self.durable_end = min(self.durable_end, self.rows[-1].batch_end if self.rows else self.log_start)
         self.new_producers()
 
     # -- restarts -----------------------------------------------------------------------------------------------------
