@@ -13,7 +13,8 @@ from cluster.metadata_image import MetadataImage
 from cluster.znodes import BrokerRegistration, Endpoint
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS
-from tests.broker.coordination_fixtures import Machine, SeededRandom
+from tests.broker.coordination_fixtures import Machine
+from tests.broker.seams import SeededRandom
 
 CLUSTER_ID = "TDnAIpGdRY6C5D62KMJRLA"
 SETTINGS = ControllerSettings(

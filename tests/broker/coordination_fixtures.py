@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
-from uuid import UUID
 
 from broker.coordination.embedded import EmbeddedEnsemble
 from cluster.coordination.embedded import DurableTree
 from storage.memory_file_system import MemoryFileSystem, SimulatedCrash
+from tests.broker.seams import ManualClock
 
 T = TypeVar("T")
 
 DIRECTORY = "/data"
-
-
-class ManualClock:
-    """A clock that tests move."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_s(self) -> float:
-        return self.ms / 1000
-
-
-class SeededRandom:
-    """The Random seam from a seed."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self._random = random.Random(seed)
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128), version=4)
 
 
 class HeldExecutor:

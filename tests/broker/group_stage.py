@@ -41,6 +41,7 @@ from protocol.records import Record, build_batch, read_batches
 from protocol.schema import Request, Response
 from protocol.topic_partition import CONSUMER_OFFSETS
 from storage.memory_file_system import MemoryFileSystem
+from tests.broker.seams import InlineExecutor
 from tests.parity.transcript import Mask, Plain
 from tests.wire_client import WireClient
 
@@ -177,16 +178,6 @@ class CountingRandom:
 
     def uuid(self) -> UUID:
         return UUID(int=next(self._ids), version=4)
-
-
-class InlineExecutor:
-    """Runs at once, on this thread."""
-
-    async def run(self, function: Callable[..., T], /, *args: object) -> T:
-        return function(*args)
-
-    def close(self) -> None:
-        """Nothing runs."""
 
 
 class MemoryLog:

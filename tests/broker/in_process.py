@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
-from uuid import UUID
 
 from broker.network.connection import Connection
 from broker.server import KafkaServer
@@ -14,6 +12,7 @@ from config.broker_config import BrokerConfig
 from protocol.messages import RESPONSE_TYPES, RequestHeader, ResponseHeader
 from protocol.schema import Request, Response
 from storage.memory_file_system import MemoryFileSystem
+from tests.broker.seams import InlineExecutor, ManualClock, SeededRandom
 
 T = TypeVar("T")
 
@@ -26,47 +25,6 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "socket.request.max.bytes": "1000000",
 }
-
-
-class ManualClock:
-    """Stands still unless a test moves it."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_s(self) -> float:
-        return self.ms / 1000
-
-
-class SeededRandom:
-    """The Random seam from a seed."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self._random = random.Random(seed)
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128), version=4)
-
-
-class InlineExecutor:
-    """Runs everything at once, on the loop."""
-
-    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            future.set_result(function(*args))
-        except Exception as error:  # noqa: BLE001  it belongs to whoever awaits
-            future.set_exception(error)
-        return future
-
-    def close(self) -> None:
-        """Nothing runs, so there is nothing to wait for."""
 
 
 class MemoryListener:

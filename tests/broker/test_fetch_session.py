@@ -1,27 +1,14 @@
 """Incremental fetch sessions (KIP-227): what is answered in full, what only when it changed, and what is refused."""
 
-import random
 from uuid import UUID
 
 from broker.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache, PartitionResult
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
+from tests.broker.seams import SeededRandom
 
 ID = UUID(int=7)
 NAMES = {ID: "t"}
-
-
-class SeededRandom:
-    """The Random seam from a seed."""
-
-    def __init__(self) -> None:
-        self._random = random.Random(1)
-
-    def randrange(self, stop: int) -> int:
-        return self._random.randrange(stop)
-
-    def uuid(self) -> UUID:
-        return UUID(int=self._random.getrandbits(128), version=4)
 
 
 class Time:
