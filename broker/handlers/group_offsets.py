@@ -100,7 +100,7 @@ class GroupOffsetHandlers:
                     await self._znode_offsets.commit(request.group_id, topic_partition, partition.committed_offset)
                     results[topic_partition] = ErrorCode.NONE
                 except CoordinationError as error:
-                    logger.error("Offset of %s in %r is not stored: %s", topic_partition, request.group_id, error)
+                    logger.warning("Offset of %s in %r is not stored: %s", topic_partition, request.group_id, error)
                     results[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
         return _commit_response(asked, results)
 
