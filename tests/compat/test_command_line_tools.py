@@ -65,7 +65,7 @@ def test_console_producer_and_consumer_and_groups(broker: BrokerProcess, topic: 
     assert [group, topic, "0", "50", "50", "0"] in [line.split()[:6] for line in described.splitlines()]
     reset = ["--reset-offsets", "--to-offset", "20", "--topic", topic, "--execute"]
     was_reset = tool(GROUPS, *server, "--group", group, *reset)
-    assert [group, topic, "0", "20"] in [line.split() for line in was_reset.splitlines()]
+    assert was_reset.split()[-4:] == [group, topic, "0", "20"]
     tool(GROUPS, *server, "--delete", "--group", group)
     assert group not in tool(GROUPS, *server, "--list").split()
 

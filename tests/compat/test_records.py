@@ -80,7 +80,10 @@ def test_round_trip(driver: Driver, broker: BrokerProcess, topic: str, codec: st
     position, consumed = driver.consume(topic, len(records))
     assert position == 0
     assert consumed == [record._replace(offset=offset) for offset, record in enumerate(records)]
-    assert stored_codecs(broker, topic) == {CODECS[codec]}
+    # librdkafka leaves a small batch as it is when compression gains nothing.
+    stored = stored_codecs(broker, topic)
+    assert CODECS[codec] in stored
+    assert stored <= {CODECS[codec], CompressionType.NONE}
 
 
 def test_partitions_are_the_client_s_choice(driver: Driver, topic: str) -> None:
