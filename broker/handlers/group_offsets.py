@@ -162,7 +162,7 @@ class GroupOffsetHandlers:
                 try:
                     offset = await self._znode_offsets.fetch(request.group_id, topic_partition)
                 except CoordinationError as error:
-                    logger.error("Offset of %s in %r is not read: %s", topic_partition, request.group_id, error)
+                    logger.warning("Offset of %s in %r is not read: %s", topic_partition, request.group_id, error)
                     found[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
                     continue
                 if offset is not None:
