@@ -1,4 +1,4 @@
-"""The broker is killed while idempotent producers write: what they wrote is there, once, in order."""
+"""The broker is killed while idempotent producers write: what they wrote is there, once, in order; so are groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tests.compat.conftest import NewDriver
-from tests.compat.driver_process import CLIENTS, Driver, eventually
+from tests.compat.driver_process import CLIENTS, Driver, Record, eventually
 
 KILLS = 2
 BETWEEN_KILLS = 3000
@@ -24,6 +24,19 @@ def wait_for_more(stream: Driver) -> None:
 
     goal = acknowledged() + BETWEEN_KILLS
     eventually("acknowledgements", acknowledged, lambda count: count >= goal)
+
+
+def check_that_a_group_survives(driver: Driver, broker: BrokerProcess, end: int) -> None:
+    """What a member committed is known after one more death, and it reads on from where it was."""
+    member = driver.join("member", "group", "stream")
+    eventually("all records", lambda: len(member.state().records), lambda count: count == end)
+    member.commit()
+    broker.kill()
+    broker.start()
+    assert driver.admin("committed", group="group") == {"stream-0": end}
+    driver.produce("stream", [Record(b"after the death")])
+    records = eventually("one record more", lambda: member.state().records, lambda records: len(records) > end)
+    assert [(record.offset, record.value) for record in records[end:]] == [(end, b"after the death")]
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -45,5 +58,6 @@ def test_nothing_is_lost_or_doubled(client: str, tmp_path: Path, new_driver: New
         _, records = driver.consume("stream", end["sent"])
         assert [int(record.value or b"") for record in records] == list(range(end["sent"]))
         assert driver.consume("stream", 0, "latest")[0] == end["sent"]
+        check_that_a_group_survives(driver, broker, end["sent"])
     finally:
         assert broker.stop() == 0
