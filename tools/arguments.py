@@ -1,85 +1,48 @@
-"""Options as argparse4j reads them, which Kafka's performance and verification tools are written with.
-
-Python's argparse is what argparse4j was copied from, so that only the differences are here: without any argument the
-help goes to standard output with exit code 0; asked for, it has exit code 1, as have mistakes; and numbers have the
-ranges of Java's types.
-"""
+"""argparse with the exit codes of argparse4j, for the tools that Kafka writes with that copy of it."""
 
 from __future__ import annotations
 
 import argparse
-import logging
-import re
-from collections.abc import Awaitable, Callable
-from typing import Final, NoReturn
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
-from tools.common import run_work
-
-_INT32: Final = range(-(2**31), 2**31)
-_INT64: Final = range(-(2**63), 2**63)
+from odradek import __version__
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """The options of one tool, the program that Kafka calls `program`."""
+    """Mistakes and --help end with exit code 1, a command line without arguments shows the help and ends with 0."""
 
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """End with exit code 1, also after --help (`status` 0)."""
-        super().exit(max(status, 1), message)
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self.add_argument("--version", action="version", version=f"{__version__} (Odradek)")
 
     def error(self, message: str) -> NoReturn:
-        """Show usage and message, and end with exit code 1."""
-        super().exit(1, f"{self.format_usage()}{self.prog}: error: {message}\n")
+        """Say what is wrong, and how it is right."""
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: error: {message}\n")
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace | int:
+        """The arguments, or the exit code when there is nothing to do."""
+        if not argv:
+            self.print_help()
+            return 0
+        try:
+            return self.parse_args(argv)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+            return 1 if "-h" in argv or "--help" in argv else code
 
 
-def run_parsed(argv: list[str], parser: ArgumentParser, work: Callable[[argparse.Namespace], Awaitable[int]]) -> int:
-    """Parse and work; returns the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
-    if not argv:
-        parser.print_help()
-        return 0
-    try:
-        arguments = parser.parse_args(argv)
-    except SystemExit as end:
-        return 1 if end.code else 0
-    return run_work(lambda: work(arguments))
+def whole_number(kind: str) -> Callable[[str], int]:
+    """A converter for `type=`, which complains as argparse4j does; `kind` is Java's name of the type."""
 
+    def convert(text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"could not convert '{text}' to {kind} (For input string: \"{text}\")"
+            ) from None
 
-def add_servers(parser: ArgumentParser) -> None:
-    """Add --bootstrap-server and its old name, one of which must be given: `bootstrap_server`."""
-    group = parser.add_mutually_exclusive_group(required=True)
-    metavar = "HOST1:PORT1[,HOST2:PORT2[...]]"
-    group.add_argument(
-        "--bootstrap-server", dest="bootstrap_server", metavar=metavar, help="The brokers to connect to."
-    )
-    group.add_argument(
-        "--broker-list", dest="bootstrap_server", metavar=metavar, help="Deprecated name of --bootstrap-server."
-    )
-
-
-def int32(text: str) -> int:
-    """An Integer. Raises ArgumentTypeError."""
-    return _integer(text, "Integer", _INT32)
-
-
-def int64(text: str) -> int:
-    """A Long. Raises ArgumentTypeError."""
-    return _integer(text, "Long", _INT64)
-
-
-def double(text: str) -> float:
-    """A Double. Raises ArgumentTypeError."""
-    try:
-        return float(text.replace("_", "x"))
-    except ValueError:
-        raise _unreadable(text, "Double") from None
-
-
-def _integer(text: str, kind: str, valid: range) -> int:
-    value = int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
-    if value is None or value not in valid:
-        raise _unreadable(text, kind)
-    return value
-
-
-def _unreadable(text: str, kind: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"could not convert '{text}' to {kind} (For input string: \"{text}\")")
+    return convert

@@ -6,8 +6,7 @@ the tools come across.
 
 from __future__ import annotations
 
-from client.errors import ClientTimeoutError, DisconnectedError
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ErrorCode
 
 _TEXTS: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: (
@@ -79,14 +78,3 @@ def exception_of(code: ErrorCode) -> str:
     """The Java class that stands for a code, with its package."""
     known = _TEXTS.get(code)
     return _PACKAGE + (known[0] if known else code.name)
-
-
-def exception_name(error: BaseException) -> str:
-    """The Java class that stands for an error of ours, with its package."""
-    if isinstance(error, ApiError):
-        return exception_of(error.error_code)
-    if isinstance(error, ClientTimeoutError):
-        return f"{_PACKAGE}TimeoutException"
-    if isinstance(error, DisconnectedError):
-        return f"{_PACKAGE}DisconnectException"
-    return "org.apache.kafka.common.KafkaException"

@@ -1,235 +1,271 @@
-"""kafka-producer-perf-test: how fast records can be sent (Kafka class `ProducerPerformance`).
+"""kafka-producer-perf-test: how fast a topic can be written (Kafka class `ProducerPerformance`).
 
-Records are made and sent as batches of `batch.size`, which keeps the tool itself out of the measurement as far as
-Python allows; a record's latency is that of its batch. What stops a batch is told once, not for each of its records.
+Without a throughput limit, records are sent in batches that are full from the start, as a busy Java producer makes
+them; a record's latency then begins when its batch is handed over.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
-import re
 import sys
-import time
-from argparse import Namespace
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import islice
 from pathlib import Path
 
 from client.batches import RecordMetadata, record_size
-from client.errors import ClientError
 from client.producer import Producer
 from client.settings import ProducerSettings
-from protocol.errors import ApiError
 from protocol.records import HEADER_BYTES
-from tools.arguments import ArgumentParser, double, int32, int64, run_parsed
-from tools.common import ToolError, make_client, now_ms, parse_pairs, read_properties, reason
-from tools.error_texts import exception_name
-from tools.latency_stats import LatencyStats
-from tools.metric_lines import print_metrics
+from tools.arguments import ArgumentParser, whole_number
+from tools.common import ToolError, make_client, now_ms, read_properties, run_work
 from tools.throttle import Throttle
 
-_POOL_BYTES = 1 << 21
-_LETTERS = bytes(ord("A") + number % 26 for number in range(256))
-
-MakeValues = Callable[[int], Sequence[bytes]]
-"""Gives as many payloads as asked for, or fewer when that many do not fit in a batch; at least one."""
+REPORT_EVERY_MS = 5_000
+MAX_SAMPLES = 500_000
+_LETTERS = bytes(ord("A") + byte % 26 for byte in range(256))
 
 
 def make_parser() -> ArgumentParser:
-    """The options, in Kafka's order."""
-    parser = ArgumentParser("producer-performance", description="Measure how fast a topic can be written.")
-    add = parser.add_argument
-    add("--topic", required=True, help="the topic to write to")
-    add("--num-records", required=True, type=int64, help="how many records to send")
-    add(
-        "--payload-delimiter",
-        default="\\n",
-        help=r"regular expression between the payloads in --payload-file (default: \n)",
+    """The options of the tool."""
+    parser = ArgumentParser("producer-performance", "Measure how fast a topic can be written.")
+    long = whole_number("Long")
+    parser.add_argument("--topic", required=True, metavar="TOPIC", help="the topic to write to")
+    parser.add_argument(
+        "--num-records", required=True, type=long, metavar="NUM-RECORDS", help="how many records to send"
     )
-    add("--throughput", required=True, type=double, help="records per second to stay below; -1 for no limit")
-    add(
-        "--producer-props",
-        nargs="+",
-        metavar="PROP-NAME=PROP-VALUE",
-        help="properties for the producer; they go before those of --producer.config",
+    parser.add_argument(
+        "--payload-delimiter", default="\\n", help="what separates the payloads in --payload-file (default: a line end)"
     )
-    add("--producer.config", dest="config", metavar="CONFIG-FILE", help="a file with properties for the producer")
-    add("--print-metrics", action="store_true", help="print the producer's metrics at the end")
-    add("--transactional-id", help="not supported yet, as --transaction-duration-ms")
-    add("--transaction-duration-ms", type=int64, default=0, metavar="TRANSACTION-DURATION", help="0; see above")
+    parser.add_argument(
+        "--throughput",
+        required=True,
+        type=float,
+        metavar="THROUGHPUT",
+        help="records a second to keep to; -1: no limit",
+    )
+    parser.add_argument(
+        "--producer-props", nargs="+", metavar="PROP-NAME=PROP-VALUE", help="properties of the producer"
+    )
+    parser.add_argument("--producer.config", dest="config", metavar="CONFIG-FILE", help="a file with such properties")
+    parser.add_argument("--print-metrics", action="store_true", help="show the producer's counts at the end")
+    parser.add_argument("--transactional-id", metavar="TRANSACTIONAL-ID", help="not supported yet")
+    parser.add_argument("--transaction-duration-ms", type=long, default=0, help="not supported yet")
     payload = parser.add_mutually_exclusive_group(required=True)
-    payload.add_argument("--record-size", type=int32, help="send random payloads of so many bytes")
-    payload.add_argument("--payload-file", help="send payloads of this UTF-8 file, chosen at random")
+    payload.add_argument("--record-size", type=whole_number("Integer"), help="send random letters, this many a record")
+    payload.add_argument("--payload-file", help="send payloads of this file, chosen at random")
     payload.add_argument("--payload-monotonic", action="store_true", help="send the numbers from 0 on")
     return parser
 
 
-class _Run:
-    """One measurement: sends batches and counts what becomes of them."""
+class Statistics:
+    """Counts and latencies, of the whole run and of the last five seconds."""
 
-    def __init__(self, topic: str, producer: Producer) -> None:
-        self.failed = 0
-        self.stats = LatencyStats(_clock_ms())
-        self._topic = topic
-        self._producer = producer
+    def __init__(self, num_records: int) -> None:
+        self._start_ms = self._window_start_ms = now_ms()
+        self._sample_every = max(num_records // min(max(num_records, 1), MAX_SAMPLES), 1)
+        self._latencies = array("q")
+        self._count = self._bytes = self._total_latency_ms = self._max_latency_ms = 0
+        self._window_count = self._window_bytes = self._window_latency_ms = self._window_max_ms = 0
 
-    async def send(self, values: Sequence[bytes]) -> None:
-        """Queue a batch; waits for room."""
-        sent_ms = _clock_ms()
-        try:
-            delivery = await self._producer.send_batch(self._topic, values)
-        except (ApiError, ClientError) as error:
-            self._failed(len(values), error)
-            return
-        delivery.add_done_callback(partial(self._done, len(values), sum(map(len, values)), sent_ms))
+    def record(self, count: int, size_bytes: int, latency_ms: int) -> None:
+        """`count` records of `size_bytes` together took `latency_ms` each."""
+        samples = (self._count + count - 1) // self._sample_every - (self._count - 1) // self._sample_every
+        self._latencies.extend((latency_ms,) * samples)
+        self._count += count
+        self._bytes += size_bytes
+        self._total_latency_ms += latency_ms * count
+        self._max_latency_ms = max(self._max_latency_ms, latency_ms)
+        self._window_count += count
+        self._window_bytes += size_bytes
+        self._window_latency_ms += latency_ms * count
+        self._window_max_ms = max(self._window_max_ms, latency_ms)
+        if now_ms() - self._window_start_ms >= REPORT_EVERY_MS:
+            self._print_window()
 
-    def _done(self, count: int, size_bytes: int, sent_ms: float, delivery: asyncio.Future[RecordMetadata]) -> None:
-        error = None if delivery.cancelled() else delivery.exception()
-        if error is not None:
-            self._failed(count, error)
-        elif not delivery.cancelled():
-            self.stats.add(count, size_bytes, sent_ms, _clock_ms())
-
-    def _failed(self, count: int, error: BaseException) -> None:
-        self.failed += count
-        print(f"{exception_name(error)}: {reason(error)}", file=sys.stderr)
-
-
-async def work(arguments: Namespace) -> int:
-    """Send, wait for the acknowledgements, print the report."""
-    if arguments.transaction_duration_ms > 0:
-        raise ToolError("--transaction-duration-ms: transactions are not supported yet")
-    payloads = None if arguments.payload_file is None else read_payloads(arguments)
-    values = producer_properties(arguments)
-    settings = ProducerSettings.parse(values)
-    make_values = values_maker(arguments, payloads, settings.batch_size_bytes - HEADER_BYTES)
-    async with make_client(None, values, client_id="perf-producer-client") as client:
-        async with Producer(client, settings, now_ms) as producer:
-            run = _Run(arguments.topic, producer)
-            throttle = Throttle(arguments.throughput, settings.linger_ms / 1000)
-            remaining = arguments.num_records
-            while remaining > 0:
-                batch = make_values(remaining)
-                allowed = await throttle.take(len(batch))
-                while allowed < len(batch):
-                    await run.send(batch[:allowed])
-                    remaining -= allowed
-                    batch = batch[allowed:]
-                    allowed = await throttle.take(len(batch))
-                await run.send(batch)
-                remaining -= len(batch)
-        print(run.stats.total_line(_clock_ms()))
-    if arguments.print_metrics:
-        tags = f"{{client-id={client.settings.client_id}}}"
-        print_metrics(
-            {
-                f"producer-metrics:buffer-total-bytes:{tags}": settings.buffer_memory_bytes,
-                f"producer-metrics:record-error-total:{tags}": run.failed,
-                f"producer-metrics:record-send-total:{tags}": run.stats.count,
-            }
+    def _print_window(self) -> None:
+        elapsed_ms = now_ms() - self._window_start_ms
+        count = self._window_count
+        print(
+            f"{count} records sent, {1000.0 * count / elapsed_ms:.1f} records/sec "
+            f"({1000.0 * self._window_bytes / elapsed_ms / 1048576:.2f} MB/sec), "
+            f"{self._window_latency_ms / count:.1f} ms avg latency, {self._window_max_ms:.1f} ms max latency.",
+            flush=True,
         )
-    return 0
+        self._window_start_ms = now_ms()
+        self._window_count = self._window_bytes = self._window_latency_ms = self._window_max_ms = 0
+
+    def print_total(self) -> None:
+        """The line that Kafka's tool ends with."""
+        elapsed_ms = max(now_ms() - self._start_ms, 1)
+        ordered = sorted(self._latencies)
+        percentiles = [ordered[int(part * len(ordered))] if ordered else 0 for part in (0.5, 0.95, 0.99, 0.999)]
+        print(
+            f"{self._count} records sent, {1000.0 * self._count / elapsed_ms:.6f} records/sec "
+            f"({1000.0 * self._bytes / elapsed_ms / 1048576:.2f} MB/sec), "
+            f"{self._total_latency_ms / max(self._count, 1):.2f} ms avg latency, {self._max_latency_ms:.2f} ms max "
+            f"latency, {percentiles[0]} ms 50th, {percentiles[1]} ms 95th, {percentiles[2]} ms 99th, "
+            f"{percentiles[3]} ms 99.9th."
+        )
 
 
-def producer_properties(arguments: Namespace) -> dict[str, str]:
-    """What the producer is told. Raises ToolError, OSError, ConfigError."""
-    if arguments.producer_props is None and arguments.config is None:
-        raise ToolError("producer-performance: error: Either --producer-props or --producer.config must be specified.")
-    for pair in arguments.producer_props or []:
-        if pair.count("=") < 1:
-            raise ToolError(f"Invalid property: {pair}")
-    from_file = {} if arguments.config is None else read_properties(arguments.config)
-    return {**from_file, **parse_pairs(arguments.producer_props or [])}
-
-
-def read_payloads(arguments: Namespace) -> list[bytes]:
-    """The payloads in --payload-file. Raises ToolError when there are none."""
-    path = Path(arguments.payload_file).absolute()
-    print(f"Reading payloads from: {path}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        text = ""
-    except UnicodeDecodeError as error:
-        raise ToolError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from None
+def read_payloads(path: str, delimiter: str) -> list[bytes]:
+    """The payloads of a file, told as Kafka's tool tells it. Raises ToolError when there are none."""
+    print(f"Reading payloads from: {Path(path).absolute()}")
+    file = Path(path)
+    text = file.read_bytes() if file.is_file() else b""
     if not text:
         raise ToolError("File does not exist or empty file provided.")
-    try:
-        payloads = [part.encode() for part in re.split(arguments.payload_delimiter, text)]
-    except re.error as error:
-        raise ToolError(f"--payload-delimiter {arguments.payload_delimiter}: {error}") from None
+    payloads = text.split(delimiter.replace("\\n", "\n").encode())
     while payloads and not payloads[-1]:
         payloads.pop()
     print(f"Number of messages read: {len(payloads)}")
     return payloads
 
 
-def values_maker(arguments: Namespace, payloads: list[bytes] | None, room_bytes: int) -> MakeValues:
-    """What makes the payloads of a batch that takes `room_bytes`."""
-    rng = random.Random()  # noqa: S311  payloads, no secrets
-    if arguments.record_size is not None:
-        return _random_values(arguments.record_size, room_bytes, rng)
-    if payloads is not None:
-        return _chosen_values(payloads, room_bytes, rng)
-    return _counted_values(room_bytes)
+Payloads = Callable[[int], list[bytes]]
+"""As many values as are asked for."""
 
 
-def _random_values(size: int, room_bytes: int, rng: random.Random) -> MakeValues:
-    """Cuts payloads from a pool of random letters, so that batches neither repeat themselves nor cost much."""
-    if size < 0:
-        raise ToolError(f"--record-size must not be negative: {size}")
-    fitting = max(1, room_bytes // record_size(None, bytes(size)))
-    span = fitting * size
-    pool = rng.randbytes(max(_POOL_BYTES, 2 * span)).translate(_LETTERS)
-
-    def make(limit: int) -> Sequence[bytes]:
-        count = min(limit, fitting)
-        if size == 0:
-            return [b""] * count
-        start = rng.randrange(len(pool) - span + 1)
-        return [pool[at : at + size] for at in range(start, start + count * size, size)]
-
-    return make
+def make_payloads(arguments: argparse.Namespace, rng: random.Random) -> Payloads:
+    """Where the values come from. Raises ToolError."""
+    if arguments.payload_monotonic:
+        numbers = (b"%d" % number for number in range(arguments.num_records))
+        return lambda count: list(islice(numbers, count))
+    if arguments.payload_file is not None:
+        payloads = read_payloads(arguments.payload_file, arguments.payload_delimiter)
+        return lambda count: rng.choices(payloads, k=count)
+    return partial(_random_letters, rng, arguments.record_size)
 
 
-def _chosen_values(payloads: list[bytes], room_bytes: int, rng: random.Random) -> MakeValues:
-    if not payloads:
-        raise ToolError("File does not exist or empty file provided.")
-    largest = max(payloads, key=len)
-    overhead = record_size(None, largest) - len(largest)
-    mean = sum(map(len, payloads)) // len(payloads) + overhead
-    likely = max(1, 2 * room_bytes // mean)
-
-    def make(limit: int) -> Sequence[bytes]:
-        chosen = rng.choices(payloads, k=min(limit, likely))
-        ends = list(accumulate(len(value) + overhead for value in chosen))
-        return chosen[: max(1, bisect_right(ends, room_bytes))]
-
-    return make
+def _random_letters(rng: random.Random, size: int, count: int) -> list[bytes]:
+    letters = rng.randbytes(size * count).translate(_LETTERS)
+    return [letters[at : at + size] for at in range(0, size * count, size)] if size else [b""] * count
 
 
-def _counted_values(room_bytes: int) -> MakeValues:
-    following = 0
+def producer_settings(arguments: argparse.Namespace) -> dict[str, str]:
+    """What the producer is told. Raises ToolError, OSError, ConfigError."""
+    values = {"client.id": "perf-producer-client"}
+    if arguments.config is not None:
+        values.update(read_properties(arguments.config))
+    for pair in arguments.producer_props or ():
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ToolError(f"Invalid property: {pair}")
+        values[key] = value
+    return values
 
-    def make(limit: int) -> Sequence[bytes]:
-        nonlocal following
-        count = min(limit, max(1, room_bytes // record_size(None, b"%d" % (following + limit))))
-        first, following = following, following + count
-        return [b"%d" % number for number in range(first, following)]
 
-    return make
+async def work(arguments: argparse.Namespace) -> int:
+    """Send, and print the rates."""
+    if arguments.transaction_duration_ms > 0:
+        raise ToolError("transactions are not supported yet")
+    values = producer_settings(arguments)
+    settings = ProducerSettings.parse(values)
+    payloads = make_payloads(arguments, random.Random())  # noqa: S311  payloads, no secrets
+    statistics = Statistics(arguments.num_records)
+    failures: list[BaseException] = []
+    async with make_client(None, values) as client, Producer(client, settings, now_ms) as producer:
+        if arguments.throughput < 0:
+            await _send_full_batches(producer, arguments, payloads, statistics, failures)
+        else:
+            await _send_throttled(producer, arguments, payloads, statistics, failures)
+        await producer.flush()
+    for failure in failures[:10]:
+        print(failure, file=sys.stderr)
+    statistics.print_total()
+    if arguments.print_metrics:
+        _print_metrics(values["client.id"], arguments.num_records, len(failures))
+    return 0
 
 
-def _clock_ms() -> float:
-    return time.monotonic() * 1000
+async def _send_full_batches(
+    producer: Producer,
+    arguments: argparse.Namespace,
+    payloads: Payloads,
+    statistics: Statistics,
+    failures: list[BaseException],
+) -> None:
+    sent = 0
+    values: list[bytes] = []
+    while sent < arguments.num_records:
+        if not values:
+            values = payloads(min(arguments.num_records - sent, 1000))
+        chunk = list(_batchful(values, producer.settings.batch_size_bytes))
+        del values[: len(chunk)]
+        delivery = await producer.send_batch(arguments.topic, chunk)
+        delivery.add_done_callback(_on_delivery(statistics, failures, chunk))
+        sent += len(chunk)
+
+
+def _batchful(values: Sequence[bytes], batch_size_bytes: int) -> Iterator[bytes]:
+    """As many of the first values as make a full batch, at least one."""
+    room = batch_size_bytes - HEADER_BYTES
+    for index, value in enumerate(values):
+        room -= record_size(None, value)
+        if room < 0 and index:
+            return
+        yield value
+
+
+async def _send_throttled(
+    producer: Producer,
+    arguments: argparse.Namespace,
+    payloads: Payloads,
+    statistics: Statistics,
+    failures: list[BaseException],
+) -> None:
+    throttle = Throttle(arguments.throughput)
+    for sent in range(arguments.num_records):
+        await throttle.wait(sent)
+        (value,) = payloads(1)
+        delivery = await producer.send(arguments.topic, value)
+        delivery.add_done_callback(_on_delivery(statistics, failures, [value]))
+
+
+def _on_delivery(
+    statistics: Statistics, failures: list[BaseException], values: Sequence[bytes]
+) -> Callable[[asyncio.Future[RecordMetadata]], None]:
+    start_ms = now_ms()
+    size_bytes = sum(map(len, values))
+    count = len(values)
+
+    def done(delivery: asyncio.Future[RecordMetadata]) -> None:
+        failure = None if delivery.cancelled() else delivery.exception()
+        if failure is not None:
+            failures.append(failure)
+        else:
+            statistics.record(count, size_bytes, now_ms() - start_ms)
+
+    return done
+
+
+def _print_metrics(client_id: str, sent: int, failed: int) -> None:
+    """Those of Kafka's metrics that this client has."""
+    metrics = {"record-error-total": failed, "record-send-total": sent}
+    names = {f"producer-metrics:{name}:{{client-id={client_id}}}": value for name, value in metrics.items()}
+    width = max(map(len, names))
+    print(f"\n{'Metric Name':{width}}   Value")
+    for name, value in names.items():
+        print(f"{name:{width}} : {value:.3f}")
 
 
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
-    return run_parsed(argv, make_parser(), work)
+    parser = make_parser()
+    arguments = parser.read(argv)
+    if isinstance(arguments, int):
+        return arguments
+    if arguments.producer_props is None and arguments.config is None:
+        print(
+            "producer-performance: error: Either --producer-props or --producer.config must be specified.",
+            file=sys.stderr,
+        )
+        return 1
+    return run_work(lambda: work(arguments))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,27 @@
-"""Pace for the tools that send at a given rate (Kafka class `ThroughputThrottler`)."""
+"""Keeps a number of records per second (Kafka class `ThroughputThrottler`)."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import Final
 
-_SHORTEST_SLEEP_S: Final = 0.002
-"""Sleeping less is not worth waking up for; what is late then goes out at once."""
+_MIN_SLEEP_S = 0.002
+"""Shorter sleeps are not kept well; what they would sum up to is slept at once."""
 
 
 class Throttle:
-    """Gives leave to send `per_second` records from now on; negative for no limit, 0 for one record and no more."""
+    """At most `per_second` records a second since it was made; negative is no limit, 0 lets nothing pass."""
 
-    def __init__(self, per_second: float, pause_s: float = 0.0) -> None:
+    def __init__(self, per_second: float) -> None:
         self._per_second = per_second
-        self._pause_s = max(pause_s, _SHORTEST_SLEEP_S)
-        self._start_s = time.monotonic()
-        self._granted = 0
+        self._loop = asyncio.get_running_loop()
+        self._start_s = self._loop.time()
 
-    async def take(self, limit: int) -> int:
-        """Wait until at least one record may go; how many may, at most `limit`, which are counted as gone."""
+    async def wait(self, sent: int) -> None:
+        """Wait until one more record may follow the `sent` ones."""
         if self._per_second < 0:
-            return limit
-        while True:
-            due = int((time.monotonic() - self._start_s) * self._per_second) + 1
-            if self._per_second == 0 and self._granted:
-                await asyncio.Event().wait()
-            if due > self._granted:
-                taken = min(limit, due - self._granted)
-                self._granted += taken
-                return taken
-            await asyncio.sleep(self._pause_s)
+            return
+        if self._per_second == 0:
+            await asyncio.Event().wait()
+        ahead_s = sent / self._per_second - (self._loop.time() - self._start_s)
+        if ahead_s >= _MIN_SLEEP_S:
+            await asyncio.sleep(ahead_s)

@@ -1,14 +1,13 @@
-"""kafka-verifiable-consumer: reads a topic as member of a group, and tells all that happens (`VerifiableConsumer`).
-
-Offsets are committed after each poll, of exactly the records that were told before. Ended by SIGTERM, it leaves its
-group and tells that.
-"""
+"""kafka-verifiable-consumer: reads as a group's member and reports as JSON (Kafka class `VerifiableConsumer`)."""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import sys
-from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
 
 from client.consumer import Consumer
 from client.errors import ClientError, FencedError
@@ -17,171 +16,144 @@ from client.settings import ConsumerSettings
 from protocol.errors import ApiError
 from protocol.records import Record
 from protocol.topic_partition import TopicPartition
-from tools.arguments import ArgumentParser, add_servers, int32, run_parsed
-from tools.common import make_client, read_properties, reason
-from tools.json_events import print_event
+from tools.arguments import ArgumentParser, whole_number
+from tools.common import make_client, read_properties, reason, run_work
+from tools.events import print_event
 
-_POLL_S = 1e9
-"""A poll waits as long as it takes; what happens to the group is told meanwhile."""
+_POLL_S = 3600.0
 
 
 def make_parser() -> ArgumentParser:
-    """The options, in Kafka's order."""
-    parser = ArgumentParser(
-        "verifiable-consumer", description="Read a topic as member of a group and tell, as JSON, all that happens."
+    """The options of the tool."""
+    parser = ArgumentParser("verifiable-consumer", "Read a topic as a group's member and report as JSON.")
+    integer = whole_number("Integer")
+    servers = parser.add_mutually_exclusive_group(required=True)
+    servers.add_argument("--bootstrap-server", metavar="HOST1:PORT1[,...]", help="the brokers to connect to")
+    servers.add_argument("--broker-list", metavar="HOST1:PORT1[,...]", help="deprecated name of --bootstrap-server")
+    parser.add_argument("--topic", required=True, help="the topic to read")
+    parser.add_argument("--group-protocol", type=str.upper, choices=("CLASSIC", "CONSUMER"), default="CLASSIC")
+    parser.add_argument("--group-remote-assignor", help="of the protocol CONSUMER only")
+    parser.add_argument("--group-id", required=True, help="the group to read as")
+    parser.add_argument("--group-instance-id", help="the name of this member that outlives it")
+    parser.add_argument("--max-messages", type=integer, default=-1, help="how many to read; -1: until killed")
+    parser.add_argument("--session-timeout", type=integer, default=30_000, metavar="TIMEOUT_MS", help="ms")
+    parser.add_argument("--verbose", action="store_true", help="report every record")
+    parser.add_argument("--enable-autocommit", action="store_true", help="commit from time to time, not each poll")
+    parser.add_argument("--reset-policy", default="earliest", help="earliest, latest or none")
+    parser.add_argument(
+        "--assignment-strategy", default="org.apache.kafka.clients.consumer.RangeAssignor", help="by Kafka's class name"
     )
-    add = parser.add_argument
-    add("--topic", required=True, help="the topic to read")
-    add("--group-protocol", default="classic", help="classic; consumer is not supported yet (default: classic)")
-    add("--group-remote-assignor", help="only used by the group protocol consumer")
-    add("--group-id", required=True, help="the group to be a member of")
-    add("--group-instance-id", help="the name of this member, which makes it a static one")
-    add("--max-messages", type=int32, default=-1, help="end after so many records; -1 for no end (default: -1)")
-    add(
-        "--session-timeout",
-        type=int32,
-        default=30_000,
-        metavar="TIMEOUT_MS",
-        help="how long the group may miss this member (default: 30000)",
-    )
-    add("--verbose", action="store_true", help="tell of each record")
-    add("--enable-autocommit", action="store_true", help="commit from time to time instead of after each poll")
-    add(
-        "--reset-policy",
-        default="earliest",
-        metavar="RESETPOLICY",
-        help="where to begin in a partition without a committed offset: earliest, latest or none (default: earliest)",
-    )
-    add(
-        "--assignment-strategy",
-        default="org.apache.kafka.clients.consumer.RangeAssignor",
-        metavar="ASSIGNMENTSTRATEGY",
-        help="the assignor, by its class name in Kafka (default: org.apache.kafka.clients.consumer.RangeAssignor)",
-    )
-    add("--consumer.config", dest="config", metavar="CONFIG_FILE", help="a file with properties for the consumer")
-    add_servers(parser)
+    parser.add_argument("--consumer.config", dest="config", metavar="CONFIG_FILE", help="a file with properties")
     return parser
 
 
-class _Listener:
-    """Tells what the group gives and takes."""
+def _name(partition: TopicPartition) -> dict[str, Any]:
+    return {"topic": partition.topic, "partition": partition.partition}
 
-    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """See `RebalanceListener`."""
-        print_event("partitions_assigned", partitions=[each._asdict() for each in partitions])
 
-    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """See `RebalanceListener`."""
-        print_event("partitions_revoked", partitions=[each._asdict() for each in partitions])
+class _Reporter:
+    """Prints what the group does."""
+
+    async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions came."""
+        print_event("partitions_assigned", partitions=list(map(_name, partitions)))
+
+    async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions go."""
+        print_event("partitions_revoked", partitions=list(map(_name, partitions)))
 
 
 class _Run:
-    """Reads, tells and commits."""
+    """Counts records up to a limit; negative is none."""
 
-    def __init__(self, arguments: Namespace, consumer: Consumer) -> None:
-        self._arguments = arguments
-        self._consumer = consumer
-        self._remaining: int | None = None if arguments.max_messages < 0 else arguments.max_messages
+    def __init__(self, limit: int, *, verbose: bool) -> None:
+        self._left = limit
+        self._verbose = verbose
 
-    async def read_all(self) -> None:
-        """Read to the end, or until cancelled."""
-        while self._remaining is None or self._remaining > 0:
-            offsets = self._tell_records(await self._consumer.poll(_POLL_S))
-            if offsets and not self._arguments.enable_autocommit:
-                await self._commit(offsets)
+    @property
+    def is_finished(self) -> bool:
+        """Whether there have been enough."""
+        return self._left == 0
 
-    def _tell_records(self, polled: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Tell what a poll brought, no more than is still wanted; how far that was."""
-        offsets = {}
-        summaries = []
-        total = 0
-        for partition, records in polled.items():
-            wanted = records if self._remaining is None else records[: self._remaining]
-            if not wanted:
-                break
-            if self._remaining is not None:
-                self._remaining -= len(wanted)
-            if self._arguments.verbose:
-                for record in wanted:
-                    _tell_record(partition, record)
-            total += len(wanted)
-            offsets[partition] = OffsetAndMetadata(wanted[-1].offset + 1)
+    def report(self, fetched: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Print what was read; gives the offsets behind it."""
+        summaries, offsets = [], {}
+        for partition, polled in fetched.items():
+            records = polled if self._left < 0 else polled[: self._left]
+            if not records:
+                continue
+            self._left -= len(records) if self._left > 0 else 0
+            offsets[partition] = OffsetAndMetadata(records[-1].offset + 1)
             summaries.append(
                 {
-                    **partition._asdict(),
-                    "count": len(wanted),
-                    "minOffset": wanted[0].offset,
-                    "maxOffset": wanted[-1].offset,
+                    **_name(partition),
+                    "count": len(records),
+                    "minOffset": records[0].offset,
+                    "maxOffset": records[-1].offset,
                 }
             )
-        if total:
-            print_event("records_consumed", count=total, partitions=summaries)
+            for record in records if self._verbose else ():
+                print_event(
+                    "record_data",
+                    key=_text(record.key),
+                    value=_text(record.value),
+                    **_name(partition),
+                    offset=record.offset,
+                )
+        print_event("records_consumed", count=sum(map(len, fetched.values())), partitions=summaries)
         return offsets
 
-    async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit, and tell how that went. Raises FencedError."""
-        told = [{**partition._asdict(), "offset": each.offset} for partition, each in offsets.items()]
-        try:
-            await self._consumer.commit(offsets)
-        except FencedError:
-            raise
-        except (ApiError, ClientError) as error:
-            print_event("offsets_committed", offsets=told, error=reason(error), success=False)
-        else:
-            print_event("offsets_committed", offsets=told, success=True)
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
 
 
-def _tell_record(partition: TopicPartition, record: Record) -> None:
-    print_event(
-        "record_data",
-        key=None if record.key is None else record.key.decode(errors="replace"),
-        value=None if record.value is None else record.value.decode(errors="replace"),
-        topic=partition.topic,
-        partition=partition.partition,
-        offset=record.offset,
-    )
+async def _commit(consumer: Consumer, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    """Commit and print the outcome. Raises FencedError, which nobody recovers from."""
+    shown = [{**_name(partition), "offset": committed.offset} for partition, committed in offsets.items()]
+    try:
+        await consumer.commit(offsets)
+    except FencedError:
+        raise
+    except (ApiError, ClientError) as error:
+        print_event("offsets_committed", offsets=shown, success=False, error=reason(error))
+    else:
+        print_event("offsets_committed", offsets=shown, success=True)
 
 
-def consumer_properties(arguments: Namespace) -> dict[str, str]:
-    """What the consumer is told; options go before the file. Raises OSError, ConfigError."""
-    values = {} if arguments.config is None else read_properties(arguments.config)
-    values |= {
-        "bootstrap.servers": arguments.bootstrap_server,
+async def work(arguments: argparse.Namespace) -> int:
+    """Read until there were enough, or until the tool is ended; the group is left all the same."""
+    values = {
+        "client.id": f"consumer-{arguments.group_id}-1",
+        **(read_properties(arguments.config) if arguments.config else {}),
         "group.protocol": arguments.group_protocol,
         "group.id": arguments.group_id,
-        "enable.auto.commit": str(arguments.enable_autocommit).lower(),
+        "enable.auto.commit": str(arguments.enable_autocommit),
         "auto.offset.reset": arguments.reset_policy,
         "session.timeout.ms": str(arguments.session_timeout),
         "partition.assignment.strategy": arguments.assignment_strategy,
     }
-    if arguments.group_instance_id is not None:
+    if arguments.group_instance_id:
         values["group.instance.id"] = arguments.group_instance_id
-    return values
-
-
-async def work(arguments: Namespace) -> int:
-    """Read until the end; leave the group."""
-    values = consumer_properties(arguments)
     settings = ConsumerSettings.parse(values)
-    async with make_client(None, values, client_id=f"consumer-{arguments.group_id}-1") as client:
-        consumer = Consumer(client, settings)
+    run = _Run(arguments.max_messages, verbose=arguments.verbose)
+    async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:
         print_event("startup_complete")
-        listener = _Listener()
-        try:
-            consumer.subscribe([arguments.topic], listener)
-            await _Run(arguments, consumer).read_all()
-        finally:
-            assignment = consumer.assignment
-            await consumer.close()
-            if assignment:
-                await listener.on_partitions_revoked(assignment)
-            print_event("shutdown_complete")
+        async with Consumer(client, settings) as consumer:
+            consumer.subscribe([arguments.topic], _Reporter())
+            with suppress(asyncio.CancelledError):
+                while not run.is_finished:
+                    offsets = run.report(await consumer.poll(_POLL_S))
+                    if not arguments.enable_autocommit:
+                        await _commit(consumer, offsets)
+        print_event("shutdown_complete")
     return 0
 
 
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
-    return run_parsed(argv, make_parser(), work)
+    arguments = make_parser().read(argv)
+    return arguments if isinstance(arguments, int) else run_work(lambda: work(arguments))
 
 
 if __name__ == "__main__":

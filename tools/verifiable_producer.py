@@ -1,153 +1,138 @@
-"""kafka-verifiable-producer: sends increasing numbers, and tells of each whether it arrived (`VerifiableProducer`).
+"""kafka-verifiable-producer: sends 0, 1, 2 ... and reports the fate of each as JSON (Kafka class `VerifiableProducer`).
 
-Ended by SIGTERM, it still delivers what it has sent and tells the sums, so that every record is accounted for.
+Made for tests that break things: a number was written exactly if its producer_send_success was printed.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
-import time
-from argparse import Namespace
-from functools import partial
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count, cycle
 
 from client.batches import RecordMetadata
 from client.errors import ClientError
 from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.errors import ApiError
-from tools.arguments import ArgumentParser, add_servers, int32, int64, run_parsed
-from tools.common import make_client, now_ms, read_properties, reason
-from tools.error_texts import exception_name
-from tools.json_events import print_event
+from tools.arguments import ArgumentParser, whole_number
+from tools.common import make_client, now_ms, read_properties, run_work
+from tools.events import describe_error, print_event
 from tools.throttle import Throttle
 
 
 def make_parser() -> ArgumentParser:
-    """The options, in Kafka's order."""
-    parser = ArgumentParser(
-        "verifiable-producer", description="Send increasing numbers and tell, as JSON, what becomes of each."
+    """The options of the tool."""
+    parser = ArgumentParser("verifiable-producer", "Send increasing numbers and report on each as JSON.")
+    integer = whole_number("Integer")
+    servers = parser.add_mutually_exclusive_group(required=True)
+    servers.add_argument("--bootstrap-server", metavar="HOST1:PORT1[,...]", help="the brokers to connect to")
+    servers.add_argument("--broker-list", metavar="HOST1:PORT1[,...]", help="deprecated name of --bootstrap-server")
+    parser.add_argument("--topic", required=True, help="the topic to write to")
+    parser.add_argument("--max-messages", type=integer, default=-1, help="how many to send; -1: until killed")
+    parser.add_argument("--throughput", type=integer, default=-1, help="records a second to keep to; -1: no limit")
+    parser.add_argument("--acks", type=integer, choices=(0, 1, -1), default=-1, help="acknowledgements to wait for")
+    parser.add_argument("--producer.config", dest="config", metavar="CONFIG_FILE", help="a file with properties")
+    parser.add_argument(
+        "--message-create-time", type=integer, default=-1, help="timestamps begin with this, in ms since 1970"
     )
-    add = parser.add_argument
-    add("--topic", required=True, help="the topic to write to")
-    add("--max-messages", type=int32, default=-1, help="how many records to send; -1 for no end (default: -1)")
-    add("--throughput", type=int64, default=-1, help="records per second to stay below; -1 for no limit (default: -1)")
-    add("--acks", type=int32, choices=(0, 1, -1), default=-1, help="acknowledgements to wait for (default: -1)")
-    add("--producer.config", dest="config", metavar="CONFIG_FILE", help="a file with properties for the producer")
-    add(
-        "--message-create-time",
-        type=int64,
-        default=-1,
-        metavar="CREATETIME",
-        help="timestamp (ms) at the start, from where time goes on; -1 for the real one (default: -1)",
-    )
-    add("--value-prefix", type=int32, help="put this number and a dot before each value")
-    add("--repeating-keys", type=int32, help="give records keys from 0 up to this number, exclusive, in turns")
-    add_servers(parser)
+    parser.add_argument("--value-prefix", type=integer, help="every value is this, a dot and the number")
+    parser.add_argument("--repeating-keys", type=integer, help="keys are 0 to this less 1, again and again")
     return parser
 
 
 class _Run:
-    """What was sent and acknowledged; tells about each record."""
+    """Counts what was sent and acknowledged."""
 
-    def __init__(self, arguments: Namespace) -> None:
-        self._arguments = arguments
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._topic: str = arguments.topic
+        self._create_time: int = arguments.message_create_time
         self._start_ms = now_ms()
-        self._start_s = time.monotonic()
-        self.sent = 0
-        self.acknowledged = 0
+        self._last_ms = self._start_ms
+        self._sent = 0
+        self._acked = 0
+        self._throughput: int = arguments.throughput
 
-    async def send_all(self, producer: Producer) -> None:
-        """Send the numbers, to the last or until cancelled."""
-        arguments = self._arguments
-        throttle = Throttle(arguments.throughput)
-        while arguments.max_messages < 0 or self.sent < arguments.max_messages:
-            await throttle.take(1)
-            value = str(self.sent) if arguments.value_prefix is None else f"{arguments.value_prefix}.{self.sent}"
-            key = str(self.sent % arguments.repeating_keys) if arguments.repeating_keys else None
-            self.sent += 1
-            encoded_key = None if key is None else key.encode()
-            try:
-                delivery = await producer.send(
-                    arguments.topic, value.encode(), encoded_key, timestamp=self._timestamp()
-                )
-            except (ApiError, ClientError) as error:
-                self._tell_failure(key, value, error)
-                continue
-            delivery.add_done_callback(partial(self._tell_outcome, key, value))
-
-    def _timestamp(self) -> int | None:
-        create_time: int = self._arguments.message_create_time
-        return create_time + now_ms() - self._start_ms if create_time >= 0 else None
-
-    def _tell_outcome(self, key: str | None, value: str, delivery: asyncio.Future[RecordMetadata]) -> None:
-        error = ClientError("Producer is closed.") if delivery.cancelled() else delivery.exception()
-        if error is not None:
-            self._tell_failure(key, value, error)
+    async def send(self, producer: Producer, key: str | None, value: str) -> None:
+        """Send one record; its fate is printed when it is known."""
+        self._sent += 1
+        timestamp = None
+        if self._create_time >= 0:
+            timestamp = self._create_time
+            self._create_time += now_ms() - self._last_ms
+            self._last_ms = now_ms()
+        try:
+            delivery = await producer.send(
+                self._topic, value.encode(), None if key is None else key.encode(), timestamp=timestamp
+            )
+        except (ApiError, ClientError) as error:
+            self._print_failure(key, value, error)
             return
-        self.acknowledged += 1
-        found = delivery.result()
+        delivery.add_done_callback(lambda future: self._on_delivery(key, value, future))
+
+    def _on_delivery(self, key: str | None, value: str, delivery: asyncio.Future[RecordMetadata]) -> None:
+        failure = None if delivery.cancelled() else delivery.exception()
+        if failure is not None:
+            self._print_failure(key, value, failure)
+            return
+        self._acked += 1
+        metadata = delivery.result()
+        partition = metadata.topic_partition
         print_event(
             "producer_send_success",
             key=key,
             value=value,
-            offset=found.offset,
-            topic=found.topic_partition.topic,
-            partition=found.topic_partition.partition,
+            offset=metadata.offset,
+            topic=partition.topic,
+            partition=partition.partition,
         )
 
-    def _tell_failure(self, key: str | None, value: str, error: BaseException) -> None:
-        print_event(
-            "producer_send_error",
-            topic=self._arguments.topic,
-            key=key,
-            value=value,
-            exception=f"class {exception_name(error)}",
-            message=reason(error),
-        )
+    def _print_failure(self, key: str | None, value: str, error: BaseException) -> None:
+        print_event("producer_send_error", topic=self._topic, key=key, value=value, **describe_error(error))
 
-    def tell_end(self) -> None:
-        """The sums."""
-        elapsed_s = time.monotonic() - self._start_s
-        print_event("shutdown_complete")
+    def print_summary(self) -> None:
+        """The last line."""
+        elapsed_ms = max(now_ms() - self._start_ms, 1)
         print_event(
             "tool_data",
-            sent=self.sent,
-            acked=self.acknowledged,
-            target_throughput=self._arguments.throughput,
-            avg_throughput=self.acknowledged / elapsed_s,
+            sent=self._sent,
+            acked=self._acked,
+            target_throughput=self._throughput,
+            avg_throughput=1000 * self._acked / elapsed_ms,
         )
 
 
-def producer_properties(arguments: Namespace) -> dict[str, str]:
-    """What the producer is told; the file goes before options, as with Kafka. Raises OSError, ConfigError."""
-    values = {
-        "bootstrap.servers": arguments.bootstrap_server,
-        "acks": str(arguments.acks),
-        # Sending again would hide what this tool is there to show.
-        "retries": "0",
-    }
-    return {**values, **({} if arguments.config is None else read_properties(arguments.config))}
+def _keys(repeating: int | None) -> Iterator[str | None]:
+    return cycle([None]) if repeating is None else cycle(map(str, range(repeating)))
 
 
-async def work(arguments: Namespace) -> int:
-    """Send until the end, then tell the sums."""
-    values = producer_properties(arguments)
-    settings = ProducerSettings.parse(values)
-    async with make_client(None, values, client_id="producer-1") as client:
-        run = _Run(arguments)
-        print_event("startup_complete")
-        try:
-            async with Producer(client, settings, now_ms) as producer:
-                await run.send_all(producer)
-        finally:
-            run.tell_end()
+async def work(arguments: argparse.Namespace) -> int:
+    """Send until there were enough, or until the tool is ended; what was accepted is delivered all the same."""
+    values = {"client.id": "producer-1", **(read_properties(arguments.config) if arguments.config else {})}
+    # Kafka's does not retry either: a record whose fate is unknown must be reported, not sent again.
+    values |= {"acks": str(arguments.acks), "retries": "0"}
+    numbers = count() if arguments.max_messages < 0 else range(arguments.max_messages)
+    prefix = "" if arguments.value_prefix is None else f"{arguments.value_prefix}."
+    run = _Run(arguments)
+    print_event("startup_complete")
+    async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:
+        async with Producer(client, ProducerSettings.parse(values), now_ms) as producer:
+            throttle = Throttle(arguments.throughput if arguments.throughput > 0 else -1)
+            with suppress(asyncio.CancelledError):
+                for number, key in zip(numbers, _keys(arguments.repeating_keys), strict=False):
+                    await throttle.wait(number)
+                    await run.send(producer, key, f"{prefix}{number}")
+        print_event("shutdown_complete")
+        run.print_summary()
     return 0
 
 
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
-    return run_parsed(argv, make_parser(), work)
+    arguments = make_parser().read(argv)
+    return arguments if isinstance(arguments, int) else run_work(lambda: work(arguments))
 
 
 if __name__ == "__main__":
