@@ -262,7 +262,7 @@ async def _topics_to_describe(client: KafkaClient, options: Options) -> list[str
     if name is None or (is_internal(name) and options.has("exclude-internal")):
         if options.has("if-exists"):
             return []
-        raise ToolError(f"TopicId '{text}' does not exist as expected")
+        raise ToolError(f"TopicId '{uuid_to_text(topic_id)}' does not exist as expected")
     return [name]
 
 

@@ -1,0 +1,121 @@
+"""The same command lines for Kafka's tools and for ours, against Apache Kafka and against our broker: the same output.
+
+The command lines are in `stories/`; a story is played by both sides at once, each on topics and groups of its own. What
+has to be equal is standard output, but for ids and times, and the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.jars import kafka_classpath
+from tests.tools.tool_pair import CLASSES, JVM, Answer, Runner, Step, comparable, play, read_story
+
+STORIES = Path(__file__).with_name("stories")
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+
+def play_all(runner: Runner, steps: list[Step], address: str, files: Path) -> list[Answer]:
+    return [play(runner, step, address, files) for step in steps]
+
+
+@pytest.mark.parametrize("story", sorted(path.stem for path in STORIES.glob("*.txt")))
+def test_both_say_the_same(
+    story: str, address: str, kafkas: Runner, ours: Runner, files: Path, request: pytest.FixtureRequest
+) -> None:
+    if story == "groups":
+        request.getfixturevalue("active_group")
+    steps = read_story((STORIES / f"{story}.txt").read_text())
+    with ThreadPoolExecutor(2) as sides:
+        theirs, mine = (sides.submit(play_all, runner, steps, address, files) for runner in (kafkas, ours))
+    differences = [
+        f"{step.line}\n  Kafka's: {expected}\n  ours:    {actual}\n  {answer.stderr[-1500:]}"
+        for step, their_answer, answer in zip(steps, theirs.result(), mine.result(), strict=True)
+        if (expected := comparable(their_answer, step, kafkas.side)) != (actual := comparable(answer, step, ours.side))
+    ]
+    assert not differences, f"{len(differences)} of {len(steps)} differ:\n" + "\n".join(differences)
+
+
+def shape(text: str) -> str:
+    """What is left of the perf tools' lines when every number is alike."""
+    return re.sub(r"\d+", "0", text)
+
+
+def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, ours: Runner, tmp_path: Path) -> None:
+    payloads = tmp_path / "payloads"
+    payloads.write_text("one\ntwo\nthree\n")
+    for runner in (kafkas, ours):
+        topic = f"{runner.side}-perf"
+        runner.run("topics", [f"--bootstrap-server={address}", "--create", "--topic", topic, "--partitions", "2"])
+    load = f"--producer-props bootstrap.servers={address}"
+    produce = [
+        f"--num-records 20000 --record-size 100 --throughput -1 {load}",
+        f"--num-records 20 --payload-monotonic --throughput 1000 {load} acks=1 compression.type=lz4",
+        f"--num-records 20 --payload-file {payloads} --throughput 1000 {load}",
+    ]
+    for options in produce:
+        said = [
+            runner.run("producer_perf_test", ["--topic", f"{runner.side}-perf", *options.split()])
+            for runner in (kafkas, ours)
+        ]
+        assert [answer.code for answer in said] == [0, 0], said
+        assert shape(said[0].stdout) == shape(said[1].stdout)
+    for options in ("--messages 20040", "--messages 20040 --hide-header --date-format HH:mm"):
+        said = [
+            runner.run(
+                "consumer_perf_test",
+                [f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf", *options.split()],
+            )
+            for runner in (kafkas, ours)
+        ]
+        assert [answer.code for answer in said] == [0, 0], said
+        assert shape(said[0].stdout) == shape(said[1].stdout)
+        counts = [answer.stdout.splitlines()[-1].split(", ")[4] for answer in said]
+        assert counts == ["20040", "20040"]
+    partial = [
+        runner.run(
+            "consumer_perf_test",
+            [
+                *(f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf"),
+                *("--messages", "30000", "--timeout", "500", "--show-detailed-stats"),
+            ],
+        )
+        for runner in (kafkas, ours)
+    ]
+    assert shape(partial[0].stdout) == shape(partial[1].stdout)
+
+
+def events(text: str) -> list[dict[str, object]]:
+    """Lines of JSON, without what differs from run to run."""
+    found = [json.loads(line) for line in text.splitlines()]
+    for event in found:
+        assert abs(event.pop("timestamp") - 1.8e12) < 1e12
+        event.pop("avg_throughput", None)
+    return sorted(found, key=lambda event: json.dumps(event, sort_keys=True))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("verifiable_producer", "--topic SIDE-v --max-messages 5 --value-prefix 7 --repeating-keys 2"),
+        ("verifiable_producer", "--topic SIDE/v --max-messages 1"),
+        ("verifiable_consumer", "--topic SIDE-v --group-id SIDE-vg --max-messages 5 --verbose"),
+    ],
+)
+def test_verifiable_tools(tool: str, arguments: str, address: str, kafkas: Runner, ours: Runner) -> None:
+    # Alone in its JVM: what Kafka's tool prints last, it prints while the JVM shuts down.
+    server = ["--bootstrap-server", address]
+    command = ["java", *JVM, "-cp", kafka_classpath(), CLASSES[tool], *server]
+    theirs = subprocess.run(
+        command + arguments.replace("SIDE", "k").split(), capture_output=True, text=True, timeout=60, check=False
+    )
+    mine = ours.run(tool, server + arguments.replace("SIDE", "o").split())
+    assert mine.code == theirs.returncode, mine.stderr
+    assert events(mine.stdout.replace("o-v", "k-v").replace("o/v", "k/v")) == events(theirs.stdout)
