@@ -49,7 +49,8 @@ class FlushTask:
         segments = log.segments
         last = len(segments) - 1
         first = segment_index(segments, log.recovery_point)
-        for at in range(first, max(first, segment_index(segments, self.offset - 1)) + 1):
+        until = last if self.offset == log.log_end_offset else segment_index(segments, self.offset - 1)
+        for at in range(first, until + 1):
             if segments[at].was_used or log.recovery_point < self.offset:
                 self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
             if at < last:

@@ -404,14 +404,12 @@ class LogSegment:
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches whose last offset is at or above `offset`.
+        """Drop the batches whose last offset is at or above `offset`; returns the offset after the last one left.
 
-        Returns where the log ends now: `offset`, or the base offset of a batch that `offset` lay inside. Raises OSError.
+        Raises ApiError CORRUPT_MESSAGE, OSError.
         """
         found = self.find_batch(offset)
-        if found is None:
-            return offset
-        position, batch = found
+        position = self.size if found is None else found[0]
         self.file.truncate(position)
         self.size = position
         self.offset_index.truncate_to(offset)
@@ -422,7 +420,8 @@ class LogSegment:
             self._max_timestamp_offset = self.base_offset
         else:
             self._find_max_timestamp_again()
-        return min(offset, batch.base_offset)
+        end = self.next_offset()
+        return offset if end is None else end
 
     def _find_max_timestamp_again(self) -> None:
         largest, offset = self.time_index.last()

@@ -469,6 +469,8 @@ class UnifiedLog:
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Drop everything at or above `offset`, batches that reach beyond it included; whether anything was dropped.
 
+        The log ends with its last batch then, below `offset` if offsets were skipped there.
+
         The recovery point goes back as well; it has to be checkpointed before anything is appended.
         Raises ApiError KAFKA_STORAGE_ERROR.
         """

@@ -23,7 +23,6 @@ class Row(NamedTuple):
     offset: int
     value: bytes
     timestamp: int
-    first: int
     batch_end: int
 
 
@@ -85,7 +84,7 @@ class LogModel(RuleBasedStateMachine):
     def note(self, first: int, values: list[bytes], timestamps: list[int]) -> None:
         end = first + len(values)
         self.rows += [
-            Row(first + at, value, stamp, first, end) for at, (value, stamp) in enumerate(zip(values, timestamps, strict=True))
+            Row(first + at, value, stamp, end) for at, (value, stamp) in enumerate(zip(values, timestamps, strict=True))
         ]
         self.log_end = end
 
@@ -176,16 +175,14 @@ class LogModel(RuleBasedStateMachine):
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.log_start, self.log_end))
         self.log.truncate_to(offset, self.now_ms)
-        # An offset inside a batch takes all of it away.
-        within = [row for row in self.rows if row.first <= offset < row.batch_end]
-        if within:
-            offset = within[0].first
-        self.log_start = min(self.log_start, offset)
+        # The log ends with its last batch then, or where its last segment begins.
+        self.rows = [row for row in self.rows if row.batch_end <= offset]
+        assert (self.rows[-1].batch_end if self.rows else 0) <= self.log.log_end_offset <= offset
+        self.log_start = min(self.log_start, self.log.log_end_offset)
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_start_offsets()
-        self.log_end = offset
+        self.log_end = self.log.log_end_offset
         self.truncated = True
-        self.rows = [row for row in self.rows if row.batch_end <= offset]
         self.durable_end = min(self.durable_end, self.rows[-1].batch_end if self.rows else self.log_start)
         self.new_producers()
 
@@ -225,7 +222,7 @@ class LogModel(RuleBasedStateMachine):
     def adopt(self) -> None:
         """A cut that was not fsynced can be undone by a power cut; all batches must be whole and in order, then."""
         self.rows = [
-            Row(record.offset, record.value or b"", record.timestamp, batch.base_offset, batch.next_offset)
+            Row(record.offset, record.value or b"", record.timestamp, batch.next_offset)
             for batch in read_all(self.log)
             for record in batch.records()
             if record.offset >= self.log_start
