@@ -86,13 +86,15 @@ def logs() -> dict[str, bytes]:
         + control(b"\0\0\0\2", b"\0" * 11, 3),
         "control_value_short": control(b"\0\0\0\1", b"\0\0"),
         "control_key_short": control(b"\0", b"\0\0"),
-        "no_keys": build_batch([
-            Record(0, T, None, b"v"),
-            Record(0, T, b"k", None),
-            Record(0, T, None, None),
-            Record(0, T, b"", b""),
-            Record(0, T, b"k\xff\xfe", "zażółć 🙂".encode(), [("a,b", b"x"), ("", None)]),
-        ]),
+        "no_keys": build_batch(
+            [
+                Record(0, T, None, b"v"),
+                Record(0, T, b"k", None),
+                Record(0, T, None, None),
+                Record(0, T, b"", b""),
+                Record(0, T, b"k\xff\xfe", "zażółć 🙂".encode(), [("a,b", b"x"), ("", None)]),
+            ]
+        ),
         "numbers": pairs((b"\0\0\0\5", b"\0" * 7 + b"\7"), (None, b"\0" * 7 + b"\7"), (b"\xff" * 4, b"\xff" * 8)),
         "short_numbers": pairs((b"abc", b"\0\0\0\7")),
     }
@@ -165,13 +167,15 @@ def write_producer_files(root: Path) -> None:
     for offset, data in enumerate((good, good[:-1], good[:8] + b"\1" + good[9:], b"\0\2" + good[2:], b"")):
         write(root / "producers" / f"{offset:020d}.snapshot", data)
     aborted = struct.Struct(">hqqqq")
-    for offset, data in enumerate((
-        aborted.pack(0, 5, 1, 2, 3) + aborted.pack(0, 6, 1, 2, 3)[:-4],
-        aborted.pack(1, 5, 1, 2, 3) + aborted.pack(0, 6, 1, 2, 3),
-        b"",
-        aborted.pack(-1, 5, 1, 2, 3),
-        aborted.pack(0x100, 5, 1, 2, 3),
-    )):
+    for offset, data in enumerate(
+        (
+            aborted.pack(0, 5, 1, 2, 3) + aborted.pack(0, 6, 1, 2, 3)[:-4],
+            aborted.pack(1, 5, 1, 2, 3) + aborted.pack(0, 6, 1, 2, 3),
+            b"",
+            aborted.pack(-1, 5, 1, 2, 3),
+            aborted.pack(0x100, 5, 1, 2, 3),
+        )
+    ):
         write(root / "aborted" / f"{offset:020d}.txnindex", data)
 
 
