@@ -111,14 +111,16 @@ class LogManager:
 
     def _make_durable_directory(self, path: str) -> None:
         """Create `path` where missing so that a power cut cannot take it, and all below it, away again."""
-        created = []
-        at = path
-        while at and not self._file_system.exists(at):
-            at = at.rstrip("/").rpartition("/")[0]
-            created.append(at or "/")
+        # The parent in any case: the process that made `path` may have died before it got to that.
+        parents = [_parent_of(path)]
+        while not self._file_system.exists(parents[-1]):
+            parents.append(_parent_of(parents[-1]))
         self._file_system.make_dirs(path)
-        for parent in created:
-            self._file_system.sync_dir(parent)
+        for parent in parents:
+            try:
+                self._file_system.sync_dir(parent)
+            except PermissionError:
+                continue  # not ours to open, so not ours to have made
 
     def unlock_directories(self) -> None:
         """Let other brokers have the directories."""
@@ -481,3 +483,7 @@ class LogManager:
                 except OSError as error:
                     directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
         self.unlock_directories()
+
+
+def _parent_of(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
