@@ -121,19 +121,21 @@ def test_a_record_that_fails_is_told(address: str, capsys: pytest.CaptureFixture
     assert (sums["sent"], sums["acked"]) == (1, 0)
 
 
-def test_sigterm_ends_with_the_sums(address: str) -> None:
+def test_sigterm_ends_with_the_sums(address: str, tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "tools.verifiable_producer", "--bootstrap-server", address]
-    producer = subprocess.Popen(
-        [*command, "--topic", "ended", "--throughput", "50"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert producer.stdout is not None
-    first = producer.stdout.readline() + producer.stdout.readline()
+    path = tmp_path / "events"
+    with path.open("wb") as output:
+        producer = subprocess.Popen(
+            [*command, "--topic", "ended", "--throughput", "50"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=output,
+        )
+    deadline = time.monotonic() + 20
+    while path.read_text().count("\n") < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
     producer.terminate()
-    rest, _ = producer.communicate(timeout=20)
-    *told, end, sums = events_in(first + rest)
+    producer.wait(20)
+    *told, end, sums = events_in(path.read_text())
     assert end == {"name": "shutdown_complete"}
     sent = [event for event in told if event["name"] == "producer_send_success"]
     assert sums["acked"] == sums["sent"] == len(sent) > 0
