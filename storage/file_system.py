@@ -293,7 +293,11 @@ class OsFile:
         # After an eviction this opens the file again: fsync works on the inode, so no dirty page is missed.
         descriptor = self._descriptor or self._open()
         self.unsynced = False  # before, not after: what is appended meanwhile may not be covered
-        _fsync(descriptor.fd)
+        try:
+            _fsync(descriptor.fd)
+        except OSError:
+            self.unsynced = True
+            raise
 
     def rename(self, path: str) -> None:
         os.replace(self.path, path)

@@ -27,6 +27,8 @@ class FlushTask:
         """With `closing` also what spares the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR when what is
         still in memory cannot be written.
         """
+        if log.directory.failure is not None:
+            raise log.directory.offline_error()
         self.file_system = file_system
         self.log = log
         self.offset = min(offset, log.log_end_offset)

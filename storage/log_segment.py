@@ -15,7 +15,7 @@ from typing import NamedTuple
 from protocol.errors import ApiError, ErrorCode
 from protocol.record_format import MAGIC_AT
 from protocol.records import HEADER_BYTES, RecordBatch, find_timestamp
-from storage.file_system import File, FileSystem, reader_of
+from storage.file_system import File, FileSystem, is_disk_full, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
 
@@ -202,6 +202,8 @@ class LogSegment:
         Raises OSError when they could not be written; then nothing has changed, but bytes beyond `size` may be in
         the file (`discard_unwritten`).
         """
+        if self._max_timestamp == _UNKNOWN:
+            self._load_max_timestamp()
         position = self.size
         file = self._file
         if file is None:
@@ -211,16 +213,23 @@ class LogSegment:
         self.size = position + length
         if position == 0:
             self._first_timestamp = max_timestamp
-        if self._max_timestamp == _UNKNOWN:
-            self._load_max_timestamp()
         if max_timestamp > self._max_timestamp:
             self._max_timestamp = max_timestamp
             self._max_timestamp_offset = max_timestamp_offset
         if self._bytes_since_index_entry > index_interval_bytes:
+            self._add_index_entry(last_offset, position)
+        self._bytes_since_index_entry += length
+
+    def _add_index_entry(self, last_offset: int, position: int) -> None:
+        try:
             self.offset_index.append(last_offset, position)
             self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            # The records are written and nothing is wrong with them. The next batch will try to be indexed instead.
+        else:
             self._bytes_since_index_entry = 0
-        self._bytes_since_index_entry += length
 
     def discard_unwritten(self) -> None:
         """Remove what a failed append left beyond `size`. Raises OSError."""

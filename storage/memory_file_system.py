@@ -195,9 +195,9 @@ class MemoryFile:
             self.unsynced = True
 
     def flush(self) -> None:
-        self.unsynced = False
         with self._file_system._call("flush", self.path):
             self._open().sync()
+            self.unsynced = False
 
     def rename(self, path: str) -> None:
         self._open()
