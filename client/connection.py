@@ -105,7 +105,9 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s = self._request_timeout_s if timeout_ms is None else timeout_ms / 1000
         deadline = self._loop.time() + timeout_s
         self._pending.append(_Pending(correlation_id, response_type, version, deadline, answer))
-        if self._timer is None:
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = self._loop.call_at(deadline, self._check_deadline)
         return answer
 
