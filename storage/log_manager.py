@@ -184,6 +184,8 @@ class LogManager:
             try:
                 result = LogLoader(self._file_system, directory, partition, config, options).load()
             except (ValueError, ApiError) as error:
+                if directory.failure is not None:
+                    return
                 report.refused[partition] = getattr(error, "message", "") or str(error)
                 continue
             if partition in self.logs:

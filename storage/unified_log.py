@@ -140,21 +140,31 @@ class UnifiedLog:
         return state
 
     def _fill(self, state: ProducerStateManager) -> None:
-        # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
-        state.load(self.segments[0].base_offset, self.log_end_offset)
-        if state.map_end_offset < self.log_end_offset:
-            for batch in headers_from(self.segments, state.map_end_offset):
-                state.replay(batch)
-            state.map_end_offset = self.log_end_offset
+        try:
+            # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
+            state.load(self.segments[0].base_offset, self.log_end_offset)
+            if state.map_end_offset < self.log_end_offset:
+                for batch in headers_from(self.segments, state.map_end_offset):
+                    state.replay(batch)
+                state.map_end_offset = self.log_end_offset
+        except OSError as error:
+            doing = f"Error while reading the producer state of {self.topic_partition}"
+            raise self.directory.fail(error, doing) from error
 
     @property
     def leader_epochs(self) -> LeaderEpochFileCache:
         """Leader epochs of this log. Read from their checkpoint on first use."""
         epochs = self._leader_epochs
         if epochs is None:
-            epochs = self._leader_epochs = LeaderEpochFileCache.load(
-                self._file_system, f"{self.path}/{LEADER_EPOCH_CHECKPOINT}", self._epochs_in_batches
-            )
+            path = f"{self.path}/{LEADER_EPOCH_CHECKPOINT}"
+            try:
+                epochs = LeaderEpochFileCache.load(self._file_system, path, self._epochs_in_batches)
+            except OSError as error:
+                raise self.directory.fail(error, f"Error while reading {path}") from error
+            # What a crash took from the log, or retention, may still be in the file.
+            epochs.truncate_from_end(self.log_end_offset)
+            epochs.truncate_from_start(self.log_start_offset)
+            self._leader_epochs = epochs
         return epochs
 
     def _epochs_in_batches(self) -> Iterator[EpochEntry]:
@@ -381,7 +391,10 @@ class UnifiedLog:
         disk, and may be called on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log
         start, log end], CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
+        try:
+            return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
+        except OSError as error:
+            raise self._read_failed(error) from error
 
     def try_read(
         self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
@@ -391,6 +404,11 @@ class UnifiedLog:
             return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=False)
         except WouldWaitError:
             return None
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def _read_failed(self, error: OSError) -> ApiError:
+        return self.directory.fail(error, f"Exception while reading from {self.topic_partition}")
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -398,14 +416,20 @@ class UnifiedLog:
         """The first record from the log start on whose timestamp (ms) is at least `timestamp`; None if that is not
         below `upper_bound_offset`. May wait for the disk. Raises ApiError CORRUPT_MESSAGE.
         """
-        return offset_for_timestamp(self, timestamp, upper_bound_offset)
+        try:
+            return offset_for_timestamp(self, timestamp, upper_bound_offset)
+        except OSError as error:
+            raise self._read_failed(error) from error
 
     def offset_of_max_timestamp(self, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of the log; None if that is not below `upper_bound_offset`.
 
         May wait for the disk. Raises ApiError CORRUPT_MESSAGE.
         """
-        return offset_of_max_timestamp(self, upper_bound_offset)
+        try:
+            return offset_of_max_timestamp(self, upper_bound_offset)
+        except OSError as error:
+            raise self._read_failed(error) from error
 
     def earliest(self) -> TimestampAndOffset:
         """The log start, and the epoch of the record there."""

@@ -164,12 +164,12 @@ class Script:
         self.manager.checkpoint_high_watermarks({TP: self.log.log_end_offset} if self.log is not None else {})
         before = dict(self.expected.acked)
         self.manager.close_cleanly(self.now_ms, broker_epoch=7)
-        if self.manager.directories[0].failure is None and f"{DIR}/.kafka_cleanshutdown" and self.is_marked_clean():
+        if self.manager.directories[0].failure is None and self.is_marked_clean():
             self.expected.flushed = before
         self.log = None
 
     def is_marked_clean(self) -> bool:
-        return self.file_system.exists(f"{DIR}/.kafka_cleanshutdown")
+        return self.file_system._find(f"{DIR}/.kafka_cleanshutdown") is not None
 
 
 FAULTS: dict[str, Callable[[int], Fault]] = {
@@ -183,7 +183,7 @@ FAULTS: dict[str, Callable[[int], Fault]] = {
 FOR_EVER = {"EIO for ever": "EIO", "disk full for ever": "disk full"}
 
 
-def count_calls() -> int:
+def count_calls(*, in_reads: bool = False) -> int:
     calls = 0
 
     def inject(operation: str, path: str) -> None:
@@ -192,11 +192,12 @@ def count_calls() -> int:
 
     file_system = MemoryFileSystem()
     file_system.inject = inject
+    file_system.faults_in_reads = in_reads
     Script(file_system).run()
     return calls
 
 
-def live_until(at: int, fault: str) -> tuple[MemoryFileSystem, Expectation]:
+def live_until(at: int, fault: str, *, in_reads: bool = False) -> tuple[MemoryFileSystem, Expectation]:
     """Run the script with `fault` in call number `at`, and end it."""
     file_system = MemoryFileSystem()
     calls = 0
@@ -209,6 +210,7 @@ def live_until(at: int, fault: str) -> tuple[MemoryFileSystem, Expectation]:
         return make(at) if calls == at or (for_ever and calls > at) else None
 
     file_system.inject = inject
+    file_system.faults_in_reads = in_reads
     script = Script(file_system)
     try:
         script.run()
@@ -273,6 +275,7 @@ def check_power_cut(at: int, fault: str, mode: PowerCut) -> None:
 
 
 CALLS = count_calls()
+CALLS_AND_READS = count_calls(in_reads=True)
 SAMPLE = range(1, CALLS + 1, 3)
 ALL = range(1, CALLS + 1)
 
@@ -289,6 +292,15 @@ def test_the_script_runs_through_without_faults() -> None:
 def test_fault_in_a_sample_of_calls(fault: str) -> None:
     for at in SAMPLE:
         check(at, fault)
+
+
+@pytest.mark.parametrize("fault", ["EIO", "EIO for ever"])
+def test_fault_in_a_read(fault: str) -> None:
+    for at in range(1, CALLS_AND_READS + 1, 2):
+        file_system, expected = live_until(at, fault, in_reads=True)
+        file_system.kill_process()
+        file_system.faults_in_reads = False
+        judge(file_system, expected, expected.acked)
 
 
 @pytest.mark.parametrize("mode", PowerCut)
