@@ -50,6 +50,7 @@ class Sender:
         self._requests: set[asyncio.Task[None]] = set()
         self._buffered_bytes = 0
         self._flushing = 0
+        self._waiting_for_room = 0
         self._work = asyncio.Event()
         self._progress = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -66,10 +67,14 @@ class Sender:
         return not self._buffered_bytes or self._buffered_bytes + size <= self._settings.buffer_memory_bytes
 
     async def wait_for_room(self, size: int) -> None:
-        """Wait until `has_room`."""
-        while not self.has_room(size):
-            self._work.set()
-            await self._next_progress()
+        """Wait until `has_room`; meanwhile nothing lingers."""
+        self._waiting_for_room += 1
+        try:
+            while not self.has_room(size):
+                self._work.set()
+                await self._next_progress()
+        finally:
+            self._waiting_for_room -= 1
 
     async def flush(self) -> None:
         """Send without lingering, and wait until nothing is queued or in flight."""
@@ -187,7 +192,7 @@ class Sender:
 
     @property
     def _is_in_a_hurry(self) -> bool:
-        return self._flushing > 0 or self._buffered_bytes >= self._settings.buffer_memory_bytes
+        return self._flushing > 0 or self._waiting_for_room > 0
 
     def _time_to_next(self) -> float | None:
         """Seconds until a batch is due or metadata should be asked for again; None when only news can tell."""
