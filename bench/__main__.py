@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.brokers import SIDES, Broker
 from bench.load import Load
-from bench.report import Row, Samples, rows, table
+from bench.report import Row, Samples, heading, line, rows
 from bench.scenarios import SCENARIOS, Context, Sample, Scenario
 
 
@@ -103,19 +103,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"bench/run: '{program}' is missing (Java 17 and Maven are needed)", file=sys.stderr)
             return 1
     raise_file_limit()
+    names = [first.name, second.name]
     results: dict[str, Samples] = {}
     lines: list[Row] = []
     with ExitStack() as stack:
         context = Context(Load(), arguments.scale, stack)
+        print(
+            f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}, scale {arguments.scale:g}\n"
+        )
+        print(heading(names), flush=True)
         for scenario in scenarios:
             samples = run_scenario(scenario, context, (first, second), arguments.rounds or scenario.rounds)
             results[scenario.name] = samples
             lines += rows(scenario, samples)
-    names = [first.name, second.name]
-    print(f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}, scale {arguments.scale:g}\n")
-    print(table(names, lines))
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(as_json(names, results, lines), indent=2) + "\n")
+            # At once, line by line and into the file: a run that is interrupted has shown what it measured.
+            print("\n".join(map(line, rows(scenario, samples))), flush=True)
+            if arguments.json:
+                Path(arguments.json).write_text(json.dumps(as_json(names, results, lines), indent=2) + "\n")
     return 0
 
 

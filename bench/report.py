@@ -88,12 +88,13 @@ def goal(row: Row) -> str:
     return f"{', '.join(parts)}  {'ok' if row.reached else 'MISSED'}"
 
 
-def table(names: Sequence[str], lines: Sequence[Row]) -> str:
-    """The rows under a heading; `names` are the two sides'."""
-    head = f"{'':38}{'':12}{names[0]:>14}{names[1]:>14}{'ratio':>8}  target"
-    body = [
-        f"{row.title:38}{row.unit:>12}{number(row.figures[0]):>14}{number(row.figures[1]):>14}"
-        f"{f'{row.ratio:.2f}' if row.ratio is not None else '-':>8}  {goal(row)}".rstrip()
-        for row in lines
-    ]
-    return "\n".join([head, *body])
+def heading(names: Sequence[str]) -> str:
+    """The table's first line; `names` are the two sides'."""
+    return f"{'':38}{'':12}{names[0]:>14}{names[1]:>14}{'ratio':>8}  target"
+
+
+def line(row: Row) -> str:
+    """The table's line for a row."""
+    ratio = f"{row.ratio:.2f}" if row.ratio is not None else "-"
+    figures = f"{number(row.figures[0]):>14}{number(row.figures[1]):>14}"
+    return f"{row.title:38}{row.unit:>12}{figures}{ratio:>8}  {goal(row)}".rstrip()
