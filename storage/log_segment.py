@@ -29,7 +29,6 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDE
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 MAX_SEGMENT_BYTES = 2**31 - 1
-MAX_OFFSET = 2**63 - 1
 _SCAN_BYTES = 16 * 1024
 _REBUILD_BYTES = 1 << 20
 _NO_TIMESTAMP = -1
@@ -302,16 +301,19 @@ class LogSegment:
         An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError
         unless `may_wait`.
         """
+        if self.size == 0:
+            return None
         entry = self.offset_index.lookup(offset, may_wait=may_wait)
         try:
-            for position, batch in self.headers(entry.position, may_wait=may_wait):
-                if position == entry.position and not self._fits(entry, batch):
+            is_sound = False
+            for position, batch in self.headers(max(entry.position, 0), may_wait=may_wait):
+                is_sound = is_sound or self._fits(entry, batch)
+                if not is_sound:
                     break
                 if batch.last_offset >= offset:
                     return position, batch
-            else:
-                if entry.position < self.size or self.size == 0:
-                    return None
+            if is_sound:
+                return None
         except ApiError:
             if entry.position == 0 or self._indexes_were_rebuilt:
                 raise
@@ -322,7 +324,7 @@ class LogSegment:
 
     def _fits(self, entry: OffsetPosition, batch: RecordBatch) -> bool:
         """Whether `batch`, found at the position of `entry`, can be what the entry was made for."""
-        return self.base_offset <= batch.base_offset <= (entry.offset if entry.position else MAX_OFFSET)
+        return entry.position == 0 or self.base_offset <= batch.base_offset <= entry.offset
 
     def boundary_before(self, position: int, start: int, *, may_wait: bool = True) -> tuple[int, int] | None:
         """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is
@@ -380,7 +382,8 @@ class LogSegment:
                 end, next_offset = position + batch.size_in_bytes, batch.next_offset
         except ApiError:
             return None
-        return next_offset if end == self.size and next_offset >= 0 else None
+        is_possible = 0 < next_offset - self.base_offset <= MAX_RELATIVE_OFFSET + 1
+        return next_offset if end == self.size and is_possible else None
 
     # -- indexes ------------------------------------------------------------------------------------------------------
 
@@ -398,6 +401,8 @@ class LogSegment:
         builder = IndexBuilder(self.base_offset, interval_bytes)
         try:
             for position, batch in self.headers(chunk_bytes=_REBUILD_BYTES):
+                if not 0 <= batch.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+                    break
                 builder.add(batch, position)
         except ApiError:
             self._indexes_were_rebuilt = True  # what follows cannot be indexed; readers will be told
