@@ -13,29 +13,36 @@ _CHUNK_BYTES = 65_536
 async def read_lines(before_waiting: Callable[[], None] | None = None) -> AsyncIterator[bytes]:
     """The lines of standard input without their ends, to its end; `before_waiting` is called before each wait."""
     descriptor = sys.stdin.fileno()
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    try:
-        loop.add_reader(descriptor, readable.set)
-        is_watched = True
-    except PermissionError:
-        is_watched = False  # a file, from which reading never waits long
     rest = b""
+    while True:
+        if before_waiting is not None:
+            before_waiting()
+        chunk = await _read(descriptor)
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+async def _read(descriptor: int) -> bytes:
+    """What there is, at least a byte; nothing at the end."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        # Read here, where the selector has just seen something: a moment later reading could block.
+        loop.remove_reader(descriptor)
+        if not arrived.done():
+            arrived.set_result(os.read(descriptor, _CHUNK_BYTES))
+
     try:
-        while True:
-            if before_waiting is not None:
-                before_waiting()
-            if is_watched:
-                await readable.wait()
-                readable.clear()
-            chunk = os.read(descriptor, _CHUNK_BYTES)
-            if not chunk:
-                break
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line.removesuffix(b"\r")
-        if rest:
-            yield rest
+        loop.add_reader(descriptor, read)
+    except PermissionError:
+        return os.read(descriptor, _CHUNK_BYTES)  # a file, from which reading never waits long
+    try:
+        return await arrived
     finally:
-        if is_watched:
-            loop.remove_reader(descriptor)
+        loop.remove_reader(descriptor)

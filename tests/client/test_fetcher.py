@@ -1,0 +1,125 @@
+"""What a consumer is given of what was fetched: from its position on, and nothing of aborted transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.fetcher import PartitionState
+from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import FetchResponse
+from protocol.records import CompressionType, Record, build_batch
+
+
+def batch(base_offset: int, *values: bytes, producer_id: int = -1, compressed: bool = False) -> bytes:
+    """Records from `base_offset` on; transactional when there is a producer id."""
+    return build_batch(
+        [Record(0, 1000, None, value) for value in values],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=0 if producer_id >= 0 else -1,
+        is_transactional=producer_id >= 0,
+        compression=CompressionType.GZIP if compressed else CompressionType.NONE,
+    )
+
+
+def marker(offset: int, producer_id: int, kind: ControlRecordType) -> bytes:
+    return build_end_txn_marker(
+        EndTxnMarker(kind, 0), timestamp=1000, producer_id=producer_id, producer_epoch=0, base_offset=offset
+    )
+
+
+def fetched(*batches: bytes, aborted: list[tuple[int, int]] | None = None) -> FetchResponse.PartitionData:
+    transactions = [
+        FetchResponse.AbortedTransaction(producer_id=producer, first_offset=offset)
+        for producer, offset in aborted or ()
+    ]
+    return FetchResponse.PartitionData(
+        partition_index=0,
+        error_code=0,
+        high_watermark=1000,
+        aborted_transactions=None if aborted is None else transactions,
+        records=b"".join(batches),
+    )
+
+
+def state_at(position: int, data: FetchResponse.PartitionData) -> PartitionState:
+    state = PartitionState()
+    state.seek(position)
+    state.fill(data, check_crcs=True)
+    return state
+
+
+def values(records: list[Record]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_records_begin_with_the_position_and_come_in_portions(compressed: bool) -> None:
+    data = fetched(batch(10, b"a", b"b", b"c", compressed=compressed), batch(13, b"d", b"e", compressed=compressed))
+    state = state_at(11, data)
+    assert values(state.take_records(1)) == [b"b"]
+    assert state.position == 12
+    assert values(state.take_records(2)) == [b"c", b"d"]
+    assert state.has_data
+    assert values(state.take_records(10)) == [b"e"]
+    assert (state.position, state.has_data) == (15, False)
+
+
+def test_a_seek_drops_what_is_buffered() -> None:
+    state = state_at(0, fetched(batch(0, b"a", b"b")))
+    assert values(state.take_records(1)) == [b"a"]
+    state.seek(40)
+    assert not state.has_data
+    assert state.is_fetchable
+
+
+def test_batches_are_given_whole_but_read_from_the_position() -> None:
+    state = state_at(1, fetched(batch(0, b"a", b"b"), batch(2, b"c")))
+    taken = state.take_batches()
+    assert [values(list(each.records())) for each in taken] == [[b"b"], [b"c"]]
+    assert state.position == 3
+
+
+def test_a_position_behind_compacted_records_goes_on() -> None:
+    compacted = build_batch([Record(0, 1000, b"k", b"last")], base_offset=7)
+    state = state_at(3, fetched(compacted))
+    assert values(state.take_records(10)) == [b"last"]
+    assert state.position == 8
+
+
+def test_a_damaged_batch_is_told_and_not_given() -> None:
+    damaged = bytearray(batch(0, b"abc"))
+    damaged[-3] ^= 1
+    with pytest.raises(ApiError) as error:
+        state_at(0, fetched(bytes(damaged)))
+    assert error.value.error_code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_read_committed_leaves_aborted_transactions_out() -> None:
+    data = fetched(
+        batch(0, b"plain"),
+        batch(1, b"of 7, aborted", producer_id=7),
+        batch(2, b"of 8", producer_id=8),
+        batch(3, b"of 7, aborted too", producer_id=7),
+        marker(4, 7, ControlRecordType.ABORT),
+        batch(5, b"of 7, later", producer_id=7),
+        marker(6, 8, ControlRecordType.COMMIT),
+        batch(7, b"of 9, aborted", producer_id=9),
+        marker(8, 7, ControlRecordType.COMMIT),
+        aborted=[(9, 7), (7, 1)],
+    )
+    committed = [b"plain", b"of 8", b"of 7, later"]
+    state = state_at(0, data)
+    assert values(state.take_records(100)) == committed
+    assert state.position == 9, "the position goes behind what is not shown"
+    taken = state_at(0, data).take_batches()
+    assert [value for each in taken for value in values(list(each.records()))] == committed
+
+
+def test_read_uncommitted_leaves_markers_out_only() -> None:
+    data = fetched(batch(0, b"a", producer_id=7), marker(1, 7, ControlRecordType.ABORT), batch(2, b"b"))
+    state = state_at(0, data)
+    assert values(state.take_records(100)) == [b"a", b"b"]
+    assert state.position == 3
