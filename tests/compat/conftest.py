@@ -19,7 +19,7 @@ BROKER_SETTINGS = {"num.partitions": "1", "group.min.session.timeout.ms": "1000"
 NewDriver = Callable[..., Driver]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """The broker that lives through all tests. Whatever it calls a bug of its own fails the run at the end."""
     process = BrokerProcess(tmp_path_factory.mktemp("broker"), BROKER_SETTINGS)
@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_drivers(tmp_path_factory: pytest.TempPathFactory, broker: BrokerProcess) -> Iterator[dict[str, Driver]]:
     """The processes of `driver`."""
     drivers: dict[str, Driver] = {}

@@ -17,7 +17,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """Apache Kafka, running."""
     kafka = ApacheKafka(tmp_path_factory.mktemp("apache-kafka"), SETTINGS)
@@ -26,7 +26,7 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     kafka.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def odradek(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """This broker, running."""
     directory = tmp_path_factory.mktemp("odradek")
