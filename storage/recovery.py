@@ -53,9 +53,7 @@ def _valid_batches(
         yield position, batch
 
 
-def _without_impostor(
-    held_from: int, batches: Iterator[tuple[int, RecordBatch]]
-) -> Iterator[tuple[int, RecordBatch]]:
+def _without_impostor(held_from: int, batches: Iterator[tuple[int, RecordBatch]]) -> Iterator[tuple[int, RecordBatch]]:
     """The batches up to the first whose offsets do not ascend; without the last of these if it alone is to blame.
 
     A flipped bit can raise the base offset of a batch. It then seems to skip offsets that its successor goes on with.

@@ -232,7 +232,7 @@ class UnifiedLog:
         assign_offsets(data, first_offset, leader_epoch, append_time_ms, latest)
         if leader_epoch != self._written_epoch:
             self._write_epoch(leader_epoch, first_offset)
-        self._write(data, first_offset, last_offset, max_timestamp, last_offset, now_ms)
+        self._write(data, last_offset, max_timestamp, last_offset, now_ms)
         if batch.producer_id >= 0:
             state.update(batch, first_offset, max_timestamp)
         state.map_end_offset = last_offset + 1
@@ -271,7 +271,7 @@ class UnifiedLog:
             if batch.partition_leader_epoch > self._written_epoch:
                 self._write_epoch(batch.partition_leader_epoch, batch.base_offset)
         first, last = batches[0].base_offset, batches[-1].last_offset
-        self._write(records[:size], first, last, max_timestamp, max_timestamp_offset, now_ms)
+        self._write(records[:size], last, max_timestamp, max_timestamp_offset, now_ms)
         for batch in batches:
             if batch.producer_id >= 0:
                 state.update(batch, batch.base_offset, batch.max_timestamp)
@@ -281,7 +281,6 @@ class UnifiedLog:
     def _write(
         self,
         data: memoryview,
-        first_offset: int,
         last_offset: int,
         max_timestamp: int,
         max_timestamp_offset: int,
@@ -347,8 +346,8 @@ class UnifiedLog:
     def roll(self, now_ms: int, last_offset: int = 0) -> LogSegment:
         """Seal the active segment and begin a new one at the log end; an empty active segment stays.
 
-        It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; unless `last_offset`,
-        which is about to be written, is too far off for an index. What is sealed is flushed later:
+        It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; unless
+        `last_offset`, which is about to be written, is too far off for an index. What is sealed is flushed later:
         `LogDirectory.rolled_logs` remembers it. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         active = self.active_segment

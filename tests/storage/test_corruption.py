@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 
 import pytest
-from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, open_manager, read_all, values_in
 
 from protocol.errors import ApiError, ErrorCode
 from storage.log_config import LogConfig
@@ -13,6 +12,7 @@ from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.meta_properties import check_meta_properties, read_meta_properties, write_meta_properties
 from storage.unified_log import UnifiedLog
+from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, open_manager, read_all, values_in
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150)
 RECORDS = 40

@@ -6,12 +6,12 @@ what was acknowledged is there, what was flushed survives a power cut, nothing w
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from tests.storage.support import DIR, T0, TP, append, batch_of, open_manager, read_all, values_in
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -20,6 +20,7 @@ from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.meta_properties import write_meta_properties
 from storage.unified_log import UnifiedLog
+from tests.storage.support import DIR, T0, TP, append, batch_of, open_manager, read_all, values_in
 
 OTHER = TopicPartition("other", 3)
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=90, file_delete_delay_ms=10)
@@ -212,10 +213,8 @@ def live_until(at: int, fault: str, *, in_reads: bool = False) -> tuple[MemoryFi
     file_system.inject = inject
     file_system.faults_in_reads = in_reads
     script = Script(file_system)
-    try:
+    with contextlib.suppress(SimulatedCrash):
         script.run()
-    except SimulatedCrash:
-        pass
     file_system.inject = lambda operation, path: None
     return file_system, script.expected
 

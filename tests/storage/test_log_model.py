@@ -7,14 +7,13 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.storage.support import T0, TP, append, batch_of, batches_at, open_manager, read_all, values_in
 
 from protocol.errors import ApiError, ErrorCode
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem, PowerCut
 from storage.unified_log import UnifiedLog
-
+from tests.storage.support import T0, TP, append, batch_of, batches_at, open_manager, read_all, values_in
 
 
 class Row(NamedTuple):
@@ -99,7 +98,11 @@ class LogModel(RuleBasedStateMachine):
     @rule(producer=st.integers(0, 1), count=st.integers(1, 3))
     def append_idempotently_twice(self, producer: int, count: int) -> None:
         values = self.next_values(count)
-        options = {"producer_id": self.producers + producer, "producer_epoch": 0, "base_sequence": self.sequences[producer]}
+        options = {
+            "producer_id": self.producers + producer,
+            "producer_epoch": 0,
+            "base_sequence": self.sequences[producer],
+        }
         info = append(self.log, *values, epoch=self.epoch, now_ms=self.now_ms, **options)
         assert info.first_offset == self.log_end
         self.note(self.log_end, values, [T0] * count)
@@ -112,10 +115,14 @@ class LogModel(RuleBasedStateMachine):
         if self.sequences[producer]:
             try:
                 append(
-                    self.log, b"gap", producer_id=self.producers + producer, producer_epoch=0, base_sequence=self.sequences[producer] + 1
+                    self.log,
+                    b"gap",
+                    producer_id=self.producers + producer,
+                    producer_epoch=0,
+                    base_sequence=self.sequences[producer] + 1,
                 )
             except ApiError as error:
-                assert error.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER  # noqa: PT017
+                assert error.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             else:
                 raise AssertionError("a gap in the sequence numbers was accepted")
 

@@ -317,9 +317,9 @@ class TestRead:
         while offset < 400:
             info = log.read(offset, 4000)
             reads += 1
-            last = list(
+            last = [
                 batch.last_offset for batch in read_all(log, offset, 4000)[: info.size // len(batch_of(b"x" * 20))]
-            )[-1]
+            ][-1]
             offset = last + 1
             calls.clear()
             log.read(offset, 4000) if offset < 400 else None
