@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from client.errors import DisconnectedError, UnsupportedVersionError
 from client.settings import MAX_FRAME_BYTES
+from odradek import __version__
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError, ErrorCode
 from protocol.frames import FrameError, FrameReader, ReceiveBuffer
@@ -27,7 +28,6 @@ logger = logging.getLogger("kafka.clients.Connection")
 R = TypeVar("R", bound=Response)
 
 SOFTWARE_NAME: Final = "odradek"
-SOFTWARE_VERSION: Final = "0.1.0"
 
 _LENGTH: Final = struct.Struct(">i")
 _ERROR_CODE: Final = struct.Struct(">h")
@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         """Learn which versions the broker serves (KIP-35, KIP-511). Raises DisconnectedError and ApiError."""
         version = ApiVersionsRequest.max_version
         while True:
-            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
             response = await self.ask(request, ApiVersionsResponse, version)
             ranges = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
             if response.error_code != ErrorCode.UNSUPPORTED_VERSION:

@@ -101,7 +101,9 @@ class _Report:
             records = list(batch.records())
             del records[max(limit - self.count, 0) :]
             self.count += len(records)
-            self.bytes += sum(len(record.key or b"") + len(record.value or b"") for record in records)
+            if records:
+                _, _, keys, values, _ = zip(*records, strict=True)
+                self.bytes += sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
 
     def tick(self) -> None:
         """Print a line when it is time for one."""

@@ -191,19 +191,24 @@ async def _send_full_batches(
 ) -> None:
     sent = 0
     values: list[bytes] = []
+    room = producer.settings.batch_size_bytes - HEADER_BYTES
+    uniform = None
+    if arguments.record_size is not None:
+        uniform = max(room // record_size(None, bytes(arguments.record_size)), 1)
     while sent < arguments.num_records:
-        if not values:
-            values = payloads(min(arguments.num_records - sent, 1000))
-        chunk = list(_batchful(values, producer.settings.batch_size_bytes))
-        del values[: len(chunk)]
+        if uniform is not None:
+            chunk = payloads(min(arguments.num_records - sent, uniform))
+        else:
+            values = values or payloads(min(arguments.num_records - sent, 1000))
+            chunk = list(_batchful(values, room))
+            del values[: len(chunk)]
         delivery = await producer.send_batch(arguments.topic, chunk)
         delivery.add_done_callback(_on_delivery(statistics, failures, chunk))
         sent += len(chunk)
 
 
-def _batchful(values: Sequence[bytes], batch_size_bytes: int) -> Iterator[bytes]:
-    """As many of the first values as make a full batch, at least one."""
-    room = batch_size_bytes - HEADER_BYTES
+def _batchful(values: Sequence[bytes], room: int) -> Iterator[bytes]:
+    """As many of the first values as fit into `room` bytes of a batch, at least one."""
     for index, value in enumerate(values):
         room -= record_size(None, value)
         if room < 0 and index:
