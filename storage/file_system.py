@@ -174,7 +174,7 @@ class _Descriptor:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.recently_used = True
+        self.recently_used = False
         self._close = os.close
 
     def __del__(self) -> None:
