@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, ErrorCode
+from storage.file_system import FileSystem
 
 if TYPE_CHECKING:
     from storage.unified_log import UnifiedLog
@@ -51,3 +52,32 @@ class LogDirectory:
     def offline_error(self) -> ApiError:
         """What every access to a log of an offline directory is answered with."""
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory {self.path} is offline ({self.failure})")
+
+
+class DeletionTask:
+    """One deferred deletion whose time has come. `run` may be called on any thread, `complete` belongs to the owner."""
+
+    __slots__ = ("_deletion", "_directory", "_error", "_file_system")
+
+    def __init__(self, file_system: FileSystem, directory: LogDirectory, deletion: DeferredDeletion) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._deletion = deletion
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Remove the files; an error is kept for `complete`."""
+        remove = self._file_system.remove_tree if self._deletion.is_tree else self._file_system.remove
+        for path in self._deletion.paths:
+            try:
+                remove(path)
+            except FileNotFoundError:
+                continue  # gone with its directory: nothing is wrong with the disk
+            except OSError as error:
+                self._error = error
+                return
+
+    def complete(self) -> None:
+        """Take the directory offline if the disk refused."""
+        if self._error is not None:
+            self._directory.fail(self._error, f"Error while removing {', '.join(self._deletion.paths)}")

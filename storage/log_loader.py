@@ -67,6 +67,8 @@ class LoadOptions:
     log_start_offset: int
     high_watermark: int
     now_ms: int
+    may_have_gaps: bool
+    """Whether compaction may have left offsets out; always, unless the topic is known never to be compacted."""
     on_bytes: Callable[[int], None]
 
 
@@ -180,7 +182,7 @@ class LogLoader:
         Raises UnsupportedFormatError.
         """
         size = min(segment.size, _OLD_MESSAGE_MAX_BYTES)
-        magic = segment.file.pread(MAGIC_AT, 1)
+        magic = segment.file.pread(MAGIC_AT, 1) if size else b""
         if magic and magic[0] in {0, 1}:
             refuse_old_format(segment.path, segment.file.pread(0, size))
 
@@ -266,7 +268,7 @@ class LogLoader:
 
         Only compaction leaves such gaps for good, and skipped offsets that no index could have spanned.
         """
-        return next_base is not None and 0 < next_base - end <= MAX_RELATIVE_OFFSET and not self._config.is_compacted
+        return next_base is not None and 0 < next_base - end <= MAX_RELATIVE_OFFSET and not self._options.may_have_gaps
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
         """What follows a torn batch cannot be told from what never was: set it aside."""

@@ -25,7 +25,7 @@ from storage.checkpoints import (
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
 from storage.file_system import FileSystem, Lock, is_disk_full
 from storage.log_config import LogConfig
-from storage.log_directory import DeferredDeletion, LogDirectory
+from storage.log_directory import DeferredDeletion, DeletionTask, LogDirectory
 from storage.log_flush import FlushTask, run_together
 from storage.log_loader import LoadOptions, LoadResult, LogLoader
 from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
@@ -90,6 +90,8 @@ class LogManager:
         """As checkpointed by the last run; what the replicas start from."""
         self.refused: dict[TopicPartition, str] = {}
         self._log_counts = {directory.path: 0 for directory in self.directories}
+        self._not_recovered: set[str] = set()
+        """Directories with a log that was refused after an unclean stop: the next start has to try again."""
         self._locks: list[Lock] = []
 
     # -- loading ------------------------------------------------------------------------------------------------------
@@ -135,6 +137,7 @@ class LogManager:
     ) -> LoadReport:
         """Open every log in every directory. A directory that fails goes offline; the others are loaded all the same.
 
+        `topic_configs` by topic name, as far as they are known already; the others begin with the default one.
         Raises LogDirError for a directory that holds what no log directory can.
         """
         report = LoadReport()
@@ -155,6 +158,7 @@ class LogManager:
         report: LoadReport,
     ) -> None:
         path = directory.path
+        partitions = self._find_partitions(directory, report)
         shutdown = take_clean_shutdown(self._file_system, path)
         if shutdown is None:
             report.clean = False
@@ -163,7 +167,6 @@ class LogManager:
         recovery_points = self._read_checkpoint(path, RECOVERY_POINT_CHECKPOINT, report)
         log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
-        partitions = self._find_partitions(directory, report)
         recovered_bytes = 0
 
         def count_bytes(count: int) -> None:
@@ -178,6 +181,7 @@ class LogManager:
                 log_start_offset=log_starts.get(partition, 0),
                 high_watermark=high_watermarks.get(partition, 0),
                 now_ms=now_ms,
+                may_have_gaps=partition.topic not in topic_configs or topic_configs[partition.topic].is_compacted,
                 on_bytes=count_bytes,
             )
             config = topic_configs.get(partition.topic, self.default_config)
@@ -187,6 +191,8 @@ class LogManager:
                 if directory.failure is not None:
                     return
                 report.refused[partition] = getattr(error, "message", "") or str(error)
+                if shutdown is None:
+                    self._not_recovered.add(path)
                 continue
             if partition in self.logs:
                 raise LogDirError(
@@ -284,6 +290,7 @@ class LogManager:
         except OSError as error:
             raise log.directory.fail(error, f"Error while writing the topic id of {log.topic_partition}") from error
         log.topic_id = topic_id
+        log.has_unsynced_names = True
 
     def _directory_for_next(self) -> LogDirectory:
         online = [directory for directory in self.directories if directory.failure is None]
@@ -359,37 +366,29 @@ class LogManager:
             DeferredDeletion((path,), is_tree=True, delay_ms=config.file_delete_delay_ms)
         )
 
-    def delete_expired(self, now_ms: int, limit: int = 1 << 30) -> int:
-        """Remove the files whose time has come, in at most `limit` deletions; returns how many are left to do, due or
-        not.
-        """
-        left = 0
+    def expired_deletions(self, now_ms: int) -> list[DeletionTask]:
+        """The files whose time has come, as tasks that any thread may run. Each is handed out once."""
+        tasks = []
         for directory in self.directories:
+            if directory.failure is not None:
+                continue
             waiting = []
             for deletion in directory.deferred_deletions:
                 if deletion.due_ms is None:
                     deletion.due_ms = now_ms + deletion.delay_ms
-                if deletion.due_ms > now_ms or directory.failure is not None or limit <= 0:
+                if deletion.due_ms > now_ms:
                     waiting.append(deletion)
                 else:
-                    self._remove(directory, deletion)
-                    limit -= 1
+                    tasks.append(DeletionTask(self._file_system, directory, deletion))
             directory.deferred_deletions = waiting
-            left += len(waiting)
-        return left
+        return tasks
 
-    def _remove(self, directory: LogDirectory, deletion: DeferredDeletion) -> None:
-        for path in deletion.paths:
-            try:
-                if deletion.is_tree:
-                    self._file_system.remove_tree(path)
-                else:
-                    self._file_system.remove(path)
-            except FileNotFoundError:
-                continue  # gone with its directory: nothing is wrong with the disk
-            except OSError as error:
-                directory.fail(error, f"Error while removing {path}")
-                return
+    def delete_expired(self, now_ms: int) -> int:
+        """Remove the files whose time has come; returns how many deletions are left to do."""
+        for task in self.expired_deletions(now_ms):
+            task.run()
+            task.complete()
+        return sum(len(directory.deferred_deletions) for directory in self.directories)
 
     # -- stable storage -----------------------------------------------------------------------------------------------
 
@@ -466,7 +465,7 @@ class LogManager:
         all of it.
         """
         tasks = []
-        unclean = set()
+        unclean = set(self._not_recovered)
         for log in self.online_logs():
             try:
                 log.close()

@@ -61,7 +61,8 @@ def open_manager(
     """A manager whose directories are locked and loaded."""
     manager = LogManager(file_system, directories or (DIR,), config or LogConfig())
     manager.lock_directories()
-    return manager, manager.load(now_ms)
+    configs = dict.fromkeys(("t", "other"), manager.default_config)
+    return manager, manager.load(now_ms, configs)
 
 
 def new_log(config: LogConfig | None = None, file_system: FileSystem | None = None) -> UnifiedLog:

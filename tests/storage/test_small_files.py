@@ -111,7 +111,7 @@ class TestPartitionMetadata:
         file_system.write_file("/d/partition.metadata", b"")
         assert read_topic_id(file_system, "/d") is None
 
-    @pytest.mark.parametrize("content", [b"nonsense", b"version: 0\n", b"version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n",
+    @pytest.mark.parametrize("content", [b"nonsense", b"version: 0\n", b"version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw",
                                          b"version: 0\ntopic_id: short\n"])  # fmt: skip
     def test_damage_names_the_file(self, content: bytes) -> None:
         file_system = disk()

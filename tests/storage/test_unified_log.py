@@ -606,7 +606,6 @@ class TestShortening:
         assert len(reader.file.pread(reader.position, reader.size)) == reader.size
         assert manager.delete_expired(T0) == 2
         assert manager.delete_expired(T0 + 499) == 2
-        assert manager.delete_expired(T0 + 500, limit=1) == 1
         assert manager.delete_expired(T0 + 500) == 0
         assert not [info for info in file_system.list_dir(log.path) if info.name.endswith(".deleted")]
 
