@@ -1,0 +1,398 @@
+"""Log directories: loading, placing, deleting, and losing them."""
+
+from __future__ import annotations
+
+import errno
+from uuid import UUID
+
+import pytest
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.file_system import OsFileSystem
+from storage.log_config import LogConfig
+from storage.log_manager import LoadProgress, LogDirError, LogManager
+from storage.memory_file_system import Fault, MemoryFileSystem
+from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, open_manager, values_in
+
+CONFIG = LogConfig(file_delete_delay_ms=100)
+
+
+def filled(file_system: MemoryFileSystem, count: int = 5) -> LogManager:
+    manager, _ = open_manager(file_system, CONFIG)
+    log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+    for number in range(count):
+        append(log, b"%d" % number)
+    return manager
+
+
+class TestPlacement:
+    def test_directory_with_the_fewest_logs(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG, "/a", "/b", "/c")
+        for number in range(7):
+            manager.get_or_create(TopicPartition("t", number), None, CONFIG, T0)
+        counts = [len([i for i in file_system.list_dir(path) if i.is_dir]) for path in ("/a", "/b", "/c")]
+        assert sorted(counts) == [2, 2, 3]
+        manager.delete(TopicPartition("t", 0), T0)
+        manager.delete(TopicPartition("t", 3), T0)
+        first = manager.get_or_create(TopicPartition("u", 0), None, CONFIG, T0)
+        assert first.directory.path == "/a"
+
+    def test_offline_directory_gets_nothing_and_others_go_on(self) -> None:
+        file_system = MemoryFileSystem()
+        failures: list[tuple[str, str]] = []
+        manager = LogManager(
+            file_system, ("/a", "/b"), CONFIG, on_directory_failure=lambda path, reason: failures.append((path, reason))
+        )
+        manager.lock_directories()
+        manager.load(T0)
+        logs = [manager.get_or_create(TopicPartition("t", number), None, CONFIG, T0) for number in range(4)]
+        lost = [log for log in logs if log.directory.path == "/a"]
+        kept = [log for log in logs if log.directory.path == "/b"]
+        file_system.inject = lambda operation, path: Fault(errno.EIO) if path.startswith("/a") else None
+        with pytest.raises(ApiError):
+            append(lost[0], b"x")
+        assert [path for path, _ in failures] == ["/a"]
+        for log in lost:
+            with pytest.raises(ApiError) as caught:
+                log.read(0, 100)
+            assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        for log in kept:
+            append(log, b"x")
+        created = manager.get_or_create(TopicPartition("new", 0), None, CONFIG, T0)
+        assert created.directory.path == "/b"
+        with pytest.raises(ApiError, match="log directories /a are offline"):
+            manager.get_or_create(TopicPartition("mine", 0), None, CONFIG, T0, is_new=False)
+        with pytest.raises(ApiError):
+            manager.delete(lost[0].topic_partition, T0)
+        manager.checkpoint_recovery_points()
+        manager.close_cleanly(T0)
+        file_system.kill_process()
+        assert not file_system.exists("/a/.kafka_cleanshutdown")
+        assert file_system.exists("/b/.kafka_cleanshutdown")
+
+    def test_all_offline(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        file_system.inject = lambda operation, path: Fault(errno.EIO) if operation == "make_dir" else None
+        for _ in range(2):
+            with pytest.raises(ApiError) as caught:
+                manager.get_or_create(TP, None, CONFIG, T0)
+            assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    def test_full_disk_is_no_reason_to_go_offline(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        file_system.inject = lambda operation, path: Fault(errno.ENOSPC) if operation == "make_dir" else None
+        with pytest.raises(ApiError):
+            manager.get_or_create(TP, None, CONFIG, T0)
+        file_system.inject = lambda operation, path: None
+        append(manager.get_or_create(TP, None, CONFIG, T0), b"x")
+
+
+class TestTopicIds:
+    def test_files_of_another_topic_of_that_name(self) -> None:
+        manager = filled(MemoryFileSystem())
+        assert manager.get_or_create(TP, TOPIC_ID, CONFIG, T0) is manager.get(TP)
+        with pytest.raises(ApiError) as caught:
+            manager.get_or_create(TP, UUID(int=9), CONFIG, T0)
+        assert caught.value.error_code is ErrorCode.INCONSISTENT_TOPIC_ID
+
+    def test_id_is_noted_later(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        manager.get_or_create(TP, None, CONFIG, T0)
+        manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+        file_system.kill_process()
+        manager, _ = open_manager(file_system, CONFIG)
+        assert manager.logs[TP].topic_id == TOPIC_ID
+
+
+class TestDeletion:
+    def test_renamed_at_once_and_removed_later(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        log = manager.logs[TP]
+        manager.delete(TP, T0)
+        assert manager.get(TP) is None
+        (left,) = [info.name for info in file_system.list_dir(DIR) if info.is_dir]
+        assert left.startswith("t-0.")
+        assert left.endswith("-delete")
+        assert len(left) == len("t-0.") + 32 + len("-delete")
+        for use in (lambda: append(log, b"x"), lambda: log.read(0, 10), lambda: log.flush(T0)):
+            with pytest.raises(ApiError, match="deleted"):
+                use()
+        assert manager.delete_expired(T0) == 1
+        assert manager.delete_expired(T0 + 99) == 1
+        assert manager.delete_expired(T0 + 100) == 0
+        assert not [info for info in file_system.list_dir(DIR) if info.is_dir]
+        assert manager.directories[0].failure is None
+        manager.delete(TP, T0)
+
+    def test_recreated_at_once(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        for turn in range(3):
+            manager.delete(TP, T0)
+            log = manager.get_or_create(TP, UUID(int=turn + 1), CONFIG, T0)
+            assert values_in(log) == []
+            append(log, b"new")
+        assert len([info for info in file_system.list_dir(DIR) if info.is_dir]) == 4
+        manager.checkpoint_recovery_points()
+        assert file_system.read_file(f"{DIR}/recovery-point-offset-checkpoint") == b"0\n1\nt 0 0\n"
+
+    def test_a_restart_goes_on_with_it(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        manager.delete(TP, T0)
+        file_system.kill_process()
+        manager, _ = open_manager(file_system, CONFIG)
+        assert manager.get(TP) is None
+        manager.delete_expired(T0)
+        assert manager.delete_expired(T0 + 100) == 0
+        assert not [info for info in file_system.list_dir(DIR) if info.is_dir]
+
+    def test_long_names(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        name = TopicPartition("n" * 249, 12345)
+        manager.get_or_create(name, None, CONFIG, T0)
+        manager.delete(name, T0)
+        (left,) = [info.name for info in file_system.list_dir(DIR) if info.is_dir]
+        assert len(left) == 255
+
+    def test_reading_goes_on_while_deleted(self, tmp_path) -> None:
+        manager, _ = open_manager(OsFileSystem(), CONFIG, str(tmp_path))
+        log = manager.get_or_create(TP, None, CONFIG, T0)
+        append(log, b"abc")
+        info = log.read(0, 1000)
+        assert info.file is not None
+        log.roll(T0)
+        log.delete_records_before(1, 1)
+        assert len(info.file.pread(info.position, info.size)) == info.size
+
+
+class TestLoading:
+    def test_clean_stop_and_its_marker(self) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system).close_cleanly(T0, broker_epoch=11)
+        manager, report = open_manager(file_system, CONFIG)
+        assert (report.clean, report.broker_epoch, report.repaired) == (True, 11, [])
+        assert manager.logs[TP].recovery_point == 5
+        assert not file_system.exists(f"{DIR}/.kafka_cleanshutdown")
+        file_system.kill_process()
+        _, report = open_manager(file_system, CONFIG)
+        assert (report.clean, report.broker_epoch) == (False, -1)
+
+    def test_two_brokers_on_one_directory(self) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system)
+        with pytest.raises(LogDirError, match=r"Failed to acquire lock on file \.lock in /logs"):
+            open_manager(file_system, CONFIG)
+
+    @pytest.mark.parametrize("name", ["photos", "t-x", "t0", "-1", "t-0.abc-delete"])
+    def test_what_is_no_partition(self, name: str) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system).close_cleanly(T0)
+        file_system.make_dir(f"{DIR}/{name}")
+        with pytest.raises(LogDirError, match="is not in the form of topic-partition") as caught:
+            open_manager(file_system, CONFIG)
+        assert name in str(caught.value)
+        assert file_system.exists(f"{DIR}/.kafka_cleanshutdown"), "nothing is changed in a directory that is refused"
+
+    def test_what_is_left_alone(self) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system)
+        token = "0123456789abcdef" * 2
+        for name in (f"t-1.{token}-future", f"t-2.{token}-stray", "lost+found", ".hidden", "__cluster_metadata-0"):
+            file_system.make_dir(f"{DIR}/{name}")
+        file_system.create(f"{DIR}/a file")
+        file_system.kill_process()
+        manager, report = open_manager(file_system, CONFIG)
+        assert list(manager.logs) == [TP]
+        assert len(report.ignored) == 2
+        assert manager.delete_expired(T0) == 0
+
+    def test_same_partition_in_two_directories(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
+        manager.get_or_create(TP, None, CONFIG, T0)
+        file_system.make_dir("/b/t-0")
+        file_system.kill_process()
+        with pytest.raises(LogDirError, match="Duplicate log directories for t-0"):
+            open_manager(file_system, CONFIG, "/a", "/b")
+
+    def test_high_watermarks_come_back(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        manager.checkpoint_high_watermarks({TP: 3})
+        assert file_system.read_file(f"{DIR}/replication-offset-checkpoint") == b"0\n1\nt 0 3\n"
+        file_system.kill_process()
+        manager, _ = open_manager(file_system, CONFIG)
+        assert manager.high_watermarks == {TP: 3}
+
+    def test_torn_tail_below_the_high_watermark_is_reported(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        manager.checkpoint_high_watermarks({TP: 5})
+        path = manager.logs[TP].active_segment.path
+        size = len(batch_of(b"0"))
+        content = file_system.read_file(path)
+        file_system.write_file(path, content[: 3 * size + 20])
+        file_system.kill_process()
+        manager, report = open_manager(file_system, CONFIG)
+        (result,) = report.repaired
+        assert result.log is manager.logs[TP]
+        assert (result.truncated_bytes, result.lost_below_high_watermark) == (20, 2)
+        assert manager.high_watermarks[TP] == 3
+        assert values_in(manager.logs[TP]) == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+    def test_progress(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        for number in range(3):
+            append(manager.get_or_create(TopicPartition("t", number), None, CONFIG, T0), b"x" * 100)
+        file_system.kill_process()
+        seen: list[LoadProgress] = []
+        manager = LogManager(file_system, (DIR,), CONFIG)
+        manager.lock_directories()
+        manager.load(T0, on_progress=seen.append)
+        assert seen[-1].logs_done == seen[-1].logs_total == 3
+        assert seen[-1].recovered_bytes >= 300
+        assert [progress.logs_done for progress in seen] == sorted(progress.logs_done for progress in seen)
+
+    def test_configuration_by_topic(self) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system)
+        file_system.kill_process()
+        manager = LogManager(file_system, (DIR,), CONFIG)
+        manager.lock_directories()
+        special = LogConfig(segment_bytes=77)
+        manager.load(T0, {"t": special})
+        assert manager.logs[TP].config is special
+
+    def test_unusable_partition_is_refused_and_the_rest_served(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        other = TopicPartition("other", 0)
+        manager.get_or_create(other, None, CONFIG, T0)
+        file_system.write_file(f"{DIR}/other-0/partition.metadata", b"nonsense")
+        file_system.kill_process()
+        manager, report = open_manager(file_system, CONFIG)
+        assert list(manager.logs) == [TP]
+        assert f"{DIR}/other-0/partition.metadata" in report.refused[other]
+        with pytest.raises(ApiError, match="cannot be used") as caught:
+            manager.get_or_create(other, None, CONFIG, T0)
+        assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        # It was not recovered, so the directory must not look clean to the next start.
+        manager.close_cleanly(T0)
+        _, report = open_manager(file_system, CONFIG)
+        assert not report.clean
+
+    def test_records_of_old_formats_are_refused_by_file(self) -> None:
+        import struct
+        import zlib
+
+        for magic in (0, 1):
+            body = struct.pack(">bb", magic, 0) + (struct.pack(">q", T0) if magic else b"") + struct.pack(">i", -1)
+            body += struct.pack(">i", 3) + b"abc"
+            message = struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
+            for clean in (True, False):
+                file_system = MemoryFileSystem()
+                manager = filled(file_system, 0)
+                if clean:
+                    manager.close_cleanly(T0)
+                file_system.write_file(f"{DIR}/t-0/{0:020d}.log", message * 3)
+                file_system.kill_process()
+                manager, report = open_manager(file_system, CONFIG)
+                assert manager.get(TP) is None
+                assert f"{DIR}/t-0/{0:020d}.log holds records of message format v{magic}" in report.refused[TP]
+                assert file_system.read_file(f"{DIR}/t-0/{0:020d}.log") == message * 3
+
+    def test_log_start_above_all_that_is_left(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        manager.logs[TP].delete_records_before(4, 5)
+        manager.checkpoint_log_start_offsets()
+        file_system.write_file(f"{DIR}/t-0/{0:020d}.log", b"")
+        file_system.kill_process()
+        manager, _ = open_manager(file_system, CONFIG)
+        log = manager.logs[TP]
+        assert (log.log_start_offset, log.log_end_offset) == (4, 4)
+        append(log, b"x")
+        assert values_in(log) == [(4, b"x")]
+
+    def test_partition_without_any_segment(self) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system, 0)
+        file_system.remove(f"{DIR}/t-0/{0:020d}.log")
+        file_system.kill_process()
+        manager, _ = open_manager(file_system, CONFIG)
+        append(manager.logs[TP], b"x")
+        assert values_in(manager.logs[TP]) == [(0, b"x")]
+
+    def test_damaged_checkpoints_are_named(self) -> None:
+        file_system = MemoryFileSystem()
+        filled(file_system)
+        file_system.write_file(f"{DIR}/recovery-point-offset-checkpoint", b"damaged")
+        file_system.kill_process()
+        manager, report = open_manager(file_system, CONFIG)
+        assert report.ignored == [f"{DIR}/recovery-point-offset-checkpoint is not a checkpoint file"]
+        assert len(values_in(manager.logs[TP])) == 5
+
+
+class TestInterruptedSwaps:
+    """What Kafka's cleaner can leave behind when it is killed."""
+
+    def segments(self, count: int = 3) -> tuple[MemoryFileSystem, str]:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        log = manager.get_or_create(TP, None, CONFIG, T0)
+        for number in range(count):
+            append(log, b"%d" % number, b"%d" % number)
+            log.roll(T0)
+        append(log, b"last")
+        manager.close_cleanly(T0)
+        file_system.kill_process()
+        return file_system, f"{DIR}/t-0/"
+
+    def loaded(self, file_system: MemoryFileSystem) -> list[tuple[int, bytes | None]]:
+        manager, report = open_manager(file_system, CONFIG)
+        assert not report.refused
+        names = [info.name for info in file_system.list_dir(f"{DIR}/t-0")]
+        assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
+        return values_in(manager.logs[TP])
+
+    def test_deleted_and_cleaned_files_go(self) -> None:
+        file_system, path = self.segments()
+        expected = [(0, b"0"), (1, b"0"), (2, b"1"), (3, b"1"), (4, b"2"), (5, b"2"), (6, b"last")]
+        for name in (
+            "00000000000000000000.log.cleaned",
+            "00000000000000000009.timeindex.deleted",
+            f"{0:020d}.index.cleaned",
+        ):
+            file_system.write_file(path + name, b"whatever")
+        assert self.loaded(file_system) == expected
+
+    def test_swap_replaces_what_it_covers(self) -> None:
+        file_system, path = self.segments()
+        # Compaction merged the segments at 0 and 2 into one without their first records.
+        from tests.storage.support import batches_at
+
+        merged = batches_at((1, batch_of(b"kept")), (2, batch_of(b"x", b"1")))
+        file_system.write_file(path + f"{0:020d}.log.swap", bytes(merged))
+        file_system.write_file(path + f"{0:020d}.index.swap", b"")
+        assert self.loaded(file_system) == [(1, b"kept"), (2, b"x"), (3, b"1"), (4, b"2"), (5, b"2"), (6, b"last")]
+
+    def test_swap_of_an_unfinished_split(self) -> None:
+        file_system, path = self.segments()
+        file_system.write_file(path + f"{0:020d}.log.cleaned", b"")
+        file_system.write_file(path + f"{0:020d}.log.swap", b"")
+        assert len(self.loaded(file_system)) == 7
+
+    def test_index_without_segment(self) -> None:
+        file_system, path = self.segments()
+        file_system.write_file(path + f"{99:020d}.index", b"12345678")
+        assert len(self.loaded(file_system)) == 7
+        assert not file_system.exists(path + f"{99:020d}.index")
