@@ -269,6 +269,10 @@ class LogSegment:
         return self._first_timestamp
 
     def _load_max_timestamp(self) -> None:
+        index = self.time_index
+        # An empty one is right only where no record has a timestamp.
+        if not (index.is_sound() if len(index) else self._load_first_timestamp() == _NO_TIMESTAMP):
+            self.rebuild_indexes()
         self._max_timestamp, self._max_timestamp_offset = self.time_index.last()
 
     @property
