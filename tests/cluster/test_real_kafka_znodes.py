@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from cluster import znodes
 from cluster.controller.topics import NewTopic
@@ -115,8 +116,12 @@ def dump(address: str) -> dict[str, bytes | None]:
     try:
         while unread:
             path = unread.pop()
-            nodes[path] = client.get(path)[0]
-            children = [f"{path.rstrip('/')}/{name}" for name in client.get_children(path)]
+            try:
+                nodes[path] = client.get(path)[0]
+                children = [f"{path.rstrip('/')}/{name}" for name in client.get_children(path)]
+            except NoNodeError:  # Kafka is still deleting a topic
+                nodes.pop(path, None)
+                continue
             unread.extend(child for child in children if child != "/zookeeper")
     finally:
         client.stop()
