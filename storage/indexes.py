@@ -26,7 +26,7 @@ from storage.checkpoints import write_atomically
 from storage.file_system import File, FileSystem, is_disk_full, reader_of
 
 _HELD_ENTRIES = 128
-_BLOCK_ENTRIES = 256
+_BLOCK_ENTRIES = 512
 _FIELDS = (itemgetter(0), itemgetter(1))
 
 
@@ -49,7 +49,7 @@ class TimestampOffset(NamedTuple):
 class _SparseIndex:
     """A file of entries of two numbers, both ascending; the newest entries possibly still in memory."""
 
-    __slots__ = ("_file", "_file_entries", "_file_system", "_held", "base_offset", "path")
+    __slots__ = ("_file", "_file_entries", "_file_system", "_held", "_near", "base_offset", "path")
 
     entry_struct: ClassVar[struct.Struct]
 
@@ -61,6 +61,7 @@ class _SparseIndex:
         self._held: list[tuple[int, int]] = []
         self._file: File | None = None
         self._file_entries = 0
+        self._near = 0
 
     @property
     def file(self) -> File:
@@ -128,31 +129,36 @@ class _SparseIndex:
             self._held = []
             self._file_entries += len(held)
 
-    def _count_in_file(
+    def _search_file(
         self, file: File, count: int, key: int, field: int, *, may_wait: bool
-    ) -> tuple[int, bytes | bytearray]:
-        """How many of the first `count` entries have field number `field` at or below `key`; and the last of these,
-        raw.
+    ) -> tuple[int, tuple[int, int] | None]:
+        """How many of the first `count` (> 0) entries have field number `field` at or below `key`; and the last of
+        these.
         """
         read = reader_of(file, may_wait=may_wait)
         unpack, width = self.entry_struct.unpack_from, self.entry_struct.size
-        low, high = 0, count
-        while high - low > _BLOCK_ENTRIES:
-            middle = (low + high) // 2
-            if unpack(read(middle * width, width))[field] <= key:
-                low = middle + 1
-            else:
-                high = middle
-        first = max(low - 1, 0)
-        block = read(first * width, (high - first) * width)
-        while low < high:
-            middle = (low + high) // 2
-            if unpack(block, (middle - first) * width)[field] <= key:
-                low = middle + 1
-            else:
-                high = middle
-        at = (low - 1 - first) * width
-        return low, block[at : at + width] if low else b""
+        # Readers move forward, so the answer is mostly near the last one: one read instead of a search.
+        low = self._near if self._near < count else 0
+        high = min(low + _BLOCK_ENTRIES, count)
+        block = read(low * width, (high - low) * width)
+        if (low and unpack(block, 0)[field] > key) or (
+            high < count and unpack(block, (high - low - 1) * width)[field] <= key
+        ):
+            low, high = 0, count
+            while high - low > _BLOCK_ENTRIES:
+                middle = (low + high) // 2
+                if unpack(read(middle * width, width))[field] <= key:
+                    low = middle + 1
+                else:
+                    high = middle
+            low = max(low - 1, 0)  # the last one known to be at or below the key
+            block = read(low * width, (high - low) * width)
+        inside = bisect_right(range(high - low), key, key=lambda at: unpack(block, at * width)[field])
+        if inside == 0:
+            return 0, None
+        self._near = low + inside - 1
+        first, second = unpack(block, (inside - 1) * width)
+        return low + inside, (first, second)
 
     def _last_up_to(self, key: int, field: int, *, may_wait: bool) -> tuple[int, int] | None:
         """The last entry whose field number `field` is at or below `key`."""
@@ -163,11 +169,7 @@ class _SparseIndex:
             return held[bisect_right(held, key, key=_FIELDS[field]) - 1]
         if count == 0:
             return None
-        found, raw = self._count_in_file(file, count, key, field, may_wait=may_wait)
-        if found == 0:
-            return None
-        first, second = self.entry_struct.unpack(raw)
-        return first, second
+        return self._search_file(file, count, key, field, may_wait=may_wait)[1]
 
     def _keep_up_to(self, key: int, field: int) -> None:
         """Drop the entries whose field number `field` is above `key`."""
@@ -175,7 +177,7 @@ class _SparseIndex:
         self._held = self._held[: bisect_right(self._held, key, key=_FIELDS[field])]
         if self._held or self._file_entries == 0:
             return
-        count, _ = self._count_in_file(file, self._file_entries, key, field, may_wait=True)
+        count, _ = self._search_file(file, self._file_entries, key, field, may_wait=True)
         if count < self._file_entries:
             file.truncate(count * self.entry_struct.size)
             self._file_entries = count
