@@ -81,7 +81,6 @@ def read_offset_checkpoint(file_system: FileSystem, path: str) -> dict[TopicPart
         raise CorruptCheckpointError(f"{path} has an entry that is not 'topic partition offset'") from None
 
 
-def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace an offset checkpoint, durably."""
-    entries = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    write_atomically(file_system, path, format_checkpoint(entries))
+def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The content of an offset checkpoint."""
+    return format_checkpoint([f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()])

@@ -32,7 +32,7 @@ class DeferredDeletion:
 class LogDirectory:
     """A log directory. `failure` is None while it works; afterwards it says what failed."""
 
-    __slots__ = ("_on_failure", "deferred_deletions", "failure", "path", "rolled_logs")
+    __slots__ = ("_on_failure", "deferred_deletions", "failure", "path", "rolled_logs", "written_checkpoints")
 
     def __init__(self, path: str, on_failure: Callable[[str, str], None]) -> None:
         """`on_failure` is called once with path and reason when the directory goes offline."""
@@ -40,6 +40,8 @@ class LogDirectory:
         self.failure: str | None = None
         self.deferred_deletions: list[DeferredDeletion] = []
         self.rolled_logs: set[UnifiedLog] = set()
+        self.written_checkpoints: dict[str, int] = {}
+        """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
         self._on_failure = on_failure
 
     def fail(self, error: OSError, doing: str) -> ApiError:

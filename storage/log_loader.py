@@ -187,10 +187,12 @@ class LogLoader:
             refuse_old_format(segment.path, segment.file.pread(0, size))
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
+        """Make indexes anew that are missing, cut off, or of records that a power cut took away."""
         for segment in segments:
             for suffix, width in ((OFFSET_INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
                 info = files.get(file_name(segment.base_offset, suffix))
-                if segment.size and (info is None or info.size % width):
+                is_damaged = info is None or info.size % width if segment.size else info is not None and info.size
+                if is_damaged:
                     segment.rebuild_indexes(self._config.index_interval_bytes)
                     self._recovered += 1
                     break

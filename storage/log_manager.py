@@ -20,10 +20,10 @@ from storage.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     CorruptCheckpointError,
     read_offset_checkpoint,
-    write_offset_checkpoint,
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
 from storage.file_system import FileSystem, Lock, is_disk_full
+from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, DeletionTask, LogDirectory
 from storage.log_flush import FlushTask, run_together
@@ -393,20 +393,21 @@ class LogManager:
     # -- stable storage -----------------------------------------------------------------------------------------------
 
     def flush_tasks(self, now_ms: int) -> list[FlushTask]:
-        """What is due: sealed segments of logs that rolled, and logs whose `flush_ms` is over. Raises ApiError."""
-        tasks = []
+        """What is due: sealed segments of logs that rolled, and logs whose `flush_ms` is over."""
+        due: list[tuple[UnifiedLog, int | None]] = []
         for directory in self.directories:
             rolled, directory.rolled_logs = directory.rolled_logs, set()
-            if directory.failure is not None:
-                continue
-            tasks += [log.prepare_flush(log.active_segment.base_offset) for log in rolled]
+            due += [(log, log.active_segment.base_offset) for log in rolled]
         for log in self.logs.values():
-            if (
-                log.log_end_offset > log.recovery_point
-                and now_ms - log.last_flushed_ms >= log.config.flush_ms
-                and log.directory.failure is None
-            ):
-                tasks.append(log.prepare_flush())
+            if log.log_end_offset > log.recovery_point and now_ms - log.last_flushed_ms >= log.config.flush_ms:
+                due.append((log, None))
+        tasks = []
+        for log, offset in due:
+            try:
+                tasks.append(log.prepare_flush(offset))
+            except ApiError:
+                if log.directory.failure is None:  # a full disk: the index entries in memory could not be written
+                    log.directory.rolled_logs.add(log)
         return tasks
 
     def flush_dirty(self, now_ms: int) -> None:
@@ -423,34 +424,38 @@ class LogManager:
             except ApiError:
                 continue  # the directory is offline, and its owner has been told
 
+    def recovery_point_tasks(self) -> list[CheckpointTask]:
+        """What `checkpoint_recovery_points` does, as tasks that any thread may run."""
+        return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
+
     def checkpoint_recovery_points(self) -> None:
-        """Write the recovery points of all logs, directory by directory."""
-        self._checkpoint(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
+        """Write the recovery points of all logs, directory by directory, waiting for the disk."""
+        _run_checkpoints(self.recovery_point_tasks())
+
+    def log_start_offset_tasks(self) -> list[CheckpointTask]:
+        """What `checkpoint_log_start_offsets` does, as tasks that any thread may run."""
+        return self._checkpoint_tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset or None)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Write the log starts above 0.
+        """Write the log starts above 0, waiting for the disk.
 
         Kafka leaves out those that the first segment's name tells; but a power cut can bring back segments below.
         """
-        self._checkpoint(LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset or None)
+        _run_checkpoints(self.log_start_offset_tasks())
+
+    def high_watermark_tasks(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointTask]:
+        """What `checkpoint_high_watermarks` does, as tasks that any thread may run."""
+        self.high_watermarks.update(high_watermarks)
+        return self._checkpoint_tasks(
+            HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition)
+        )
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks; those of logs not named are kept as they were loaded."""
-        self.high_watermarks.update(high_watermarks)
-        self._checkpoint(HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition))
+        """Write the high watermarks, waiting for the disk; those of logs not named are kept as they were loaded."""
+        _run_checkpoints(self.high_watermark_tasks(high_watermarks))
 
-    def _checkpoint(self, name: str, value: Callable[[UnifiedLog], int | None]) -> None:
-        by_directory: dict[str, dict[TopicPartition, int]] = {directory.path: {} for directory in self.directories}
-        for partition, log in self.logs.items():
-            offset = value(log)
-            if offset is not None:
-                by_directory[log.directory.path][partition] = offset
-        for directory in self.directories:
-            if directory.failure is None:
-                try:
-                    write_offset_checkpoint(self._file_system, f"{directory.path}/{name}", by_directory[directory.path])
-                except OSError as error:
-                    directory.fail(error, f"Error while writing to checkpoint file {directory.path}/{name}")
+    def _checkpoint_tasks(self, name: str, value: Callable[[UnifiedLog], int | None]) -> list[CheckpointTask]:
+        return checkpoint_tasks(self._file_system, self.directories, self.logs.values(), name, value)
 
     def remove_expired_producers(self, now_ms: int) -> int:
         """Forget idempotent producers that were silent for `producer_id_expiration_ms`; returns how many."""
@@ -488,3 +493,9 @@ class LogManager:
 
 def _parent_of(path: str) -> str:
     return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def _run_checkpoints(tasks: Sequence[CheckpointTask]) -> None:
+    for task in tasks:
+        task.run()
+        task.complete()

@@ -12,18 +12,22 @@ from hypothesis import strategies as st
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import (
     CorruptCheckpointError,
+    format_offset_checkpoint,
     parse_checkpoint,
     read_offset_checkpoint,
     write_atomically,
-    write_offset_checkpoint,
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
-from storage.file_system import OsFileSystem
+from storage.file_system import FileSystem, OsFileSystem
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.meta_properties import LogDirError, check_meta_properties, read_meta_properties, write_meta_properties
 from storage.partition_metadata import read_topic_id, write_topic_id
 
 NAMES = st.text("abcXYZ09._-", min_size=1, max_size=20)
+
+
+def write_offsets(file_system: FileSystem, path: str, offsets: dict[TopicPartition, int]) -> None:
+    write_atomically(file_system, path, format_offset_checkpoint(offsets))
 
 
 def disk() -> MemoryFileSystem:
@@ -36,13 +40,13 @@ def disk() -> MemoryFileSystem:
 class TestCheckpoints:
     def test_is_kafkas_text(self) -> None:
         file_system = disk()
-        write_offset_checkpoint(file_system, "/d/c", {TopicPartition("a.b", 2): 77, TopicPartition("c", 0): 0})
+        write_offsets(file_system, "/d/c", {TopicPartition("a.b", 2): 77, TopicPartition("c", 0): 0})
         assert file_system.read_file("/d/c") == b"0\n2\na.b 2 77\nc 0 0\n"
 
     @given(st.dictionaries(st.builds(TopicPartition, NAMES, st.integers(0, 1000)), st.integers(0, 2**63 - 1)))
     def test_round_trip(self, offsets: dict[TopicPartition, int]) -> None:
         file_system = disk()
-        write_offset_checkpoint(file_system, "/d/c", offsets)
+        write_offsets(file_system, "/d/c", offsets)
         assert read_offset_checkpoint(file_system, "/d/c") == offsets
 
     def test_missing_is_empty(self) -> None:
@@ -190,6 +194,6 @@ class TestCleanShutdown:
 def test_on_a_real_disk(tmp_path) -> None:
     file_system = OsFileSystem()
     path = str(tmp_path / "c")
-    write_offset_checkpoint(file_system, path, {TopicPartition("t", 1): 5})
+    write_offsets(file_system, path, {TopicPartition("t", 1): 5})
     assert read_offset_checkpoint(file_system, path) == {TopicPartition("t", 1): 5}
     assert [entry.name for entry in tmp_path.iterdir()] == ["c"]

@@ -1,0 +1,67 @@
+"""Writing the offset checkpoints of a log directory without holding up the thread that owns the logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from protocol.topic_partition import TopicPartition
+from storage.checkpoints import format_offset_checkpoint, write_atomically
+from storage.file_system import FileSystem
+from storage.log_directory import LogDirectory
+
+if TYPE_CHECKING:
+    from storage.unified_log import UnifiedLog
+
+
+class CheckpointTask:
+    """The new content of one checkpoint file.
+
+    `run` may be called on any thread, but not twice at a time for one file; `complete` belongs to the owner of the
+    logs.
+    """
+
+    __slots__ = ("_data", "_directory", "_error", "_file_system", "_path")
+
+    def __init__(self, file_system: FileSystem, directory: LogDirectory, name: str, data: bytes) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._path = f"{directory.path}/{name}"
+        self._data = data
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Replace the file, durably; an error is kept for `complete`."""
+        try:
+            write_atomically(self._file_system, self._path, self._data)
+        except OSError as error:
+            self._error = error
+
+    def complete(self) -> None:
+        """Take the directory offline if the disk refused."""
+        if self._error is not None:
+            self._directory.fail(self._error, f"Error while writing to checkpoint file {self._path}")
+        else:
+            self._directory.written_checkpoints[self._path] = hash(self._data)
+
+
+def checkpoint_tasks(
+    file_system: FileSystem,
+    directories: Sequence[LogDirectory],
+    logs: Iterable[UnifiedLog],
+    name: str,
+    value: Callable[[UnifiedLog], int | None],
+) -> list[CheckpointTask]:
+    """A task for each directory whose checkpoint `name` has changed; `value` gives a log's entry, None for no entry."""
+    offsets: dict[str, dict[TopicPartition, int]] = {directory.path: {} for directory in directories}
+    for log in logs:
+        offset = value(log)
+        if offset is not None:
+            offsets[log.directory.path][log.topic_partition] = offset
+    tasks = []
+    for directory in directories:
+        data = format_offset_checkpoint(offsets[directory.path])
+        known = directory.written_checkpoints.get(f"{directory.path}/{name}")
+        if directory.failure is None and hash(data) != known:
+            tasks.append(CheckpointTask(file_system, directory, name, data))
+    return tasks

@@ -1,0 +1,157 @@
+"""What a log consists of, and the parts of it that are opened on first use: most logs of a broker are idle most of the
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.file_system import FileSystem, is_disk_full
+from storage.leader_epoch import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochFileCache
+from storage.log_config import LogConfig
+from storage.log_directory import LogDirectory
+from storage.log_reader import BatchBoundaries, headers_from
+from storage.log_segment import LogSegment
+from storage.producer_state import ProducerStateManager
+
+
+class LogState:
+    """What `UnifiedLog` owns. Producer state and leader epochs are read from their files on first use."""
+
+    __slots__ = (
+        "_file_system",
+        "_leader_epochs",
+        "_producer_state",
+        "_snapshot_offsets",
+        "_written_epoch",
+        "active_segment",
+        "boundaries",
+        "config",
+        "directory",
+        "has_unsynced_names",
+        "last_flushed_ms",
+        "log_end_offset",
+        "log_start_offset",
+        "path",
+        "recovery_point",
+        "segments",
+        "topic_id",
+        "topic_partition",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        *,
+        file_system: FileSystem,
+        directory: LogDirectory,
+        path: str,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        config: LogConfig,
+        segments: list[LogSegment],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        snapshot_offsets: Sequence[int] = (),
+        names_are_synced: bool = True,
+        now_ms: int = 0,
+    ) -> None:
+        self._file_system = file_system
+        self.directory = directory
+        self.path = path
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        """May be replaced at any time; holds from the next call on."""
+        self.segments = segments
+        self.active_segment = segments[-1]
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.recovery_point = recovery_point
+        """Everything below is on stable storage."""
+        self.last_flushed_ms = now_ms
+        self._snapshot_offsets = snapshot_offsets
+        self.has_unsynced_names = not names_are_synced
+        """Whether files were created since the directories were fsynced."""
+        self.truncations = 0
+        """How often the end was cut off; a flush that began before such a moment proves nothing."""
+        self._producer_state: ProducerStateManager | None = None
+        self._leader_epochs: LeaderEpochFileCache | None = None
+        self._written_epoch = -1
+        self.boundaries = BatchBoundaries()
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def producer_state(self) -> ProducerStateManager:
+        """State of the producers up to the log end. Read from snapshot and log on first use."""
+        state = self._producer_state
+        if state is None:
+            name = str(self.topic_partition)
+            state = ProducerStateManager(self._file_system, self.path, name, self._snapshot_offsets)
+            self._fill(state)
+            self._producer_state = state
+            self._snapshot_offsets = ()
+        return state
+
+    def _fill(self, state: ProducerStateManager) -> None:
+        try:
+            # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
+            state.load(self.segments[0].base_offset, self.log_end_offset)
+            if state.map_end_offset < self.log_end_offset:
+                for batch in headers_from(self.segments, state.map_end_offset):
+                    state.replay(batch)
+                state.map_end_offset = self.log_end_offset
+        except OSError as error:
+            doing = f"Error while reading the producer state of {self.topic_partition}"
+            raise self.directory.fail(error, doing) from error
+
+    @property
+    def leader_epochs(self) -> LeaderEpochFileCache:
+        """Leader epochs of this log. Read from their checkpoint on first use."""
+        epochs = self._leader_epochs
+        if epochs is None:
+            path = f"{self.path}/{LEADER_EPOCH_CHECKPOINT}"
+            try:
+                epochs = LeaderEpochFileCache.load(self._file_system, path, self._epochs_in_batches)
+            except OSError as error:
+                raise self.directory.fail(error, f"Error while reading {path}") from error
+            # What a crash took from the log, or retention, may still be in the file.
+            epochs.truncate_from_end(self.log_end_offset)
+            epochs.truncate_from_start(self.log_start_offset)
+            self._leader_epochs = epochs
+        return epochs
+
+    def _epochs_in_batches(self) -> Iterator[EpochEntry]:
+        latest = -1
+        for batch in headers_from(self.segments, self.log_start_offset):
+            if batch.partition_leader_epoch > latest:
+                latest = batch.partition_leader_epoch
+                yield EpochEntry(latest, batch.base_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided; the log end where none is open."""
+        first_unstable = self.producer_state.first_unstable_offset
+        return self.log_end_offset if first_unstable is None else first_unstable
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def unflushed_messages(self) -> int:
+        """Records that a power cut could take away (see `flush_messages`)."""
+        return self.log_end_offset - self.recovery_point
+
+    def failed(self, error: OSError, doing: str) -> ApiError:
+        """What to raise for an error of the disk that left the log as it was: unless the disk is just full, it is
+        offline now.
+        """
+        if is_disk_full(error):
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
+        return self.directory.fail(error, doing)
