@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from uuid import UUID
 
 import pytest
@@ -340,6 +341,63 @@ class TestLoading:
         manager, report = open_manager(file_system, CONFIG)
         assert report.ignored == [f"{DIR}/recovery-point-offset-checkpoint is not a checkpoint file"]
         assert len(values_in(manager.logs[TP])) == 5
+
+
+class TestManyPartitions:
+    def test_an_empty_one_takes_little_memory_and_no_descriptor(self, tmp_path) -> None:
+        file_system = OsFileSystem()
+        manager, _ = open_manager(file_system, CONFIG, str(tmp_path))
+        names = [TopicPartition("topic", number) for number in range(1000)]
+        tracemalloc.start()
+        for name in names:
+            manager.get_or_create(name, TOPIC_ID, CONFIG, T0)
+        created, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert created / len(names) < 1500
+        assert file_system.open_file_count == 0
+        manager.close_cleanly(T0)
+        tracemalloc.start()
+        manager, report = open_manager(file_system, CONFIG, str(tmp_path))
+        loaded, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert report.clean
+        assert len(manager.logs) == len(names)
+        assert loaded / len(names) < 2000
+        assert file_system.open_file_count == 0
+
+    def test_more_partitions_than_descriptors(self, tmp_path) -> None:
+        file_system = OsFileSystem(max_open_files=20)
+        config = LogConfig(segment_bytes=300, index_interval_bytes=1)
+        manager, _ = open_manager(file_system, config, str(tmp_path))
+        logs = [manager.get_or_create(TopicPartition("t", number), None, config, T0) for number in range(100)]
+        for turn in range(6):
+            for log in logs:
+                append(log, b"%d" % turn)
+        manager.flush_dirty(T0)
+        assert file_system.open_file_count <= 20
+        manager.close_cleanly(T0)
+        manager, report = open_manager(file_system, config, str(tmp_path))
+        assert report.clean
+        for log in manager.logs.values():
+            assert values_in(log) == [(turn, b"%d" % turn) for turn in range(6)]
+
+    def test_an_idle_broker_writes_no_checkpoints(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+
+        def checkpoint() -> int:
+            calls: list[str] = []
+            file_system.inject = lambda operation, path: calls.append(operation)
+            manager.checkpoint_recovery_points()
+            manager.checkpoint_log_start_offsets()
+            manager.checkpoint_high_watermarks({TP: 5})
+            file_system.inject = lambda operation, path: None
+            return len(calls)
+
+        assert checkpoint() > 0
+        assert checkpoint() == 0
+        manager.logs[TP].flush(T0)
+        assert checkpoint() > 0
 
 
 class TestInterruptedSwaps:

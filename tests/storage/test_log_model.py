@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from protocol.errors import ApiError, ErrorCode
 from storage.log_config import LogConfig
@@ -282,11 +290,19 @@ class LogModel(RuleBasedStateMachine):
         )
 
 
-TestLogModel = LogModel.TestCase
-TestLogModel.settings = settings(
-    max_examples=60,
+COMMON = settings(
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
+
+
+def test_log_equals_its_model() -> None:
+    run_state_machine_as_test(LogModel, settings=settings(COMMON, max_examples=60))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_log_equals_its_model_for_long() -> None:
+    run_state_machine_as_test(LogModel, settings=settings(COMMON, max_examples=5000))
