@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
 
 from protocol.compression import CompressionType
 from protocol.topic_partition import TopicPartition
@@ -19,7 +21,7 @@ from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_manager import LoadReport, LogManager
 from storage.meta_properties import read_meta_properties
-from storage.partition_metadata import read_topic_id
+from storage.partition_metadata import read_topic_id, write_topic_id
 from storage.unified_log import UnifiedLog
 from tests.broker_process import free_port
 from tests.jars import kafka_classpath
@@ -40,6 +42,7 @@ class Kafka:
         self.port = free_port()
         self.data = directory / "data"
         self.log = directory / "server.log"
+        self.zookeeper_address = zookeeper_address
         self.file = directory / "server.properties"
         self.file.write_text(
             f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{self.port}\nlog.dirs={self.data}\n"
@@ -51,6 +54,19 @@ class Kafka:
             "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
             "log4j.appender.out.layout.ConversionPattern=%p %m (%c)%n\n"
         )
+
+    def wait_until_forgotten(self) -> None:
+        """Until ZooKeeper has noticed that a killed broker is gone; the next one could not register before."""
+        client = KazooClient(self.zookeeper_address)
+        client.start()
+        try:
+            deadline = time.monotonic() + 40
+            while client.exists("/brokers/ids/0"):
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        finally:
+            client.stop()
+            client.close()
 
     @contextlib.contextmanager
     def running(self, end: signal.Signals = signal.SIGTERM) -> Iterator[str]:
@@ -91,7 +107,7 @@ def produce(bootstrap: str, values: list[bytes], codec: str = "none") -> None:
         producer.produce(
             TOPIC, value, key=b"k", partition=0, on_delivery=lambda error, _: error and failed.append(error)
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     assert not failed
 
 
@@ -107,7 +123,7 @@ def consume(bootstrap: str, count: int) -> list[tuple[int, bytes]]:
     )
     consumer.assign([ClientPartition(TOPIC, 0, 0)])
     found: list[tuple[int, bytes]] = []
-    for message in iter(lambda: consumer.poll(10), None):
+    for message in iter(lambda: consumer.poll(30), None):
         assert message.error() is None, message.error()
         found.append((message.offset(), message.value()))
         if len(found) == count:
@@ -159,7 +175,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     with kafka.running() as bootstrap:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topic = NewTopic(TOPIC, 1, 1, config={"segment.bytes": "20000"})
-        admin.create_topics([topic])[TOPIC].result(20)
+        admin.create_topics([topic])[TOPIC].result(60)
         for codec in ("none", "gzip", "lz4", "zstd", "snappy"):
             produce(bootstrap, more("kafka " + codec, 300), codec)
 
@@ -173,6 +189,10 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     assert len(log.producer_state.entries) == 5
     assert log.leader_epochs.latest_epoch == 0
     assert log.topic_id == read_topic_id(OsFileSystem(), log.path)
+    written_by_kafka = Path(log.path, "partition.metadata").read_bytes()
+    assert log.topic_id is not None
+    write_topic_id(OsFileSystem(), log.path, log.topic_id)
+    assert Path(log.path, "partition.metadata").read_bytes() == written_by_kafka
     meta = read_meta_properties(OsFileSystem(), str(kafka.data))
     assert meta is not None
     assert (meta.version, meta.broker_id) == (0, 0)
@@ -198,6 +218,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     append_ours(log, more("ours again", 600), CompressionType.LZ4)
     # Dies here: no close, no checkpoint. Kafka recovers what we left behind.
     manager.unlock_directories()
+    kafka.wait_until_forgotten()
 
     with kafka.running() as bootstrap:
         assert consume(bootstrap, len(every)) == list(enumerate(every))
