@@ -65,15 +65,10 @@ class Member(base.Member):
             enable_auto_commit=False,
             metadata_max_age_ms=base.METADATA_MAX_AGE_MS,
         )
-        # Known topics first: kafka-python 3.0 joins before it knows them, joins again when it does, and when a `poll`
-        # times out amid that it forgets its assignment, heartbeats no more and is thrown out of the group.
-        for topic in membership.topics:
-            self._consumer.partitions_for_topic(topic)
         self._consumer.subscribe(membership.topics, listener=Listener(self))
 
     def poll(self) -> None:
-        # Longer than any rejoin here, for the same reason.
-        for records in self._consumer.poll(timeout_ms=1000).values():
+        for records in self._consumer.poll(timeout_ms=100).values():
             for record in records:
                 self.received(record_of(record))
 
