@@ -21,6 +21,13 @@ Decisions, with their reasons:
   was.
 - Creating a log or writing a leader epoch does not fsync; the flush that advances the recovery point does, files
   first, then directories. Whatever is not yet covered by a recovery point is rebuilt from the batches themselves.
+- A segment begins where the one before ended, even if the leader's offsets skip some. So recovery can tell a sealed
+  segment that a power cut shortened by whole batches from one that is complete; it cuts there, as at a torn batch,
+  unless the topic may have been compacted.
+- A base offset is not covered by a batch's CRC. Recovery therefore also demands that offsets ascend and stay inside
+  the segment, and the offset index is checked against the headers it points at and rebuilt when it lies.
+- Whatever waits for an fsync or removes files is a task: made by the thread that owns the logs, run by any, completed
+  by the owner (`FlushTask`, `CheckpointTask`, `DeletionTask`). A log that is read may be read by any thread.
 - Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients
   throw the half away), and the log remembers where recent reads and appends ended, so that a consumer in sequence
   costs no search.
