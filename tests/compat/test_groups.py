@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
 @pytest.fixture(autouse=True)
 def _clients_that_keep_their_assignment(client: str) -> None:
-    """kafka-python 3.0 joins no group in these tests: about one run in two it forgets an assignment (see the helper)."""
+    """kafka-python 3.0 joins no group here: now and then it forgets its assignment (see the helper)."""
     if client == "kafka-python":
         pytest.skip("kafka-python 3.0 loses assignments made while a poll times out")
 
