@@ -243,9 +243,6 @@ class ReplicaManager:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def checkpoint_high_watermarks(self) -> None:
-        """Write replication-offset-checkpoint of every log directory. Synchronous; runs off the loop."""
-        marks = {
-            topic_partition: partition.high_watermark for topic_partition, partition in list(self._partitions.items())
-        }
-        self._log_manager.checkpoint_high_watermarks(marks)
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Every partition's high watermark, as the checkpoints will hold them."""
+        return {topic_partition: partition.high_watermark for topic_partition, partition in self._partitions.items()}

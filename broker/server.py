@@ -7,7 +7,6 @@ the addresses are known to be free and the log directories known to be ours.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.internal_topics import InternalTopicCreator
+from broker.log_upkeep import LogUpkeep
 from broker.logger_levels import LoggerLevels
 from broker.metrics import BrokerCollector, MetricsServer
 from broker.network.limits import ConnectionLimits, RequestMemory
@@ -68,11 +68,6 @@ from storage.meta_properties import (
 logger = logging.getLogger("kafka.server.KafkaServer")
 
 NO_BROKER_ID = -1
-FLUSH_CHECK_MS = 1_000
-"""How often sealed segments and logs whose flush.ms is over are looked for."""
-
-FILE_DELETION_CHECK_MS = 1_000
-"""How often files whose file.delete.delay.ms is over are looked for."""
 
 
 class StartupError(Exception):
@@ -126,6 +121,7 @@ class KafkaServer:
         self._internal_topics: InternalTopicCreator
         self.registry: HandlerRegistry
         self._dispatcher: Dispatcher
+        self._upkeep: LogUpkeep
 
     @classmethod
     def on_this_machine(cls, config: BrokerConfig, launched_s: float | None = None) -> KafkaServer:
@@ -278,47 +274,11 @@ class KafkaServer:
             host, _, port = config.metrics_listener.rpartition(":")
             collector = BrokerCollector(registry, replicas, self._socket_server, sessions, groups)
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
-        self._start_background_work(log_manager, replicas)
+        self._upkeep = LogUpkeep(log_manager, replicas.high_watermarks, self._clock, self._executor)
+        self._upkeep.schedule(self._supervisor, config)
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         self._dispatcher = Dispatcher(registry, self._clock)
         await self._socket_server.start(self._dispatcher)
-
-    def _start_background_work(self, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
-        config = self._config
-        every = self._supervisor.every
-        run = self._executor.run
-
-        async def flush() -> None:
-            for task in log_manager.flush_tasks(self._clock.now_ms()):
-                await run(task.run)
-                with contextlib.suppress(ApiError):  # the directory is offline now, and its owner has been told
-                    task.complete(self._clock.now_ms())
-
-        async def delete_files() -> None:
-            log_manager.delete_expired(self._clock.now_ms())
-
-        async def checkpoint_recovery_points() -> None:
-            log_manager.checkpoint_recovery_points()
-
-        async def checkpoint_log_starts() -> None:
-            log_manager.checkpoint_log_start_offsets()
-
-        async def checkpoint_high_watermarks() -> None:
-            replica_manager.checkpoint_high_watermarks()
-
-        async def expire_producers() -> None:
-            log_manager.remove_expired_producers(self._clock.now_ms())
-
-        every(min(config.log_flush_scheduler_interval_ms, FLUSH_CHECK_MS), "log-flusher", flush)
-        every(FILE_DELETION_CHECK_MS, "delete-files", delete_files)
-        every(config.log_flush_offset_checkpoint_interval_ms, "recovery-point-checkpoint", checkpoint_recovery_points)
-        every(config.log_flush_start_offset_checkpoint_interval_ms, "log-start-checkpoint", checkpoint_log_starts)
-        every(
-            config.replica_high_watermark_checkpoint_interval_ms,
-            "high-watermark-checkpoint",
-            checkpoint_high_watermarks,
-        )
-        every(config.producer_id_expiration_check_interval_ms, "producer-expiration", expire_producers)
 
     # -- stop ----------------------------------------------------------------------------------------------------------
 
@@ -336,7 +296,7 @@ class KafkaServer:
         broker = self._controller.image.brokers.get(self._claim.broker_id)
         broker_epoch = -1 if broker is None else broker.epoch
         if self._log_manager is not None:
-            self._replica_manager.checkpoint_high_watermarks()
+            await self._upkeep.checkpoint_high_watermarks()
             await self._executor.run(self._log_manager.close_cleanly, self._clock.now_ms(), broker_epoch)
         if not self.failed.is_set():
             await self._controller.close()

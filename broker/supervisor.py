@@ -14,6 +14,8 @@ class Supervisor:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
 
     def every(
         self, interval_ms: int, name: str, work: Callable[[], Awaitable[None]], *, initial_delay_ms: int | None = None
@@ -25,18 +27,27 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _repeat(self, interval_ms: int, first_ms: int, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
         delay_ms = first_ms
-        while True:
+        while not self._is_stopping:
             await asyncio.sleep(delay_ms / 1000)
             delay_ms = interval_ms
+            self._at_work.add(task)
             try:
                 await work()
             except Exception:
                 logger.exception("Background task %s failed; it runs again in %d ms", name, interval_ms)
+            finally:
+                self._at_work.discard(task)
 
     async def stop(self) -> None:
-        """Cancel everything and wait for the end of it."""
+        """Begin no round any more and wait for the end of those that run: a thread that writes a file for one of them
+        cannot be called back, and what comes after may write the same file.
+        """
+        self._is_stopping = True
         tasks = list(self._tasks)
         for task in tasks:
-            task.cancel()
+            if task not in self._at_work:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -273,13 +273,15 @@ class LogLoader:
         return next_base is not None and 0 < next_base - end <= MAX_RELATIVE_OFFSET and not self._options.may_have_gaps
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
-        """What follows a torn batch cannot be told from what never was: set it aside."""
+        """What follows a torn batch cannot be told from what never was: set it aside for good (`LogSegment.cut`)."""
         for segment in segments[at:]:
             self._truncated_bytes += segment.size
             paths = segment.mark_deleted(DELETED_SUFFIX)
             self._directory.deferred_deletions.append(
                 DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms)
             )
+        if len(segments) > at:
+            self._file_system.sync_dir(self._path)
         del segments[at:]
 
 

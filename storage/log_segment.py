@@ -415,9 +415,14 @@ class LogSegment:
     # -- shortening and removing --------------------------------------------------------------------------------------
 
     def cut(self, size: int) -> None:
-        """Recovery found the batches up to `size` bytes to be all that is valid. Raises OSError."""
+        """Recovery found the batches up to `size` bytes to be all that is valid. Raises OSError.
+
+        The cut is durable before anything can be written behind it: a power cut could otherwise bring back what was
+        cut off, behind batches that took its place.
+        """
         if size < self.size:
             self.file.truncate(size)
+            self.file.flush()
             self.size = size
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker_process import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
 
@@ -27,12 +29,6 @@ def run(*command: str | Path, cwd: Path, timeout_s: float = 60) -> subprocess.Co
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s,
         check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

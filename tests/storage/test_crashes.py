@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -323,6 +323,30 @@ def test_fault_in_every_call(fault: str) -> None:
 def test_power_cut_after_a_fault_in_every_call(fault: str, mode: PowerCut) -> None:
     for at in ALL:
         check_power_cut(at, fault, mode)
+
+
+@pytest.mark.parametrize("segment_bytes", [4096, 100], ids=["in its segment", "with the segments behind"])
+def test_a_second_power_cut_does_not_bring_back_what_recovery_cut_off(segment_bytes: int) -> None:
+    config = replace(CONFIG, segment_bytes=segment_bytes)
+    for seed in range(40):
+        file_system = MemoryFileSystem()
+        log = open_manager(file_system, config)[0].get_or_create(TP, None, config, T0)
+        for value in (b"a", b"b", b"c", b"d"):
+            append(log, value)
+        log.flush(T0)
+        # The second batch is damaged, and the disk knows it; the third and the fourth are whole.
+        size = log.read(0, 1).size
+        path = log.segments[0].path if segment_bytes > size * 2 else log.segments[1].path
+        content = bytearray(file_system.read_file(path))
+        content[-1 if segment_bytes < size * 2 else size * 2 - 1] ^= 1
+        file_system.write_file(path, bytes(content))
+        file_system.cut_power(PowerCut.TEAR, lambda count: count - 1)
+        log = open_manager(file_system, config)[0].logs[TP]
+        assert values_in(log) == [(0, b"a")]
+        append(log, b"B")
+        file_system.cut_power(PowerCut.REORDER, random_from(seed))
+        log = open_manager(file_system, config)[0].logs[TP]
+        assert values_in(log) in ([(0, b"a")], [(0, b"a"), (1, b"B")]), f"seed {seed}"
 
 
 def test_meta_properties_are_there_whole_or_not_at_all() -> None:
