@@ -5,8 +5,9 @@ Decisions:
   measure itself. The client's CPU is printed beside the broker's, so that one can see which side was the limit.
 - Figures move with the machine, so only ratios of one run are compared. The sides take turns (A B, B A, ...) in each
   round, and medians of the rounds are reported.
-- Brokers are fresh for each scenario, so that none inherits another's JIT, partitions or garbage, and `--only` gives
-  the same figures. Within a scenario they stay: the JVM warms up over the rounds, and the median is a warm one.
+- Each sample has a broker of its own, just started: no sample inherits another's JIT, partitions or garbage, `--only`
+  gives the same figures, and it is what a test run or a notebook gets. The targets were set on such brokers. A JVM gets
+  several times better over its first gigabytes; so the peak rates also have `warm` lines: the third load on one broker.
 - A figure of a run that lost or failed a record is no figure: the load exits 1 and the benchmark stops.
 - Linux only: CPU seconds and memory are read from /proc.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def median_of(samples: Sequence[Sample], name: str) -> float | None:
 
 
 def rows(scenario: Scenario, samples: Samples) -> list[Row]:
-    """The figure's line, then the broker's and the client's CPU."""
+    """The figure's line, the broker's and the client's CPU, and what the brokers did once they were warm."""
     first, second = samples.values()
     figures = statistics.median(s.value for s in first), statistics.median(s.value for s in second)
     lines = [
@@ -66,6 +67,13 @@ def rows(scenario: Scenario, samples: Samples) -> list[Row]:
     for name in first[0].details:
         pair = statistics.median(s.details[name] for s in first), statistics.median(s.details[name] for s in second)
         lines.append(Row(f"  {name.replace('_', ' ')}", "", pair))
+    warm = {side: [sample.warm for sample in both if sample.warm is not None] for side, both in samples.items()}
+    if all(warm.values()):
+        without_targets = dataclasses.replace(scenario, title="", target=None, cpu_target=None, limit=None)
+        lines += [
+            dataclasses.replace(row, title=f"  warm {row.title.strip()}".rstrip())
+            for row in rows(without_targets, warm)
+        ]
     return lines
 
 

@@ -34,6 +34,17 @@ def test_medians_and_cpu_for_each_gigabyte() -> None:
     assert (client.figures, client.reached) == ((1, 1), None)
 
 
+def test_what_a_warm_broker_does_is_shown_without_targets() -> None:
+    def sample(value: float) -> Sample:
+        return Sample(value, broker_cpu_s=4, gigabytes=2, warm=Sample(value * 3, broker_cpu_s=2, gigabytes=2))
+
+    both = {"first": [sample(1)], "second": [sample(2)]}
+    figure, broker, warm, warm_broker = rows(scenario(target=2, cpu_target=0.5, also_warm=True), both)
+    assert (figure.figures, figure.reached, broker.reached) == ((1, 2), True, False)
+    assert (warm.title, warm.figures, warm.reached) == ("  warm", (3, 6), None)
+    assert (warm_broker.title, warm_broker.figures, warm_broker.reached) == ("  warm broker", (1, 1), None)
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
