@@ -17,6 +17,7 @@ from broker.seams import Clock
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import ApiVersionsResponse, RequestHeader
+from protocol.schema import Response
 
 _KEY_AND_VERSION = struct.Struct(">hh")
 _SIZE = struct.Struct(">i")
@@ -50,7 +51,6 @@ class Dispatcher:
             header.client_id,
             connection.client_address,
             connection.listener_name,
-            self._clock.now_ms(),
         )
         statistics = route.statistics
         statistics.requests += 1
@@ -63,7 +63,7 @@ class Dispatcher:
         except Exception:
             statistics.failures += 1
             raise
-        if reply is None or not isinstance(reply, Awaitable):
+        if reply is None or isinstance(reply, Response):
             statistics.total_time_s += self._clock.monotonic_s() - started_s
             return encode_reply(route.api_key, context, reply)
         return self._when_done(route, context, asyncio.ensure_future(reply), started_s)
@@ -122,9 +122,10 @@ def encode_reply(api_key: ApiKey, context: RequestContext, reply: Reply) -> Part
     head = bytearray(9 if api_key.response_header_version(version) else 8)
     _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, context.correlation_id)
     try:
-        parts: Parts = list(reply.encode_after(head, version))
+        parts: Parts = reply.encode_after(head, version)  # type: ignore[assignment]  # nothing else holds the list
     except ApiError as error:
         # The handler's mistake, not the client's: it set a field that this version does not have.
         raise EncodeError(str(error)) from error
-    _SIZE.pack_into(head, 0, sum(map(len, parts)) - 4)
+    size = len(head) if len(parts) == 1 else sum(map(len, parts))
+    _SIZE.pack_into(head, 0, size - _SIZE.size)
     return parts

@@ -30,7 +30,7 @@ class CloseConnection(Exception):
 class RequestContext:
     """Who asks, in which version, through which listener; one per request.
 
-    `received_ms` is wall-clock time in milliseconds. `client_address` is the peer's IP address as text.
+    `client_address` is the peer's IP address as text.
     """
 
     api_version: int
@@ -38,7 +38,6 @@ class RequestContext:
     client_id: str | None
     client_address: str
     listener_name: str
-    received_ms: int
     principal: str = "User:ANONYMOUS"
 
 

@@ -25,12 +25,14 @@ class IsolationLevel(IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
-    @classmethod
-    def of(cls, value: int) -> IsolationLevel:
+    @staticmethod
+    def of(value: int) -> IsolationLevel:
         """The level a request names. Raises INVALID_REQUEST for one that does not exist."""
-        if value not in (0, 1):
-            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown isolation level {value}")
-        return cls(value)
+        if value == 0:
+            return IsolationLevel.READ_UNCOMMITTED
+        if value == 1:
+            return IsolationLevel.READ_COMMITTED
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown isolation level {value}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Record batches of message format v2: a view on the bytes, made to be opaque on the hot path.
 
 A broker needs the 61 header bytes only: `RecordBatch` unpacks them in one call and `validate` judges them together
-with the CRC; `assign_offsets` rewrites base offset and leader epoch in place, which lie outside the CRC. The records
+with the CRC; its `assign_offsets` rewrites base offset and leader epoch in place, which lie outside the CRC. The records
 themselves (protocol.record_codec) are decoded only by those who ask for them.
 
 Layout and rules: Kafka's `DefaultRecordBatch`, `LogValidator.validateBatch` and KIP-98 (format v2), KIP-534 (delete
@@ -60,7 +60,6 @@ __all__ = [
     "RecordBatch",
     "RecordBatchBuilder",
     "TimestampType",
-    "assign_offsets",
     "build_batch",
     "build_values_batch",
     "find_timestamp",
@@ -255,6 +254,37 @@ class RecordBatch:
                 f"Invalid sequence number {self.base_sequence} in record batch with producerId {self.producer_id}"
             )
 
+    def assign_offsets(
+        self,
+        base_offset: int,
+        leader_epoch: int,
+        log_append_time_ms: int | None = None,
+        max_timestamp: int | None = None,
+    ) -> None:
+        """Give the batch, which is writable and was validated, its place in the log.
+
+        Base offset and leader epoch are written in place. `log_append_time_ms` makes it the timestamp of every record
+        (LogAppendTime); None keeps the producer's timestamps, and a `max_timestamp` found in the records then replaces
+        the producer's claim. Only where that changes the header is the CRC computed anew.
+        """
+        buffer = self.buffer
+        _I64.pack_into(buffer, BASE_OFFSET_AT, base_offset)
+        _I32.pack_into(buffer, LEADER_EPOCH_AT, leader_epoch)
+        self.base_offset = base_offset
+        self.partition_leader_epoch = leader_epoch
+        if log_append_time_ms is not None:
+            self._set_timestamps(self.attributes | LOG_APPEND_TIME_FLAG, log_append_time_ms)
+        elif self.attributes & LOG_APPEND_TIME_FLAG or max_timestamp not in {None, self.max_timestamp}:
+            latest = self.max_timestamp if max_timestamp is None else max_timestamp
+            self._set_timestamps(self.attributes & ~LOG_APPEND_TIME_FLAG, latest)
+
+    def _set_timestamps(self, attributes: int, max_timestamp: int) -> None:
+        buffer = self.buffer
+        _I16.pack_into(buffer, ATTRIBUTES_AT, attributes)
+        _I64.pack_into(buffer, MAX_TIMESTAMP_AT, max_timestamp)
+        self.attributes, self.max_timestamp = attributes, max_timestamp
+        self.crc = _set_crc(buffer)
+
     def records_payload(self, max_output_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
         """The encoded records, decompressed; at most `max_output_bytes` (see protocol.compression for the errors)."""
         return decompress(self.compression, self.buffer[HEADER_BYTES:], max_output_bytes)
@@ -300,43 +330,10 @@ def read_batches(buffer: memoryview) -> Iterator[RecordBatch]:
         position += size
 
 
-def assign_offsets(
-    buffer: memoryview,
-    base_offset: int,
-    leader_epoch: int,
-    log_append_time_ms: int | None = None,
-    max_timestamp: int | None = None,
-) -> int:
-    """Give the batches in `buffer` (writable, complete, checked) their place in the log; returns the next offset.
-
-    Base offset and leader epoch are written in place. `log_append_time_ms` makes it the timestamp of every record
-    (LogAppendTime); None keeps the producer's timestamps, and a `max_timestamp` found in the records then replaces
-    the producer's claim. Only where that changes the header is the CRC computed anew.
-    """
-    position, end = 0, len(buffer)
-    while position < end:
-        batch = RecordBatch(buffer[position:])
-        _I64.pack_into(buffer, position + BASE_OFFSET_AT, base_offset)
-        _I32.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
-        stop = position + batch.size_in_bytes
-        if log_append_time_ms is not None:
-            _set_timestamps(buffer[position:stop], batch.attributes | LOG_APPEND_TIME_FLAG, log_append_time_ms)
-        elif batch.attributes & LOG_APPEND_TIME_FLAG or max_timestamp not in {None, batch.max_timestamp}:
-            latest = batch.max_timestamp if max_timestamp is None else max_timestamp
-            _set_timestamps(buffer[position:stop], batch.attributes & ~LOG_APPEND_TIME_FLAG, latest)
-        base_offset += batch.last_offset_delta + 1
-        position = stop
-    return base_offset
-
-
-def _set_timestamps(batch: memoryview, attributes: int, max_timestamp: int) -> None:
-    _I16.pack_into(batch, ATTRIBUTES_AT, attributes)
-    _I64.pack_into(batch, MAX_TIMESTAMP_AT, max_timestamp)
-    _set_crc(batch)
-
-
-def _set_crc(batch: memoryview) -> None:
-    CRC.pack_into(batch, CRC_AT, crc32c(batch[ATTRIBUTES_AT:]))
+def _set_crc(batch: memoryview) -> int:
+    crc = crc32c(batch[ATTRIBUTES_AT:])
+    CRC.pack_into(batch, CRC_AT, crc)
+    return crc
 
 
 def recompress(

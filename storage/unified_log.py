@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import TimestampType, assign_offsets, read_batches
+from protocol.records import TimestampType, read_batches
 from storage.file_system import WouldWaitError, is_disk_full
 from storage.leader_epoch import EpochEntry
 from storage.log_directory import DeferredDeletion, LogDirectory
@@ -99,11 +99,10 @@ class UnifiedLog(LogState):
             max_timestamp = batch.max_timestamp if latest is None else latest
         else:
             append_time_ms = max_timestamp = now_ms
-        data = batch.buffer
-        assign_offsets(data, first_offset, leader_epoch, append_time_ms, latest)
+        batch.assign_offsets(first_offset, leader_epoch, append_time_ms, latest)
         if leader_epoch != self._written_epoch:
             self._write_epoch(leader_epoch, first_offset)
-        self._write(data, last_offset, max_timestamp, last_offset, now_ms)
+        self._write(batch.buffer, last_offset, max_timestamp, last_offset, now_ms)
         if batch.producer_id >= 0:
             state.update(batch, first_offset, max_timestamp)
         state.map_end_offset = last_offset + 1

@@ -10,6 +10,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from tests.broker_process import free_port
 from tests.jars import kafka_classpath
 
@@ -22,6 +25,21 @@ log4j.logger.org.apache.zookeeper=WARN
 """
 _JVM = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Quick to start; nobody measures this broker."""
+
+
+def await_controller(address: str) -> None:
+    """Until the broker knows its controller and itself: a port that accepts is not there yet, and what is asked of it
+    in between (a new topic, say) may be refused or never answered. Raises RuntimeError after `START_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        with contextlib.suppress(KafkaException):
+            metadata = client.list_topics(timeout=5)
+            if metadata.controller_id in metadata.brokers:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"Apache Kafka at {address} has no controller")
 
 
 class ApacheKafka:
@@ -52,11 +70,12 @@ class ApacheKafka:
         (directory / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
     def start(self) -> None:
-        """Start both and wait until the broker accepts connections. Raises RuntimeError with its output otherwise."""
+        """Start both and wait until the broker is the controller. Raises RuntimeError with its output otherwise."""
         self._run("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper")
         self._await("zookeeper", self._zookeeper_port)
         self._run("kafka.Kafka", "server")
         self._await("server", int(self.address.rpartition(":")[2]))
+        await_controller(self.address)
 
     def stop(self) -> None:
         """End both, the broker first; nothing happens when they do not run."""

@@ -34,6 +34,8 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_WITH_ONE_OFFSET = 1
 """KIP-79: version 0 lists beginnings of segments instead."""
 
+_NONE: set[tuple[str, int]] = set()
+
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
 EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -51,43 +53,41 @@ class OffsetHandlers:
     @api(ApiKey.LIST_OFFSETS, versions=(0, 9))
     def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
-        asked_times = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
         isolation = IsolationLevel.of(request.isolation_level)
+        repeated = _asked_repeatedly(request)
         topics = []
         for topic in request.topics:
-            listed = ListedTopic(name=topic.name, partitions=[])
+            name = topic.name
+            listed = []
             for asked in topic.partitions:
                 try:
-                    if asked_times[topic.name, asked.partition_index] > 1:
-                        raise ApiError(
-                            ErrorCode.INVALID_REQUEST, f"{topic.name}-{asked.partition_index} is asked twice"
-                        )
-                    _check_timestamp(asked.timestamp, context.api_version)
-                    if context.api_version < FIRST_VERSION_WITH_ONE_OFFSET:
-                        found = self._list_segments(topic.name, asked)
-                    else:
-                        found = self._list_partition(topic.name, asked, isolation)
+                    if (name, asked.partition_index) in repeated:
+                        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is asked twice")
+                    found = self._list_partition(name, asked, isolation, context.api_version)
                 except ApiError as error:
                     found = _listed(asked.partition_index, error_code=error.error_code)
                 if context.api_version < FIRST_VERSION_WITH_LEADER_EPOCH:
                     found.leader_epoch = UNKNOWN
-                listed.partitions.append(found)
-            topics.append(listed)
+                listed.append(found)
+            topics.append(ListedTopic(name=name, partitions=listed))
         return ListOffsetsResponse(topics=topics)
 
     def _list_partition(
-        self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation: IsolationLevel
+        self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation: IsolationLevel, version: int
     ) -> ListedPartition:
         timestamp = asked.timestamp
+        _check_timestamp(timestamp, version)
+        if version < FIRST_VERSION_WITH_ONE_OFFSET:
+            return self._list_segments(topic, asked)
         partition = self._replica_manager.leader_of(
             TopicPartition(topic, asked.partition_index), asked.current_leader_epoch
         )
         log = partition.log
-        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-            start = log.log_start_offset
-            return _listed(asked.partition_index, start, log.earliest().leader_epoch)
         if timestamp == LATEST_TIMESTAMP:
             return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
+        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            _, offset, leader_epoch = log.earliest()
+            return _listed(asked.partition_index, offset, leader_epoch)
         if timestamp == LATEST_TIERED_TIMESTAMP:
             return _listed(asked.partition_index)
         return self._search(partition, asked.partition_index, timestamp, isolation)
@@ -182,8 +182,19 @@ class OffsetHandlers:
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
+def _asked_repeatedly(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    """The partitions that the request names more than once."""
+    topics = request.topics
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        return _NONE
+    times = Counter((topic.name, p.partition_index) for topic in topics for p in topic.partitions)
+    return {partition for partition, count in times.items() if count > 1}
+
+
 def _check_timestamp(timestamp: int, version: int) -> None:
     """Raise UNSUPPORTED_VERSION for a negative timestamp that means nothing in this version."""
+    if timestamp >= EARLIEST_TIMESTAMP:
+        return
     if timestamp < LATEST_TIERED_TIMESTAMP or version < FIRST_VERSION_OF_TIMESTAMP.get(timestamp, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
 

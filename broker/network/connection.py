@@ -146,15 +146,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active_s = self._loop.time()
+        reader = self._reader
         try:
-            for frame in self._reader.buffer_updated(nbytes):
+            for frame in reader.buffer_updated(nbytes):
                 self._process(frame)
                 if self.closed:
                     return
         except FrameError as error:
             self.close(str(error), level=logging.WARNING)
             return
-        self._account_partial_frame()
+        if reader.partial_frame_bytes != self._held_bytes:
+            self._account_partial_frame(reader.partial_frame_bytes)
         self._balance()
 
     def eof_received(self) -> bool:
@@ -217,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pump()
         if bool(self._outgoing) or len(self._replies) > MAX_WAITING_REQUESTS:
             self.pause_reading("backlog")
-        else:
+        elif self._paused_reasons:
             self.resume_reading("backlog")
 
     def _pump(self) -> None:
@@ -296,11 +298,8 @@ class Connection(asyncio.BufferedProtocol):
             if not self._paused_reasons and self._transport is not None and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _account_partial_frame(self) -> None:
+    def _account_partial_frame(self, claimed: int) -> None:
         """Charge a frame that arrives in pieces to the broker's memory for requests (queued.max.request.bytes)."""
-        claimed = self._reader.partial_frame_bytes
-        if claimed == self._held_bytes:
-            return
         self._release_held_bytes()
         if claimed:
             self._held_bytes = claimed

@@ -87,5 +87,4 @@ def context(version: int, listener_name: str = "PLAINTEXT") -> RequestContext:
         client_id="test",
         client_address="127.0.0.1",
         listener_name=listener_name,
-        received_ms=0,
     )

@@ -20,7 +20,7 @@ from protocol.messages import AlterConfigsRequest, DescribeConfigsRequest, Incre
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-CONTEXT = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT", 0)
+CONTEXT = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT")
 
 
 class Store:

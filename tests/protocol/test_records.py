@@ -11,7 +11,6 @@ from protocol.records import (
     RecordBatch,
     RecordBatchBuilder,
     TimestampType,
-    assign_offsets,
     build_batch,
     find_timestamp,
     increment_sequence,
@@ -86,44 +85,43 @@ def test_delete_horizon_is_the_base_timestamp() -> None:
 
 
 def test_offsets_and_epoch_are_assigned_outside_the_crc() -> None:
-    buffer = memoryview(bytearray(build_batch(ROWS)))
-    crc = RecordBatch(buffer).crc
-    assert assign_offsets(buffer, 1_000_000, 12) == 1_000_003
-    batch = RecordBatch(buffer)
+    batch = view(build_batch(ROWS))
+    crc = batch.crc
+    batch.assign_offsets(1_000_000, 12)
     batch.ensure_valid()
     assert (batch.base_offset, batch.partition_leader_epoch, batch.crc) == (1_000_000, 12, crc)
     assert [record.offset for record in batch.records()] == [1_000_000, 1_000_001, 1_000_002]
 
 
 def test_log_append_time_is_the_time_of_every_record() -> None:
-    buffer = memoryview(bytearray(build_batch(ROWS)))
-    assign_offsets(buffer, 0, 0, 9_999)
-    batch = RecordBatch(buffer)
+    batch = view(build_batch(ROWS))
+    batch.assign_offsets(0, 0, 9_999)
     batch.ensure_valid()
     assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert (batch.base_timestamp, batch.max_timestamp) == (1000, 9_999)
     assert {record.timestamp for record in batch.records()} == {9_999}
-    assert buffer == build_batch(ROWS, log_append_time_ms=9_999, partition_leader_epoch=0)
+    assert batch.buffer == build_batch(ROWS, log_append_time_ms=9_999, partition_leader_epoch=0)
 
 
 def test_a_producers_log_append_time_is_cleared() -> None:
-    buffer = memoryview(bytearray(build_batch(ROWS, log_append_time_ms=1500)))
-    assign_offsets(buffer, 7, 0)
-    RecordBatch(buffer).ensure_valid()
-    assert buffer == build_batch(ROWS, base_offset=7, partition_leader_epoch=0)
+    batch = view(build_batch(ROWS, log_append_time_ms=1500))
+    batch.assign_offsets(7, 0)
+    batch.ensure_valid()
+    assert batch.buffer == build_batch(ROWS, base_offset=7, partition_leader_epoch=0)
 
 
 def test_a_wrong_max_timestamp_is_replaced_by_the_one_found() -> None:
-    buffer = memoryview(bytearray(patch(build_batch(ROWS), max_timestamp=2**62)))
-    assign_offsets(buffer, 0, 0, max_timestamp=1500)
-    assert buffer == build_batch(ROWS, partition_leader_epoch=0)
+    batch = view(patch(build_batch(ROWS), max_timestamp=2**62))
+    batch.assign_offsets(0, 0, max_timestamp=1500)
+    assert batch.buffer == build_batch(ROWS, partition_leader_epoch=0)
 
 
-def test_offsets_run_on_over_several_batches() -> None:
-    buffer = memoryview(bytearray(build_batch(ROWS) + build_batch(ROWS[:1]) + build_batch(ROWS)))
-    assert assign_offsets(buffer, 10, 1) == 17
-    assert [batch.base_offset for batch in read_batches(buffer)] == [10, 13, 14]
-    assert [batch.last_offset for batch in read_batches(buffer)] == [12, 13, 16]
+def test_what_a_batch_says_of_itself_is_what_its_bytes_say_after_the_assignment() -> None:
+    for batch in (view(build_batch(ROWS)), view(build_batch(ROWS, log_append_time_ms=1500))):
+        for assigned in ((5, 1, 77), (6, 2, None, 88), (7, 3)):
+            batch.assign_offsets(*assigned)
+            again = RecordBatch(batch.buffer)
+            assert all(getattr(batch, name) == getattr(again, name) for name in RecordBatch.__slots__)
 
 
 def test_read_batches_leaves_an_incomplete_one_out() -> None:

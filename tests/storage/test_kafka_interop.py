@@ -23,6 +23,7 @@ from storage.log_manager import LoadReport, LogManager
 from storage.meta_properties import read_meta_properties
 from storage.partition_metadata import read_topic_id, write_topic_id
 from storage.unified_log import UnifiedLog
+from tests.apache_kafka import await_controller
 from tests.broker_process import free_port
 from tests.jars import kafka_classpath
 from tests.storage.support import T0, batch_of, open_manager, values_in
@@ -81,6 +82,7 @@ class Kafka:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             _wait_for(self.port, process, self.log, 60)
+            await_controller(f"127.0.0.1:{self.port}")
             yield f"127.0.0.1:{self.port}"
         finally:
             process.send_signal(end)
