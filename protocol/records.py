@@ -1,8 +1,8 @@
 """Record batches of message format v2: a view on the bytes, made to be opaque on the hot path.
 
 A broker needs the 61 header bytes only: `RecordBatch` unpacks them in one call and `validate` judges them together
-with the CRC; its `assign_offsets` rewrites base offset and leader epoch in place, which lie outside the CRC. The records
-themselves (protocol.record_codec) are decoded only by those who ask for them.
+with the CRC; its `assign_offsets` rewrites base offset and leader epoch in place, which lie outside the CRC. The
+records themselves (protocol.record_codec) are decoded only by those who ask for them.
 
 Layout and rules: Kafka's `DefaultRecordBatch`, `LogValidator.validateBatch` and KIP-98 (format v2), KIP-534 (delete
 horizon). This module stands alone: it imports nothing of ours but its neighbours in `protocol`.
