@@ -231,12 +231,3 @@ def eventually(what: str, observe: Callable[[], T], holds: Callable[[T], bool], 
         assert time.monotonic() < deadline, f"{what}: still {seen}"
         time.sleep(0.05)
     return seen
-
-
-def skip_what_kafka_python_loses(driver: Driver) -> None:
-    """kafka-python 3.0 forgets a new assignment when its `poll` times out amid a rejoin that new metadata caused.
-
-    The join goes on behind, renews the snapshot that was the reason to rejoin, and `need_rejoin` finds nothing to do.
-    """
-    if driver.client == "kafka-python":
-        pytest.skip("kafka-python 3.0 loses assignments made while a poll times out")

@@ -14,7 +14,6 @@ from tests.compat.driver_process import (
     Record,
     State,
     eventually,
-    skip_what_kafka_python_loses,
 )
 
 PARTITIONS = 4
@@ -22,13 +21,6 @@ SHORT_SESSION_MS = 4000
 """Long enough that no living member misses it on a busy machine."""
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
-
-
-@pytest.fixture(autouse=True)
-def _clients_that_keep_their_assignment(client: str) -> None:
-    """kafka-python 3.0 joins no group here: now and then it forgets its assignment (see the helper)."""
-    if client == "kafka-python":
-        pytest.skip("kafka-python 3.0 loses assignments made while a poll times out")
 
 
 @pytest.fixture
@@ -79,7 +71,6 @@ def test_joining_and_leaving(driver: Driver, topic: str, partitions: set[str], s
 def test_a_cooperative_rebalance_moves_only_what_it_must(
     driver: Driver, new_driver: NewDriver, client: str, topic: str, partitions: set[str]
 ) -> None:
-    skip_what_kafka_python_loses(driver)
     driver = new_driver(client)
     first = driver.join("first", topic, topic, "cooperative")
     eventually("all partitions", first.state, holds(4))
@@ -124,7 +115,6 @@ def test_a_static_member_comes_back_unnoticed(driver: Driver, topic: str, partit
 
 
 def test_commit_and_resume(driver: Driver, topic: str, partitions: set[str]) -> None:
-    skip_what_kafka_python_loses(driver)
     before = fill(driver, topic, "before")
     member = driver.join("member", topic, topic)
     eventually("every record", lambda: values_of(member), lambda seen: seen == before)
@@ -142,7 +132,6 @@ def test_commit_and_resume(driver: Driver, topic: str, partitions: set[str]) -> 
 
 
 def test_new_partitions_are_found(driver: Driver, topic: str, partitions: set[str]) -> None:
-    skip_what_kafka_python_loses(driver)
     member = driver.join("member", topic, topic)
     eventually("all partitions", member.state, holds(4))
     driver.admin("create_partitions", topic=topic, count=6)

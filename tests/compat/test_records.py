@@ -16,7 +16,6 @@ from tests.compat.driver_process import (
     Driver,
     Record,
     eventually,
-    skip_what_kafka_python_loses,
 )
 from tests.wire_client import WireClient
 
@@ -148,7 +147,6 @@ def test_producing_creates_the_topic(driver: Driver, topic: str) -> None:
 def test_subscribing_creates_the_topic(driver: Driver, topic: str) -> None:
     if driver.client == "librdkafka":
         pytest.skip("librdkafka 2.16 does not ask for creation when it joins a group (nor does Kafka create then)")
-    skip_what_kafka_python_loses(driver)
     member = driver.join(topic, f"group-of-{topic}", topic)
     eventually("a partition", member.state, lambda state: state.assignment == [f"{topic}-0"])
     member.leave()

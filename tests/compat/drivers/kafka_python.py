@@ -71,6 +71,12 @@ class Member(base.Member):
         for records in self._consumer.poll(timeout_ms=100).values():
             for record in records:
                 self.received(record_of(record))
+        # kafka-python 3.0 loses a rejoin that new metadata asked for when `poll` times out amid it: the join goes on
+        # behind and renews the snapshot that was its reason, so the next poll finds nothing to do and never takes up
+        # the assignment, nor the heartbeats that were stopped for it. Told to rejoin, it waits for the join under way.
+        coordinator = self._consumer._coordinator
+        if coordinator._join_task is not None:
+            coordinator.request_rejoin()
 
     def commit(self) -> None:
         self._consumer.commit()
