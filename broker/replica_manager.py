@@ -13,6 +13,7 @@ from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
 from cluster.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import uuid_to_text
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.producer_state import AppendOrigin
@@ -124,8 +125,20 @@ class ReplicaManager:
     def _create(
         self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, image: PartitionImage
     ) -> Partition | None:
+        logs, now_ms = self._log_manager, self._clock.now_ms()
         try:
-            log = self._log_manager.get_or_create(topic_partition, topic_id, config, self._clock.now_ms())
+            found = logs.get(topic_partition)
+            if found is not None and found.topic_id is not None and found.topic_id != topic_id:
+                # A power cut can bring back the directory of a deleted topic; one of that name may exist again.
+                aside = logs.set_aside(topic_partition, now_ms)
+                logger.warning(
+                    "The log of %s has topic id %s, not %s: it is set aside as %s",
+                    topic_partition,
+                    uuid_to_text(found.topic_id),
+                    uuid_to_text(topic_id),
+                    aside,
+                )
+            log = logs.get_or_create(topic_partition, topic_id, config, now_ms)
         except ApiError as error:
             if topic_partition not in self._unavailable:
                 logger.error("%s is not available here: %s", topic_partition, error)
@@ -133,7 +146,7 @@ class ReplicaManager:
             return None
         self._unavailable.pop(topic_partition, None)
         log.config = config
-        high_watermark = self._log_manager.high_watermarks.get(topic_partition, 0)
+        high_watermark = logs.high_watermarks.get(topic_partition, 0)
         partition = Partition(topic_partition, log, high_watermark, image)
         self._partitions[topic_partition] = partition
         return partition

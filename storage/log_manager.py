@@ -34,7 +34,6 @@ from storage.partition_metadata import write_topic_id
 from storage.unified_log import UnifiedLog
 
 LOCK_FILE = ".lock"
-_DELETE_SUFFIX = "-delete"
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _SET_ASIDE = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
 _MAX_NAME = 255
@@ -343,23 +342,31 @@ class LogManager:
         No log of that name is no error. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         log = self.logs.get(topic_partition)
-        if log is None:
-            return
-        directory = log.directory
+        if log is not None:
+            self._defer_tree(log.directory, self._take_away(log, "delete", now_ms), log.config)
+
+    def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> str:
+        """Rename the directory of a log that belongs to no topic, so that nothing of it is used, or lost; gives its
+        new path. Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        return self._take_away(self.logs[topic_partition], "stray", now_ms)
+
+    def _take_away(self, log: UnifiedLog, why: str, now_ms: int) -> str:
+        directory, topic_partition = log.directory, log.topic_partition
         if directory.failure is not None:
             raise directory.offline_error()
         token = uuid5(NAMESPACE_OID, f"{log.path} {log.topic_id} {now_ms}").hex
-        suffix = f"-{topic_partition.partition}.{token}{_DELETE_SUFFIX}"
+        suffix = f"-{topic_partition.partition}.{token}-{why}"
         target = f"{directory.path}/{topic_partition.topic[: _MAX_NAME - len(suffix)]}{suffix}"
         try:
             log.discard()
             self._file_system.rename(log.path, target)
         except OSError as error:
-            raise directory.fail(error, f"Error while deleting log for {topic_partition}") from error
+            raise directory.fail(error, f"Error while renaming {log.path} to {target}") from error
         del self.logs[topic_partition]
         self.high_watermarks.pop(topic_partition, None)
         self._log_counts[directory.path] -= 1
-        self._defer_tree(directory, target, log.config)
+        return target
 
     def _defer_tree(self, directory: LogDirectory, path: str, config: LogConfig) -> None:
         directory.deferred_deletions.append(

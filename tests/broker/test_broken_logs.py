@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
+from protocol.messages import DeleteTopicsRequest
 from tests.broker.test_in_process import fetch, new_topic, produce, values_in
 from tests.broker_process import BrokerProcess
 from tests.wire_client import WireClient
@@ -74,3 +76,34 @@ def test_a_torn_tail_is_cut_off_after_a_kill_and_said(tmp_path: Path, tail: byte
     finally:
         broker.stop()
     assert f"Recovered t-0: truncated {len(garbage)} bytes" in broker.output.read_text()
+
+
+def test_the_directory_of_a_deleted_topic_that_a_power_cut_brought_back_is_set_aside(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    with connect(broker) as client:
+        client.ask(new_topic("t"), 7)
+        client.ask(produce("t", [b"of the old topic"]), 9)
+        broker.stop()
+    data = tmp_path / "data"
+    shutil.copytree(data / "t-0", tmp_path / "old")
+    broker.start()
+    with connect(broker) as client:
+        client.ask(DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1000), 5)
+        client.ask(new_topic("t"), 7)
+    broker.kill()
+    shutil.rmtree(data / "t-0")
+    (tmp_path / "old").rename(data / "t-0")
+    broker.start()
+    try:
+        with connect(broker) as client:
+            client.ask(produce("t", [b"of the new topic"]), 9)
+            assert values_in(client.ask(fetch("t", 0), 12)) == [b"of the new topic"]
+        (stray,) = data.glob("t-0.*-stray")
+        assert b"of the old topic" in (stray / f"{0:020d}.log").read_bytes()
+        assert f"it is set aside as {stray}" in broker.output.read_text()
+        broker.stop()
+        broker.start()
+        assert stray.is_dir()
+    finally:
+        broker.stop()
