@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from client.consumer import Consumer
@@ -122,7 +121,10 @@ async def _commit(consumer: Consumer, offsets: dict[TopicPartition, OffsetAndMet
 
 
 async def work(arguments: argparse.Namespace) -> int:
-    """Read until there were enough, or until the tool is ended; the group is left all the same."""
+    """Read until there were enough, or until the tool is ended; the group is left all the same.
+
+    Raises CancelledError, behind the last event, when it was ended.
+    """
     values = {
         "client.id": f"consumer-{arguments.group_id}-1",
         **(read_properties(arguments.config) if arguments.config else {}),
@@ -137,16 +139,21 @@ async def work(arguments: argparse.Namespace) -> int:
         values["group.instance.id"] = arguments.group_instance_id
     settings = ConsumerSettings.parse(values)
     run = _Run(arguments.max_messages, verbose=arguments.verbose)
+    ended: asyncio.CancelledError | None = None
     async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:
         print_event("startup_complete")
         async with Consumer(client, settings) as consumer:
             consumer.subscribe([arguments.topic], _Reporter())
-            with suppress(asyncio.CancelledError):
+            try:
                 while not run.is_finished:
                     offsets = run.report(await consumer.poll(_POLL_S))
                     if not arguments.enable_autocommit:
                         await _commit(consumer, offsets)
+            except asyncio.CancelledError as signal:
+                ended = signal
         print_event("shutdown_complete")
+    if ended is not None:
+        raise ended
     return 0
 
 

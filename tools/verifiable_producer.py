@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import count, cycle
 
 from client.batches import RecordMetadata
@@ -109,23 +108,31 @@ def _keys(repeating: int | None) -> Iterator[str | None]:
 
 
 async def work(arguments: argparse.Namespace) -> int:
-    """Send until there were enough, or until the tool is ended; what was accepted is delivered all the same."""
+    """Send until there were enough, or until the tool is ended; what was accepted is delivered all the same.
+
+    Raises CancelledError, behind the last event, when it was ended.
+    """
     values = {"client.id": "producer-1", **(read_properties(arguments.config) if arguments.config else {})}
     # Kafka's does not retry either: a record whose fate is unknown must be reported, not sent again.
     values |= {"acks": str(arguments.acks), "retries": "0"}
     numbers = count() if arguments.max_messages < 0 else range(arguments.max_messages)
     prefix = "" if arguments.value_prefix is None else f"{arguments.value_prefix}."
     run = _Run(arguments)
+    ended: asyncio.CancelledError | None = None
     print_event("startup_complete")
     async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:
         async with Producer(client, ProducerSettings.parse(values), now_ms) as producer:
             throttle = Throttle(arguments.throughput if arguments.throughput > 0 else -1)
-            with suppress(asyncio.CancelledError):
+            try:
                 for number, key in zip(numbers, _keys(arguments.repeating_keys), strict=False):
                     await throttle.wait(number)
                     await run.send(producer, key, f"{prefix}{number}")
+            except asyncio.CancelledError as signal:
+                ended = signal
         print_event("shutdown_complete")
         run.print_summary()
+    if ended is not None:
+        raise ended
     return 0
 
 

@@ -189,10 +189,14 @@ def test_a_verifiable_pair_survives_the_broker(tmp_path: Path) -> None:
         time.sleep(2.5)
         producer.send_signal(signal.SIGTERM)
         produced = [json.loads(line) for line in producer.communicate(timeout=60)[0].splitlines()]
+        assert producer.returncode == 143  # as a JVM that was ended so
         acked = [each["offset"] for each in produced if each["name"] == "producer_send_success"]
         assert len(acked) > 200
         assert (produced[-1]["name"], produced[-1]["acked"]) == ("tool_data", len(acked))
         await_consumed(broker, consumer, max(acked))
+        consumer.send_signal(signal.SIGINT)
+        assert json.loads(consumer.communicate(timeout=60)[0].splitlines()[-1])["name"] == "shutdown_complete"
+        assert consumer.returncode == 130
     finally:
         for process in (producer, consumer):
             process.kill()
