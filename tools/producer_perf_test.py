@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import re
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -113,13 +114,20 @@ class Statistics:
 
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
-    """The payloads of a file, told as Kafka's tool tells it. Raises ToolError when there are none."""
+    """The payloads of a file, told as Kafka's tool tells it; `delimiter` is a regular expression, as there.
+
+    Raises ToolError when there are none, or for what is no regular expression.
+    """
     print(f"Reading payloads from: {Path(path).absolute()}")
     file = Path(path)
     text = file.read_bytes() if file.is_file() else b""
     if not text:
         raise ToolError("File does not exist or empty file provided.")
-    payloads = text.split(delimiter.replace("\\n", "\n").encode())
+    try:
+        pattern = re.compile(delimiter.encode())
+    except re.error as error:
+        raise ToolError(f"--payload-delimiter {delimiter} is not a regular expression: {error}") from None
+    payloads = pattern.split(text)[:: pattern.groups + 1]  # without what groups matched
     while payloads and not payloads[-1]:
         payloads.pop()
     print(f"Number of messages read: {len(payloads)}")

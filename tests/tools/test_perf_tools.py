@@ -13,6 +13,7 @@ import pytest
 
 from tests.broker_process import BrokerProcess
 from tools import consumer_perf_test, producer_perf_test
+from tools.common import ToolError
 
 _F1, _F2, _F4, _F6 = (rf"\d+\.\d{{{digits}}}" for digits in (1, 2, 4, 6))
 PRODUCER_TOTAL = re.compile(
@@ -106,6 +107,15 @@ def test_payloads_of_a_file(address: str, capsys: pytest.CaptureFixture[str], tm
     assert total.startswith("300 records sent, ")
     consume(address, "file", "--messages", "300", "--hide-header")
     assert capsys.readouterr().out.split(", ")[2] == f"{300 * 4 / 2**20:.4f}"
+
+
+def test_a_delimiter_is_a_regular_expression(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "payloads"
+    path.write_text("aXXbYYc X d")
+    assert producer_perf_test.read_payloads(str(path), "([XY]+)") == [b"a", b"b", b"c ", b" d"]
+    assert capsys.readouterr().out.endswith("Number of messages read: 4\n")
+    with pytest.raises(ToolError, match=r"--payload-delimiter \[ is not a regular expression"):
+        producer_perf_test.read_payloads(str(path), "[")
 
 
 @pytest.mark.parametrize("content", [None, ""])
