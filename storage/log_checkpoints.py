@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import format_offset_checkpoint, write_atomically
 from storage.file_system import FileSystem
 from storage.log_directory import LogDirectory
-
-if TYPE_CHECKING:
-    from storage.unified_log import UnifiedLog
+from storage.log_state import LogState
 
 
 class CheckpointTask:
@@ -48,9 +45,9 @@ class CheckpointTask:
 def checkpoint_tasks(
     file_system: FileSystem,
     directories: Sequence[LogDirectory],
-    logs: Iterable[UnifiedLog],
+    logs: Iterable[LogState],
     name: str,
-    value: Callable[[UnifiedLog], int | None],
+    value: Callable[[LogState], int | None],
 ) -> list[CheckpointTask]:
     """A task for each directory whose checkpoint `name` has changed; `value` gives a log's entry, None for no entry."""
     offsets: dict[str, dict[TopicPartition, int]] = {directory.path: {} for directory in directories}

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, ErrorCode
 from storage.file_system import FileSystem
-
-if TYPE_CHECKING:
-    from storage.unified_log import UnifiedLog
 
 
 @dataclass(slots=True)
@@ -32,14 +28,13 @@ class DeferredDeletion:
 class LogDirectory:
     """A log directory. `failure` is None while it works; afterwards it says what failed."""
 
-    __slots__ = ("_on_failure", "deferred_deletions", "failure", "path", "rolled_logs", "written_checkpoints")
+    __slots__ = ("_on_failure", "deferred_deletions", "failure", "path", "written_checkpoints")
 
     def __init__(self, path: str, on_failure: Callable[[str, str], None]) -> None:
         """`on_failure` is called once with path and reason when the directory goes offline."""
         self.path = path
         self.failure: str | None = None
         self.deferred_deletions: list[DeferredDeletion] = []
-        self.rolled_logs: set[UnifiedLog] = set()
         self.written_checkpoints: dict[str, int] = {}
         """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
         self._on_failure = on_failure

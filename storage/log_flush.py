@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from storage.file_system import File, FileSystem
-from storage.log_reader import segment_index
 from storage.log_segment import SNAPSHOT_SUFFIX, file_name
+from storage.log_state import LogState
 from storage.partition_metadata import PARTITION_METADATA
-
-if TYPE_CHECKING:
-    from storage.unified_log import UnifiedLog
+from storage.segment_search import segment_index
 
 
 class FlushTask:
@@ -23,7 +20,7 @@ class FlushTask:
 
     __slots__ = ("_truncations", "directories", "error", "file_system", "files", "log", "offset", "optional_paths")
 
-    def __init__(self, file_system: FileSystem, log: UnifiedLog, offset: int, *, closing: bool = False) -> None:
+    def __init__(self, file_system: FileSystem, log: LogState, offset: int, *, closing: bool = False) -> None:
         """With `closing` also what spares the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR when what is
         still in memory cannot be written.
         """

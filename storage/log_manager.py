@@ -29,6 +29,7 @@ from storage.log_directory import DeferredDeletion, DeletionTask, LogDirectory
 from storage.log_flush import FlushTask, run_together
 from storage.log_loader import LoadOptions, LoadResult, LogLoader
 from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
+from storage.log_state import LogState
 from storage.meta_properties import LogDirError
 from storage.partition_metadata import write_topic_id
 from storage.unified_log import UnifiedLog
@@ -402,10 +403,10 @@ class LogManager:
     def flush_tasks(self, now_ms: int) -> list[FlushTask]:
         """What is due: sealed segments of logs that rolled, and logs whose `flush_ms` is over."""
         due: list[tuple[UnifiedLog, int | None]] = []
-        for directory in self.directories:
-            rolled, directory.rolled_logs = directory.rolled_logs, set()
-            due += [(log, log.active_segment.base_offset) for log in rolled]
         for log in self.logs.values():
+            if log.has_unflushed_sealed_segments:
+                log.has_unflushed_sealed_segments = False
+                due.append((log, log.active_segment.base_offset))
             if log.log_end_offset > log.recovery_point and now_ms - log.last_flushed_ms >= log.config.flush_ms:
                 due.append((log, None))
         tasks = []
@@ -414,7 +415,7 @@ class LogManager:
                 tasks.append(log.prepare_flush(offset))
             except ApiError:
                 if log.directory.failure is None:  # a full disk: the index entries in memory could not be written
-                    log.directory.rolled_logs.add(log)
+                    log.has_unflushed_sealed_segments = True
         return tasks
 
     def flush_dirty(self, now_ms: int) -> None:
@@ -461,7 +462,7 @@ class LogManager:
         """Write the high watermarks, waiting for the disk; those of logs not named are kept as they were loaded."""
         _run_checkpoints(self.high_watermark_tasks(high_watermarks))
 
-    def _checkpoint_tasks(self, name: str, value: Callable[[UnifiedLog], int | None]) -> list[CheckpointTask]:
+    def _checkpoint_tasks(self, name: str, value: Callable[[LogState], int | None]) -> list[CheckpointTask]:
         return checkpoint_tasks(self._file_system, self.directories, self.logs.values(), name, value)
 
     def remove_expired_producers(self, now_ms: int) -> int:

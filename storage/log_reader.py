@@ -7,20 +7,13 @@ ended, and the next one neither searches an index nor walks headers.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import RecordBatch
 from storage.file_system import File
 from storage.log_segment import LogSegment, TimestampAndOffset
-
-if TYPE_CHECKING:
-    from storage.unified_log import UnifiedLog
-
-_REMEMBERED_BOUNDARIES = 64
+from storage.log_state import LogState
+from storage.segment_search import segment_index
 
 
 @dataclass(slots=True)
@@ -37,56 +30,8 @@ class FetchDataInfo:
     first_entry_incomplete: bool = False
 
 
-class BatchBoundaries:
-    """Positions at which batches begin, by offset: where the newest appends and reads of a log ended."""
-
-    __slots__ = ("_positions",)
-
-    def __init__(self) -> None:
-        self._positions: dict[int, int] = {}
-
-    def remember(self, offset: int, position: int) -> None:
-        """The batch that begins at `offset` is, or will be, at `position` of its segment."""
-        positions = self._positions
-        positions[offset] = position
-        if len(positions) > _REMEMBERED_BOUNDARIES:
-            try:
-                positions.pop(next(iter(positions)), None)
-            except RuntimeError:  # another thread is adding one: the next call makes room
-                return
-
-    def position_of(self, offset: int) -> int | None:
-        return self._positions.get(offset)
-
-    def forget(self) -> None:
-        """Positions are about to change."""
-        self._positions = {}
-
-
-def segment_index(segments: list[LogSegment], offset: int) -> int:
-    """Index of the segment whose range has `offset`; 0 when it is below all of them."""
-    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-
-
-def _base_offset(segment: LogSegment) -> int:
-    return segment.base_offset
-
-
-def headers_from(segments: list[LogSegment], offset: int) -> Iterator[RecordBatch]:
-    """Headers of the batches that end at or above `offset`. Raises as `LogSegment.find_batch`."""
-    for segment in segments[segment_index(segments, offset) :]:
-        start = 0
-        if segment.base_offset < offset:
-            found = segment.find_batch(offset)
-            if found is None:
-                continue
-            start = found[0]
-        for _, batch in segment.headers(start):
-            yield batch
-
-
 def read(
-    log: UnifiedLog,
+    log: LogState,
     offset: int,
     max_bytes: int,
     upper_bound_offset: int | None,
@@ -128,7 +73,7 @@ def read(
     return FetchDataInfo(None, 0, 0)
 
 
-def _position_of(log: UnifiedLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
+def _position_of(log: LogState, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
     """Where the first batch that reaches `offset` begins; None when this segment has none."""
     if offset <= segment.base_offset:
         return 0
@@ -139,7 +84,7 @@ def _position_of(log: UnifiedLog, segment: LogSegment, offset: int, *, may_wait:
     return None if found is None else found[0]
 
 
-def _end_position(log: UnifiedLog, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
+def _end_position(log: LogState, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
     """Where the batches below `bound` end.
 
     Another thread may be appending: `size` may already count batches above the log end that `bound` was taken
@@ -168,7 +113,7 @@ def _cut(
     return cut, next_offset
 
 
-def offset_for_timestamp(log: UnifiedLog, timestamp: int, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+def offset_for_timestamp(log: LogState, timestamp: int, upper_bound_offset: int | None) -> TimestampAndOffset | None:
     """See `UnifiedLog.offset_for_timestamp`."""
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
     for segment in log.segments:
@@ -179,7 +124,7 @@ def offset_for_timestamp(log: UnifiedLog, timestamp: int, upper_bound_offset: in
     return None
 
 
-def offset_of_max_timestamp(log: UnifiedLog, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+def offset_of_max_timestamp(log: LogState, upper_bound_offset: int | None) -> TimestampAndOffset | None:
     """See `UnifiedLog.offset_of_max_timestamp`."""
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
     filled = [segment for segment in log.segments if segment.size]

@@ -13,9 +13,9 @@ from storage.file_system import FileSystem, is_disk_full
 from storage.leader_epoch import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochFileCache
 from storage.log_config import LogConfig
 from storage.log_directory import LogDirectory
-from storage.log_reader import BatchBoundaries, headers_from
 from storage.log_segment import LogSegment
 from storage.producer_state import ProducerStateManager
+from storage.segment_search import BatchBoundaries, headers_from
 
 
 class LogState:
@@ -31,6 +31,7 @@ class LogState:
         "boundaries",
         "config",
         "directory",
+        "has_unflushed_sealed_segments",
         "has_unsynced_names",
         "last_flushed_ms",
         "log_end_offset",
@@ -77,6 +78,8 @@ class LogState:
         self._snapshot_offsets = snapshot_offsets
         self.has_unsynced_names = not names_are_synced
         """Whether files were created since the directories were fsynced."""
+        self.has_unflushed_sealed_segments = False
+        """Whether the log was rolled since `LogManager.flush_tasks` last made a task for it."""
         self.truncations = 0
         """How often the end was cut off; a flush that began before such a moment proves nothing."""
         self._producer_state: ProducerStateManager | None = None

@@ -22,7 +22,6 @@ from storage.log_reader import (
     offset_for_timestamp,
     offset_of_max_timestamp,
     read,
-    segment_index,
 )
 from storage.log_segment import (
     DELETED_SUFFIX,
@@ -35,6 +34,7 @@ from storage.log_segment import (
 from storage.log_state import LogState
 from storage.log_validator import validate_produced
 from storage.producer_state import AppendOrigin
+from storage.segment_search import segment_index
 
 _NO_TIMESTAMP = -1
 
@@ -210,7 +210,7 @@ class UnifiedLog(LogState):
 
         It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; unless
         `last_offset`, which is about to be written, is too far off for an index. What is sealed is flushed later:
-        `LogDirectory.rolled_logs` remembers it. Raises ApiError KAFKA_STORAGE_ERROR.
+        `has_unflushed_sealed_segments` remembers it. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         active = self.active_segment
         base_offset = self.log_end_offset
@@ -237,7 +237,7 @@ class UnifiedLog(LogState):
         self.active_segment = segment
         self.log_end_offset = base_offset
         self.has_unsynced_names = True
-        self.directory.rolled_logs.add(self)
+        self.has_unflushed_sealed_segments = True
         return segment
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -430,7 +430,6 @@ class UnifiedLog(LogState):
         self.release_files()
         gone = LogDirectory(self.directory.path, lambda _path, _reason: None)
         gone.failure = f"{self.topic_partition} has been deleted"
-        self.directory.rolled_logs.discard(self)
         self.directory = gone
 
     def close(self) -> None:

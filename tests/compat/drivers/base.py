@@ -86,6 +86,18 @@ def incoming(
     }
 
 
+def record_of(record: Any) -> dict[str, Plain]:
+    """A consumed record in its JSON form, out of the kind that kafka-python and its descendants give."""
+    return incoming(
+        record.partition, record.offset, record.timestamp, record.key, record.value, list(record.headers or [])
+    )
+
+
+def name(partition: Any) -> str:
+    """`topic-number` of a client's TopicPartition."""
+    return f"{partition.topic}-{partition.partition}"
+
+
 class Membership(NamedTuple):
     """How a member joins."""
 

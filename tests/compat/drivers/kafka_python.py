@@ -14,25 +14,23 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
 
 from tests.compat.drivers import base
-from tests.compat.drivers.base import PATIENCE_S, Driver, Membership, Plain, Stream, Unsupported, incoming, outgoing
+from tests.compat.drivers.base import (
+    PATIENCE_S,
+    Driver,
+    Membership,
+    Plain,
+    Stream,
+    Unsupported,
+    name,
+    outgoing,
+    record_of,
+)
 
 STRATEGIES = {
     "range": RangePartitionAssignor,
     "roundrobin": RoundRobinPartitionAssignor,
     "cooperative": CooperativeStickyAssignor,
 }
-
-
-def record_of(record: Any) -> dict[str, Plain]:
-    """A consumed record."""
-    return incoming(
-        record.partition, record.offset, record.timestamp, record.key, record.value, list(record.headers or [])
-    )
-
-
-def name(partition: TopicPartition) -> str:
-    """`topic-number`."""
-    return f"{partition.topic}-{partition.partition}"
 
 
 class Listener(ConsumerRebalanceListener):

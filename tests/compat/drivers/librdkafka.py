@@ -27,7 +27,17 @@ from confluent_kafka.admin import (
 )
 
 from tests.compat.drivers import base
-from tests.compat.drivers.base import PATIENCE_S, Driver, Membership, Plain, Stream, Unsupported, incoming, outgoing
+from tests.compat.drivers.base import (
+    PATIENCE_S,
+    Driver,
+    Membership,
+    Plain,
+    Stream,
+    Unsupported,
+    incoming,
+    name,
+    outgoing,
+)
 
 STRATEGIES = {"range": "range", "roundrobin": "roundrobin", "cooperative": "cooperative-sticky"}
 
@@ -42,11 +52,6 @@ def record_of(message: Message) -> dict[str, Plain]:
     return incoming(
         partition, offset, message.timestamp()[1], message.key(), message.value(), list(message.headers() or [])
     )
-
-
-def name(partition: TopicPartition) -> str:
-    """`topic-number`."""
-    return f"{partition.topic}-{partition.partition}"
 
 
 class Member(base.Member):
