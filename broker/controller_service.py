@@ -108,18 +108,24 @@ class ControllerService:
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
-    async def start(self, cluster_id: str | None, found: Sequence[FoundReplica] = (), *, unclean: bool = True) -> None:
+    async def start(
+        self,
+        cluster_id: str | None,
+        find_replicas: Callable[[], Sequence[FoundReplica]] | None = None,
+        *,
+        unclean: bool = True,
+    ) -> None:
         """Join the cluster, become its controller, elect leaders, publish the first image.
 
-        `cluster_id` is the one in meta.properties, if there is one. `found` are the logs on this broker's disks: when
-        the tree has never had a controller they are adopted. `unclean`: some log was not closed cleanly, so recovery
+        `cluster_id` is the one in meta.properties, if there is one. `find_replicas` gives the logs on this broker's
+        disks: a new tree adopts them, and is new until that is done; None for a tree that other brokers share.
+        `unclean`: some log was not closed cleanly, so recovery
         may have cut something off; leaders then get new epochs. Raises StartUpError.
         """
         await self._coordination.connect()
         await self._create_missing(znodes.PERSISTENT_PATHS)
         cluster_id = await self._agree_on_cluster_id(cluster_id)
         broker = await self._register()
-        first_start = await self._coordination.exists(znodes.CONTROLLER_EPOCH) is None
         self._term = await self._claim_controller()
         image = MetadataImage(
             cluster_id=cluster_id,
@@ -128,14 +134,18 @@ class ControllerService:
             brokers={broker.broker_id: broker},
         )
         image = await self._load(image, unclean=unclean)
-        if first_start and found:
-            image = await self._adopt(found, image)
+        if find_replicas is not None and await self._coordination.exists(znodes.LOGS_ADOPTED) is None:
+            image = await self._adopt(find_replicas(), image)
         await self._finish_deletions(image)
 
     async def _adopt(self, found: Sequence[FoundReplica], image: MetadataImage) -> MetadataImage:
         configs = {name: topic.config for name, topic in self.settings.internal_topics.items()}
         operations, adopted = adopt(found, self.broker_id, image, configs, self._random.uuid)
-        await self._transact(operations)
+        # With the mark in the same transaction (a tree of our own takes it whole): a crash in between must not leave a
+        # tree to which these logs are strays.
+        await self._transact([*operations, Create(znodes.LOGS_ADOPTED)])
+        if not adopted:
+            return image
         logger.warning(
             "Adopted %d topics found in the log directories; their configurations are not kept there and start from "
             "the defaults, so set cleanup.policy and retention.ms where they were different",

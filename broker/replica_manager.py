@@ -13,7 +13,6 @@ from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
 from cluster.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import uuid_to_text
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.producer_state import AppendOrigin
@@ -65,6 +64,7 @@ class ReplicaManager:
         self._unavailable: dict[TopicPartition, ApiError] = {}
         """Replicas that should be here but whose log cannot be used, and why."""
         self._image = MetadataImage()
+        self._strays_are_aside = False
         self._leadership_listeners: list[LeadershipListener] = []
         self.delayed_fetches = Purgatory("Fetch")
 
@@ -76,6 +76,8 @@ class ReplicaManager:
 
     async def prepare_image(self, old: MetadataImage, new: MetadataImage) -> None:
         """Make the logs of new replicas before `apply_image`, a slice at a time: 10,000 directories take seconds."""
+        if not self._strays_are_aside:
+            self._set_strays_aside(new)
         made = 0
         for name, topic in new.topics.items():
             before = old.topics.get(name)
@@ -89,6 +91,23 @@ class ReplicaManager:
                     made += 1
                     if made % CREATIONS_PER_SLICE == 0:
                         await asyncio.sleep(0)
+
+    def _set_strays_aside(self, first: MetadataImage) -> None:
+        """Rename the directories of logs that no topic of the first image has: a power cut can bring back what had
+        been deleted, and a topic of that name may exist again.
+        """
+        for topic_partition, log in list(self._log_manager.logs.items()):
+            topic = first.topics.get(topic_partition.topic)
+            exists = topic is not None and topic_partition.partition < len(topic.partitions)
+            if topic is not None and exists and log.topic_id in (None, topic.topic_id):
+                continue
+            try:
+                path = self._log_manager.set_aside(topic_partition, self._clock.now_ms())
+            except ApiError as error:
+                logger.error("%s, which is of no topic, stays where it is: %s", log.path, error)
+            else:
+                logger.warning("%s is of no topic that exists; it is set aside as %s", log.path, path)
+        self._strays_are_aside = True
 
     def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
         """Make the local replicas what `new` says: create, delete, lead, resign, take over configs."""
@@ -127,17 +146,6 @@ class ReplicaManager:
     ) -> Partition | None:
         logs, now_ms = self._log_manager, self._clock.now_ms()
         try:
-            found = logs.get(topic_partition)
-            if found is not None and found.topic_id is not None and found.topic_id != topic_id:
-                # A power cut can bring back the directory of a deleted topic; one of that name may exist again.
-                aside = logs.set_aside(topic_partition, now_ms)
-                logger.warning(
-                    "The log of %s has topic id %s, not %s: it is set aside as %s",
-                    topic_partition,
-                    uuid_to_text(found.topic_id),
-                    uuid_to_text(topic_id),
-                    aside,
-                )
             log = logs.get_or_create(topic_partition, topic_id, config, now_ms)
         except ApiError as error:
             if topic_partition not in self._unavailable:

@@ -224,13 +224,9 @@ class KafkaServer:
         controller.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
         controller.add_listener(configs.image_changed)
         configs.on_change(self._apply_dynamic_config)
-        found = []
-        if ensemble.is_new:
-            found = [
-                FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch())
-                for log in log_manager.logs.values()
-            ]
-        await controller.start(self._claim.cluster_id, found, unclean=not self._load_report.clean)
+        await controller.start(
+            self._claim.cluster_id, partial(_found_replicas, log_manager), unclean=not self._load_report.clean
+        )
         for directory in self._claim.unclaimed:
             write_meta_properties(self._file_system, directory, self._claim.broker_id, controller.image.cluster_id)
 
@@ -399,6 +395,10 @@ def group_config(config: BrokerConfig) -> GroupConfig:
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
     )
+
+
+def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
+    return [FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch()) for log in log_manager.logs.values()]
 
 
 def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartition, leads: bool) -> None:

@@ -26,6 +26,8 @@ CONFIG_CHANGES = "/config/changes"
 DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
+LOGS_ADOPTED = "/odradek_logs_adopted"
+"""Ours, in a tree of our own only: the logs found beside it were considered, once and for all."""
 
 PERSISTENT_PATHS = (
     "/consumers",

@@ -121,11 +121,6 @@ class EmbeddedEnsemble:
         self._committer: asyncio.Task[None] | None = None
         self._failure: OSError | None = None
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the tree was begun by this process (no journal was found)."""
-        return self._durable.is_new
-
     def session(self) -> EmbeddedCoordination:
         """A session, not yet connected."""
         return EmbeddedCoordination(self)

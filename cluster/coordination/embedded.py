@@ -29,9 +29,8 @@ class JournalError(Exception):
 class DurableTree:
     """A ZnodeTree and its journal. `tree` is for reading; every change goes through `apply` and `flush`."""
 
-    def __init__(self, file_system: FileSystem, path: str, file: File, tree: ZnodeTree, *, is_new: bool) -> None:
+    def __init__(self, file_system: FileSystem, path: str, file: File, tree: ZnodeTree) -> None:
         self.tree = tree
-        self.is_new = is_new
         self._file_system = file_system
         self._path = path
         self._file = file
@@ -41,17 +40,16 @@ class DurableTree:
 
     @classmethod
     def open(cls, file_system: FileSystem, directory: str, now_ms: int) -> DurableTree:
-        """Recover the tree kept in `directory`, or begin a new one (`is_new`) when no journal is there.
+        """Recover the tree kept in `directory`, or begin a new one when no journal is there.
 
         The torn frame of a write that a crash interrupted is cut off. The sessions of the previous process are ended,
         so its ephemeral nodes are gone. Raises JournalError on damage that no crash explains, OSError as it comes.
         """
         path = posixpath.join(directory, JOURNAL_NAME)
-        is_new = not file_system.exists(path)
-        tree = ZnodeTree() if is_new else _recover(file_system, path)
+        tree = _recover(file_system, path) if file_system.exists(path) else ZnodeTree()
         # Writing the file anew also compacts it, and makes a crash during the very first start leave no file at all.
         _write_temporary(file_system, path, tree)
-        durable = cls(file_system, path, _install(file_system, path), tree, is_new=is_new)
+        durable = cls(file_system, path, _install(file_system, path), tree)
         for session_id in tree.sessions:
             durable.apply(CloseSession(session_id), now_ms)
         durable.flush()

@@ -57,7 +57,7 @@ class Cluster:
 
     async def start(self, found: Sequence[FoundReplica] = (), **options: Any) -> Cluster:
         """Start; gives itself."""
-        await self.service.start(CLUSTER_ID, found, **options)
+        await self.service.start(CLUSTER_ID, lambda: found, **options)
         return self
 
     async def restart(self, *, kill: bool = False, unclean: bool = False) -> Cluster:

@@ -78,7 +78,7 @@ def test_a_torn_tail_is_cut_off_after_a_kill_and_said(tmp_path: Path, tail: byte
     assert f"Recovered t-0: truncated {len(garbage)} bytes" in broker.output.read_text()
 
 
-def test_the_directory_of_a_deleted_topic_that_a_power_cut_brought_back_is_set_aside(tmp_path: Path) -> None:
+def test_directories_of_deleted_topics_that_a_power_cut_brought_back_are_set_aside(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     broker.start()
     with connect(broker) as client:
@@ -87,6 +87,7 @@ def test_the_directory_of_a_deleted_topic_that_a_power_cut_brought_back_is_set_a
         broker.stop()
     data = tmp_path / "data"
     shutil.copytree(data / "t-0", tmp_path / "old")
+    shutil.copytree(data / "t-0", tmp_path / "older")
     broker.start()
     with connect(broker) as client:
         client.ask(DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1000), 5)
@@ -94,6 +95,7 @@ def test_the_directory_of_a_deleted_topic_that_a_power_cut_brought_back_is_set_a
     broker.kill()
     shutil.rmtree(data / "t-0")
     (tmp_path / "old").rename(data / "t-0")
+    (tmp_path / "older").rename(data / "forgotten-3")
     broker.start()
     try:
         with connect(broker) as client:
@@ -101,9 +103,12 @@ def test_the_directory_of_a_deleted_topic_that_a_power_cut_brought_back_is_set_a
             assert values_in(client.ask(fetch("t", 0), 12)) == [b"of the new topic"]
         (stray,) = data.glob("t-0.*-stray")
         assert b"of the old topic" in (stray / f"{0:020d}.log").read_bytes()
-        assert f"it is set aside as {stray}" in broker.output.read_text()
+        (forgotten,) = data.glob("forgotten-3.*-stray")
+        for name, path in (("t-0", stray), ("forgotten-3", forgotten)):
+            assert f"{data}/{name} is of no topic that exists; it is set aside as {path}" in broker.output.read_text()
         broker.stop()
         broker.start()
         assert stray.is_dir()
+        assert forgotten.is_dir()
     finally:
         broker.stop()

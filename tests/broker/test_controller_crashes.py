@@ -9,9 +9,11 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import pytest
 
+from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import ConfigResourceType, MetadataImage
 from storage.memory_file_system import Fault, PowerCut
@@ -106,6 +108,26 @@ async def test_lives_that_end_suddenly(seed: int) -> None:
         assert found in (life.known, life.hoped)
         life.known = found
         await check_tree(life.cluster)
+
+
+@pytest.mark.parametrize("fault", [Fault(crash_before=True), Fault(crash_after=True)], ids=["before", "after"])
+@in_loop
+async def test_logs_are_adopted_also_when_the_first_start_ends_suddenly(fault: Fault) -> None:
+    found = [FoundReplica("t", 0, UUID(int=5)), FoundReplica("t", 1, UUID(int=5))]
+    calls = 0
+    finished = False
+    while not finished:
+        calls += 1
+        machine = Machine()
+        cluster = Cluster(machine)
+        machine.disk.inject = crash_at(calls, fault)
+        finished = await until_done_or_dead(machine, cluster.start(found))
+        machine.disk.kill_process()
+        machine.executor.crashed = False
+        cluster = await Cluster(machine).start(found, unclean=True)
+        assert state_of(cluster.image) == {"t": (2, "")}
+        await check_tree(cluster)
+    assert calls > 5
 
 
 async def check_tree(cluster: Cluster) -> None:

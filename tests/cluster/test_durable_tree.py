@@ -79,14 +79,6 @@ def compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_COMPACTION_GROWTH", 1.5)
 
 
-def test_a_new_tree_is_new_and_a_kept_one_is_not() -> None:
-    disk = new_disk()
-    first = DurableTree.open(disk, DIRECTORY, 0)
-    assert first.is_new
-    first.close()
-    assert not DurableTree.open(disk, DIRECTORY, 0).is_new
-
-
 def test_the_journal_is_one_file_and_nothing_else() -> None:
     disk = new_disk()
     run(disk, lambda _: None)
