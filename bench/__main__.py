@@ -66,6 +66,10 @@ def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sam
             sample = dataclasses.replace(sample, warm=measure())
     finally:
         broker.stop()
+        if scenario.leaves_many_files:
+            context.until_the_end.callback(broker.remove)
+        else:
+            broker.remove()
     return sample
 
 

@@ -105,10 +105,13 @@ class Broker(abc.ABC):
             await_listening(self.port, self.process)
 
     def stop(self) -> None:
-        """Stop the broker and what was prepared for it, and remove its data."""
+        """Stop the broker and what was prepared for it; its data stay."""
         if self.process is not None:
             stop([self.process])
             self.process = None
+
+    def remove(self) -> None:
+        """Remove the data of a broker that was stopped."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def cpu_s(self) -> float:
@@ -177,13 +180,10 @@ class ApacheKafka(Broker):
 
     def stop(self) -> None:
         """The broker first, ZooKeeper last."""
-        if self.process is not None:
-            stop([self.process])
-            self.process = None
+        super().stop()
         if self._zookeeper is not None:
             stop([self._zookeeper])
             self._zookeeper = None
-        super().stop()
 
 
 SIDES: dict[str, type[Broker]] = {"kafka": ApacheKafka, "odradek": Odradek}
