@@ -98,7 +98,7 @@ static long long end_offset(rd_kafka_t *rk, const char *topic) {
 /* Made so that the client is not the limit sooner than it must: records are handed over by the thousand, and only failures
  * come back one by one. That all of them arrived, the log's end offset says. */
 static int produce(const char *bootstrap, const char *topic, long long records, size_t size, const char *acks, int batched) {
-    enum { AT_ONCE = 1000 };
+    enum { AT_ONCE = 1000, MOST_QUEUED = 200000, LEAST_QUEUED = 60000 };
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     set(conf, "delivery.report.only.error", "true");
@@ -128,6 +128,9 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
             if (messages[i].err && messages[i].err != RD_KAFKA_RESP_ERR__QUEUE_FULL) die("produce: %s", rd_kafka_err2str(messages[i].err));
         sent += taken;
         rd_kafka_poll(rk, taken == wanted ? 0 : 10);
+        /* Handing over and sending wait for each other's locks when they go on at once; so they take turns. */
+        if (rd_kafka_outq_len(rk) > MOST_QUEUED)
+            while (rd_kafka_outq_len(rk) > LEAST_QUEUED) usleep(1000);
     }
     rd_kafka_resp_err_t flushed = rd_kafka_flush(rk, FAIL_AFTER_S * 1000);
     double seconds = now_s() - began;
