@@ -55,9 +55,9 @@ class Cluster:
     def image(self) -> MetadataImage:
         return self.service.image
 
-    async def start(self, found: Sequence[FoundReplica] = (), **options: Any) -> Cluster:
-        """Start; gives itself."""
-        await self.service.start(CLUSTER_ID, lambda: found, **options)
+    async def start(self, found: Sequence[FoundReplica] | None = None, **options: Any) -> Cluster:
+        """Start; gives itself. With `found` the tree is one that adopts logs."""
+        await self.service.start(CLUSTER_ID, None if found is None else lambda: found, **options)
         return self
 
     async def restart(self, *, kill: bool = False, unclean: bool = False) -> Cluster:

@@ -233,7 +233,7 @@ async def test_logs_that_no_tree_knows_are_adopted() -> None:
 
 @in_loop
 async def test_logs_are_not_adopted_into_a_cluster_that_has_been_alive() -> None:
-    cluster = await Cluster().start()
+    cluster = await Cluster().start([])
     await cluster.service.close()
     again = await Cluster(cluster.machine).start([FoundReplica("stray", 0, UUID(int=5))])
     assert again.image.topics == {}
