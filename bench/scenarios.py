@@ -151,7 +151,7 @@ def start(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def idle_memory(context: Context, broker: Broker, topic: str) -> Sample:
-    """Resident megabytes a few seconds after the start, with one topic of one record."""
+    """Resident megabytes a few seconds after the start, with two topics of one record each."""
     context.load.run("first", broker.address, topic)
     time.sleep(IDLE_S)
     return Sample(value=broker.rss_bytes() / 1e6, broker_cpu_s=broker.cpu_s())

@@ -119,8 +119,8 @@ class ControllerService:
 
         `cluster_id` is the one in meta.properties, if there is one. `find_replicas` gives the logs on this broker's
         disks: a new tree adopts them, and is new until that is done; None for a tree that other brokers share.
-        `unclean`: some log was not closed cleanly, so recovery
-        may have cut something off; leaders then get new epochs. Raises StartUpError.
+        `unclean`: some log was not closed cleanly, so recovery may have cut something off; leaders then get new
+        epochs. Raises StartUpError.
         """
         await self._coordination.connect()
         await self._create_missing(znodes.PERSISTENT_PATHS)

@@ -34,8 +34,6 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_WITH_ONE_OFFSET = 1
 """KIP-79: version 0 lists beginnings of segments instead."""
 
-_NONE: set[tuple[str, int]] = set()
-
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
 EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
@@ -182,19 +180,17 @@ class OffsetHandlers:
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _asked_repeatedly(request: ListOffsetsRequest) -> set[tuple[str, int]]:
-    """The partitions that the request names more than once."""
+def _asked_repeatedly(request: ListOffsetsRequest) -> frozenset[tuple[str, int]]:
+    """The partitions that the request names more than once. Nearly every request names one, and is not counted."""
     topics = request.topics
     if len(topics) == 1 and len(topics[0].partitions) == 1:
-        return _NONE
+        return frozenset()
     times = Counter((topic.name, p.partition_index) for topic in topics for p in topic.partitions)
-    return {partition for partition, count in times.items() if count > 1}
+    return frozenset(partition for partition, count in times.items() if count > 1)
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
     """Raise UNSUPPORTED_VERSION for a negative timestamp that means nothing in this version."""
-    if timestamp >= EARLIEST_TIMESTAMP:
-        return
     if timestamp < LATEST_TIERED_TIMESTAMP or version < FIRST_VERSION_OF_TIMESTAMP.get(timestamp, 0):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} has no meaning in version {version}")
 
