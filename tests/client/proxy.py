@@ -17,11 +17,9 @@ class Proxy:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self._open: set[asyncio.Task[None]] = set()
-        self.cuts = 0
 
     def cut(self) -> None:
         """End every connection."""
-        self.cuts += 1
         for task in list(self._open):
             task.cancel()
 
