@@ -95,10 +95,12 @@ static long long end_offset(rd_kafka_t *rk, const char *topic) {
     return high;
 }
 
-/* Made so that the client is not the limit sooner than it must: records are handed over by the thousand, and only failures
- * come back one by one. That all of them arrived, the log's end offset says. */
-static int produce(const char *bootstrap, const char *topic, long long records, size_t size, const char *acks, int batched) {
-    enum { AT_ONCE = 1000, MOST_QUEUED = 200000, LEAST_QUEUED = 60000 };
+struct producer {
+    rd_kafka_t *rk;
+    rd_kafka_topic_t *rkt;
+};
+
+static struct producer producer(const char *bootstrap, const char *topic, const char *acks, int batched) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     set(conf, "delivery.report.only.error", "true");
@@ -109,37 +111,62 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
     set(conf, "linger.ms", batched ? "5" : "0");
     set(conf, "message.max.bytes", "1000000");
     rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
-    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
+    return (struct producer){rk, rd_kafka_topic_new(rk, topic, NULL)};
+}
+
+/* Made so that the client is not the limit sooner than it must: records are handed over by the thousand, and only failures
+ * come back one by one. That all of them arrived, the log's end offset says. A producer sends to one broker from one thread,
+ * and of batches one such thread makes fewer than a broker takes: batches come from two producers. */
+static int produce(const char *bootstrap, const char *topic, long long records, size_t size, const char *acks, int batched) {
+    enum { AT_ONCE = 1000, MOST_QUEUED = 150000, LEAST_QUEUED = 50000, PRODUCERS = 2 };
+    struct producer producers[PRODUCERS];
+    int count = batched ? PRODUCERS : 1;
     char *bytes = payload(size);
 
     /* The first record finds the leader; the clock starts after it. The payload outlives every record: nothing is copied. */
-    if (rd_kafka_produce(rkt, partition, 0, bytes, size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
-    if (rd_kafka_flush(rk, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
-    long long before = end_offset(rk, topic);
+    for (int i = 0; i < count; i++) {
+        producers[i] = producer(bootstrap, topic, acks, batched);
+        if (rd_kafka_produce(producers[i].rkt, partition, 0, bytes, size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+        if (rd_kafka_flush(producers[i].rk, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
+    }
+    long long before = end_offset(producers[0].rk, topic);
 
     double cpu = cpu_s(), began = now_s();
     for (long long sent = 0; sent < records;) {
-        rd_kafka_message_t messages[AT_ONCE];
-        int wanted = records - sent < AT_ONCE ? (int)(records - sent) : AT_ONCE;
-        for (int i = 0; i < wanted; i++) messages[i] = (rd_kafka_message_t){.payload = bytes, .len = size};
-        int taken = rd_kafka_produce_batch(rkt, partition, 0, messages, wanted);
-        /* Those not taken find the queue full; they are made anew in the next round. */
-        for (int i = 0; i < wanted; i++)
-            if (messages[i].err && messages[i].err != RD_KAFKA_RESP_ERR__QUEUE_FULL) die("produce: %s", rd_kafka_err2str(messages[i].err));
-        sent += taken;
-        rd_kafka_poll(rk, taken == wanted ? 0 : 10);
+        int full = 0;
+        for (int i = 0; i < count && sent < records; i++) {
+            if (rd_kafka_outq_len(producers[i].rk) > MOST_QUEUED) {
+                full++;
+                continue;
+            }
+            rd_kafka_message_t messages[AT_ONCE];
+            int wanted = records - sent < AT_ONCE ? (int)(records - sent) : AT_ONCE;
+            for (int m = 0; m < wanted; m++) messages[m] = (rd_kafka_message_t){.payload = bytes, .len = size};
+            int taken = rd_kafka_produce_batch(producers[i].rkt, partition, 0, messages, wanted);
+            /* Those not taken find the queue full; they are made anew in the next round. */
+            for (int m = 0; m < wanted; m++)
+                if (messages[m].err && messages[m].err != RD_KAFKA_RESP_ERR__QUEUE_FULL) die("produce: %s", rd_kafka_err2str(messages[m].err));
+            sent += taken;
+            rd_kafka_poll(producers[i].rk, taken == wanted ? 0 : 10);
+        }
         /* Handing over and sending wait for each other's locks when they go on at once; so they take turns. */
-        if (rd_kafka_outq_len(rk) > MOST_QUEUED)
-            while (rd_kafka_outq_len(rk) > LEAST_QUEUED) usleep(1000);
+        while (full == count) {
+            usleep(1000);
+            for (int i = 0; i < count; i++)
+                if (rd_kafka_outq_len(producers[i].rk) < LEAST_QUEUED) full = 0;
+        }
     }
-    rd_kafka_resp_err_t flushed = rd_kafka_flush(rk, FAIL_AFTER_S * 1000);
+    for (int i = 0; i < count; i++)
+        if (rd_kafka_flush(producers[i].rk, FAIL_AFTER_S * 1000)) failed++;
     double seconds = now_s() - began;
     cpu = cpu_s() - cpu;
-    long long taken = end_offset(rk, topic) - before;
-    if (flushed || failed || taken != records) die("%lld of %lld records are in the log, %lld failed: %s", taken, records, failed, error_text);
+    long long taken = end_offset(producers[0].rk, topic) - before;
+    if (failed || taken != records) die("%lld of %lld records are in the log, %lld failed: %s", taken, records, failed, error_text);
     printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", records, records * (long long)size, seconds, cpu);
-    rd_kafka_topic_destroy(rkt);
-    rd_kafka_destroy(rk);
+    for (int i = 0; i < count; i++) {
+        rd_kafka_topic_destroy(producers[i].rkt);
+        rd_kafka_destroy(producers[i].rk);
+    }
     return 0;
 }
 
