@@ -10,6 +10,7 @@ import platform
 import resource
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,6 +20,9 @@ from bench.brokers import SIDES, Broker
 from bench.load import Load
 from bench.report import Row, Samples, heading, line, rows
 from bench.scenarios import SCENARIOS, Context, Sample, Scenario
+
+SETTLE_S = 3
+"""A moment of quiet between a broker's start and its load, the same for both sides."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -46,6 +50,12 @@ def select(only: str | None) -> list[Scenario]:
     return [scenario for scenario in SCENARIOS if scenario.name in names]
 
 
+def settle() -> None:
+    """Let the disk finish with what the sample before has left: who starts in a blink would pay for it otherwise."""
+    os.sync()
+    time.sleep(SETTLE_S)
+
+
 def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sample:
     """One sample of one side, on a broker of its own; with `also_warm` also what the same broker does afterwards."""
 
@@ -60,6 +70,7 @@ def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sam
             broker.start()
             # A port that accepts is not yet a broker that leads: Kafka refuses new topics for a moment after it.
             context.load.run("first", broker.address, "bench-ready")
+            settle()
         sample = measure()
         if scenario.also_warm:
             measure()
