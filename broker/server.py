@@ -33,6 +33,7 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.internal_topics import InternalTopicCreator
+from broker.log_loading import load_logs
 from broker.log_upkeep import LogUpkeep
 from broker.logger_levels import LoggerLevels
 from broker.metrics import BrokerCollector, MetricsServer
@@ -57,7 +58,7 @@ from protocol.compression import CompressionType
 from protocol.errors import ApiError
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
-from storage.log_manager import LoadProgress, LoadReport, LogManager
+from storage.log_manager import LoadReport, LogManager
 from storage.meta_properties import (
     LogDirError,
     check_meta_properties,
@@ -126,11 +127,12 @@ class KafkaServer:
     @classmethod
     def on_this_machine(cls, config: BrokerConfig, launched_s: float | None = None) -> KafkaServer:
         """A broker on real clocks, disks, threads and sockets. Call it on the event loop."""
+        threads = max(config.num_io_threads, config.num_recovery_threads_per_data_dir * len(config.log_dirs))
         return cls(
             config,
             clock=SystemClock(),
             random=SystemRandom(),
-            executor=ThreadExecutor(config.num_io_threads),
+            executor=ThreadExecutor(threads),
             network=TcpNetwork(config.socket_listen_backlog_size),
             file_system=OsFileSystem(),
             launched_s=launched_s,
@@ -170,19 +172,9 @@ class KafkaServer:
         self._claim = claim_directories(self._file_system, config)
         log_manager.lock_directories()
         self._log_manager = log_manager
-        progress = LoadProgressLog(self._clock)
-        self._load_report = report = await self._executor.run(
-            partial(log_manager.load, self._clock.now_ms(), on_progress=progress)
+        self._load_report = await load_logs(
+            log_manager, {}, self._clock, self._executor, config.num_recovery_threads_per_data_dir
         )
-        for result in report.repaired:
-            logger.warning(
-                "Recovered %s: truncated %d bytes%s",
-                result.log.topic_partition,
-                result.truncated_bytes,
-                ", some of them below the high watermark" if result.lost_below_high_watermark else "",
-            )
-        for topic_partition, reason in report.refused.items():
-            logger.error("The log of %s cannot be used: %s", topic_partition, reason)
         return log_manager
 
     async def _join(self, log_manager: LogManager) -> None:
@@ -413,23 +405,3 @@ def _forget_offsets_of_deleted_topics(groups: GroupCoordinatorService, old: Meta
     deleted = [name for name in old.topics if name not in new.topics]
     if deleted:
         groups.topics_deleted(deleted)
-
-
-class LoadProgressLog:
-    """Says how far loading is once it takes longer than a second. Called on the loading thread."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._next_s = clock.monotonic_s() + 1.0
-
-    def __call__(self, progress: LoadProgress) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s >= self._next_s:
-            self._next_s = now_s + 1.0
-            logger.info(
-                "Loading logs of %s: %d of %d done, %d MB recovered",
-                progress.directory,
-                progress.logs_done,
-                progress.logs_total,
-                progress.recovered_bytes >> 20,
-            )

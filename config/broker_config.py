@@ -92,6 +92,7 @@ class BrokerConfig:
     fetch_max_bytes: Setting[int] = Setting()
     max_incremental_fetch_session_cache_slots: Setting[int] = Setting()
     num_partitions: Setting[int] = Setting()
+    num_recovery_threads_per_data_dir: Setting[int] = Setting()
     default_replication_factor: Setting[int] = Setting()
     auto_create_topics_enable: Setting[bool] = Setting()
     delete_topic_enable: Setting[bool] = Setting()

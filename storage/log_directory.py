@@ -41,10 +41,14 @@ class LogDirectory:
 
     def fail(self, error: OSError, doing: str) -> ApiError:
         """Take the directory offline because of `error`; returns what to raise."""
-        if self.failure is None:
-            self.failure = f"{doing}: {error}"
-            self._on_failure(self.path, self.failure)
+        self.take_offline(f"{doing}: {error}")
         return self.offline_error()
+
+    def take_offline(self, reason: str) -> None:
+        """Nothing of this directory is used any more; the first reason counts."""
+        if self.failure is None:
+            self.failure = reason
+            self._on_failure(self.path, reason)
 
     def offline_error(self) -> ApiError:
         """What every access to a log of an offline directory is answered with."""

@@ -8,7 +8,7 @@ state are built anew from there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -33,11 +33,13 @@ from storage.log_segment import (
 )
 from storage.partition_metadata import read_topic_id
 from storage.recovery import recover_segment
+from storage.segment_search import segment_index
 from storage.unified_log import UnifiedLog
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
 """A first message larger than this is taken for damage, not for an old format."""
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
+_LOG_FILE = re.compile(r"\d{20}\.log")
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
@@ -69,7 +71,13 @@ class LoadOptions:
     now_ms: int
     may_have_gaps: bool
     """Whether compaction may have left offsets out; always, unless the topic is known never to be compacted."""
-    on_bytes: Callable[[int], None]
+
+
+def bytes_to_recover(files: Iterable[FileInfo], recovery_point: int) -> int:
+    """How many bytes `LogLoader` will read of a partition with these files after an unclean stop."""
+    sizes = {int(info.name[:20]): info.size for info in files if _LOG_FILE.fullmatch(info.name)}
+    first = max((base for base in sizes if base <= recovery_point), default=0)
+    return sum(size for base, size in sizes.items() if base >= first)
 
 
 class LogLoader:
@@ -82,21 +90,26 @@ class LogLoader:
         topic_partition: TopicPartition,
         config: LogConfig,
         options: LoadOptions,
+        on_bytes: Callable[[int], None] = lambda _count: None,
     ) -> None:
+        """`on_bytes` is told how many bytes were read to repair the log, again and again."""
         self._file_system = file_system
         self._directory = directory
         self._topic_partition = topic_partition
         self._path = f"{directory.path}/{topic_partition}"
         self._config = config
         self._options = options
+        self._on_bytes = on_bytes
         self._recovered = 0
         self._truncated_bytes = 0
 
-    def load(self) -> LoadResult:
-        """Raises UnsupportedFormatError, ValueError and ApiError CORRUPT_MESSAGE (the message names the file),
-        OSError.
+    def load(self, found: Iterable[FileInfo] | None = None) -> LoadResult:
+        """Open the log; `found` is what its directory holds, where that was looked up already.
+
+        Raises UnsupportedFormatError, ValueError and ApiError CORRUPT_MESSAGE (the message names the file), OSError.
         """
-        files = {info.name: info for info in self._file_system.list_dir(self._path) if not info.is_dir}
+        listed = self._file_system.list_dir(self._path) if found is None else found
+        files = {info.name: info for info in listed if not info.is_dir}
         topic_id = read_topic_id(self._file_system, self._path)
         files = self._finish_interrupted_swaps(files)
         segments = self._find_segments(files)
@@ -107,6 +120,11 @@ class LogLoader:
             return self._create_first_segment(topic_id, snapshots)
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
+        # First of all: a power cut can bring back some of the segments deleted last, and what is missing between them
+        # is no loss.
+        below = segment_index(segments, log_start)
+        self._drop(segments[:below])
+        del segments[:below]
         log_end = None
         self._rebuild_missing_indexes(segments, files)
         if self._options.clean:
@@ -118,7 +136,6 @@ class LogLoader:
         if log.log_end_offset < log_start:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
-        log.delete_segments_before(log.log_start_offset)
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
         return LoadResult(log, self._recovered, self._truncated_bytes, lost)
 
@@ -247,9 +264,7 @@ class LogLoader:
             segment = segments[at]
             after = segments[at + 1].base_offset if at + 1 < len(segments) else None
             size = segment.size
-            log_end = recover_segment(
-                segment, after, self._config.index_interval_bytes, note_epoch, self._options.on_bytes
-            )
+            log_end = recover_segment(segment, after, self._config.index_interval_bytes, note_epoch, self._on_bytes)
             self._recovered += 1
             if segment.size < size or self._is_cut_short(log_end, after):
                 self._truncated_bytes += size - segment.size
@@ -274,15 +289,18 @@ class LogLoader:
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
         """What follows a torn batch cannot be told from what never was: set it aside for good (`LogSegment.cut`)."""
-        for segment in segments[at:]:
-            self._truncated_bytes += segment.size
+        self._truncated_bytes += sum(segment.size for segment in segments[at:])
+        self._drop(segments[at:])
+        if len(segments) > at:
+            self._file_system.sync_dir(self._path)
+        del segments[at:]
+
+    def _drop(self, segments: list[LogSegment]) -> None:
+        for segment in segments:
             paths = segment.mark_deleted(DELETED_SUFFIX)
             self._directory.deferred_deletions.append(
                 DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms)
             )
-        if len(segments) > at:
-            self._file_system.sync_dir(self._path)
-        del segments[at:]
 
 
 __all__ = ["LoadOptions", "LoadResult", "LogLoader", "UnsupportedFormatError"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from protocol.errors import ApiError, ErrorCode
@@ -27,7 +26,8 @@ from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, DeletionTask, LogDirectory
 from storage.log_flush import FlushTask, run_together
-from storage.log_loader import LoadOptions, LoadResult, LogLoader
+from storage.log_loader import LoadOptions, LoadResult
+from storage.log_loading import DirectoryLoad, LoadTask
 from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
 from storage.log_state import LogState
 from storage.meta_properties import LogDirError
@@ -41,15 +41,6 @@ _MAX_NAME = 255
 _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
 """The root of a file system has the first; Kafka leaves the other two beside its partitions."""
 _MANY_FLUSHES = 64
-
-
-class LoadProgress(NamedTuple):
-    """How far `LogManager.load` is. `recovered_bytes` were read to repair logs after an unclean stop."""
-
-    directory: str
-    logs_done: int
-    logs_total: int
-    recovered_bytes: int
 
 
 @dataclass(slots=True)
@@ -93,6 +84,7 @@ class LogManager:
         self._not_recovered: set[str] = set()
         """Directories with a log that was refused after an unclean stop: the next start has to try again."""
         self._locks: list[Lock] = []
+        self._report = LoadReport()
 
     # -- loading ------------------------------------------------------------------------------------------------------
 
@@ -129,36 +121,44 @@ class LogManager:
         while self._locks:
             self._locks.pop().release()
 
-    def load(
-        self,
-        now_ms: int,
-        topic_configs: Mapping[str, LogConfig] | None = None,
-        on_progress: Callable[[LoadProgress], None] = lambda _progress: None,
-    ) -> LoadReport:
-        """Open every log in every directory. A directory that fails goes offline; the others are loaded all the same.
+    def load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> LoadReport:
+        """Open every log in every directory, on this thread; see `begin_load` and `complete_load`."""
+        loads = self.begin_load(now_ms, topic_configs)
+        for load in loads:
+            load.work()
+        return self.complete_load(loads)
+
+    def begin_load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> list[DirectoryLoad]:
+        """What has to be loaded, by directory: any threads may work on it. A directory that fails goes offline.
 
         `topic_configs` by topic name, as far as they are known already; the others begin with the default one.
         Raises LogDirError for a directory that holds what no log directory can.
         """
-        report = LoadReport()
+        self._report = report = LoadReport()
+        found = {}
         for directory in self.directories:
             try:
-                self._load_directory(directory, now_ms, topic_configs or {}, on_progress, report)
+                found[directory.path] = self._find_partitions(directory, report)
             except OSError as error:
                 directory.fail(error, f"Error while loading log dir {directory.path}")
-        self.refused = report.refused
-        return report
+        loads = []
+        for directory in self.directories:
+            if directory.failure is None:
+                try:
+                    loads.append(self._begin(directory, found[directory.path], now_ms, topic_configs or {}, report))
+                except OSError as error:
+                    directory.fail(error, f"Error while loading log dir {directory.path}")
+        return loads
 
-    def _load_directory(
+    def _begin(
         self,
         directory: LogDirectory,
+        partitions: Sequence[TopicPartition],
         now_ms: int,
         topic_configs: Mapping[str, LogConfig],
-        on_progress: Callable[[LoadProgress], None],
         report: LoadReport,
-    ) -> None:
+    ) -> DirectoryLoad:
         path = directory.path
-        partitions = self._find_partitions(directory, report)
         shutdown = take_clean_shutdown(self._file_system, path)
         if shutdown is None:
             report.clean = False
@@ -167,44 +167,54 @@ class LogManager:
         recovery_points = self._read_checkpoint(path, RECOVERY_POINT_CHECKPOINT, report)
         log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
-        recovered_bytes = 0
-
-        def count_bytes(count: int) -> None:
-            nonlocal recovered_bytes
-            recovered_bytes += count
-            on_progress(LoadProgress(path, done, len(partitions), recovered_bytes))
-
-        for done, partition in enumerate(partitions):
+        tasks = []
+        for partition in partitions:
+            config = topic_configs.get(partition.topic)
             options = LoadOptions(
                 clean=shutdown is not None,
                 recovery_point=recovery_points.get(partition, 0),
                 log_start_offset=log_starts.get(partition, 0),
                 high_watermark=high_watermarks.get(partition, 0),
                 now_ms=now_ms,
-                may_have_gaps=partition.topic not in topic_configs or topic_configs[partition.topic].is_compacted,
-                on_bytes=count_bytes,
+                may_have_gaps=config is None or config.is_compacted,
             )
-            config = topic_configs.get(partition.topic, self.default_config)
-            try:
-                result = LogLoader(self._file_system, directory, partition, config, options).load()
-            except (ValueError, ApiError) as error:
-                if directory.failure is not None:
-                    return
-                report.refused[partition] = getattr(error, "message", "") or str(error)
-                if shutdown is None:
-                    self._not_recovered.add(path)
-                continue
+            tasks.append(LoadTask(self._file_system, path, partition, config or self.default_config, options))
+        return DirectoryLoad(directory, tasks, is_clean=shutdown is not None)
+
+    def complete_load(self, loads: Iterable[DirectoryLoad]) -> LoadReport:
+        """Take over what was loaded, in the order of the directories and of the logs in them.
+
+        Raises LogDirError when a partition is in two directories.
+        """
+        report, self._report = self._report, LoadReport()
+        for load in loads:
+            for task in load.tasks:
+                self._complete(load, task, report)
+        self.refused = report.refused
+        return report
+
+    def _complete(self, load: DirectoryLoad, task: LoadTask, report: LoadReport) -> None:
+        directory, partition = load.directory, task.topic_partition
+        directory.deferred_deletions += task.directory.deferred_deletions
+        if task.failure is not None:
+            directory.take_offline(task.failure)
+        elif task.refusal is not None:
+            report.refused[partition] = task.refusal
+            if not load.is_clean:
+                self._not_recovered.add(directory.path)
+        elif task.result is not None:
+            log = task.result.log
             if partition in self.logs:
                 raise LogDirError(
                     f"Duplicate log directories for {partition} are found in both {self.logs[partition].path} "
-                    f"and {result.log.path}: a log directory may have failed while the partition was being moved."
+                    f"and {log.path}: a log directory may have failed while the partition was being moved."
                 )
-            self._add(result.log)
-            if partition in high_watermarks:
-                self.high_watermarks[partition] = min(high_watermarks[partition], result.log.log_end_offset)
-            if result.truncated_bytes or result.lost_below_high_watermark:
-                report.repaired.append(result)
-            on_progress(LoadProgress(path, done + 1, len(partitions), recovered_bytes))
+            log.directory = directory
+            self._add(log)
+            if task.options.high_watermark:
+                self.high_watermarks[partition] = min(task.options.high_watermark, log.log_end_offset)
+            if task.result.truncated_bytes or task.result.lost_below_high_watermark:
+                report.repaired.append(task.result)
 
     def _read_checkpoint(self, path: str, name: str, report: LoadReport) -> dict[TopicPartition, int]:
         try:

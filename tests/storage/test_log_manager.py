@@ -12,7 +12,8 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
-from storage.log_manager import LoadProgress, LogDirError, LogManager
+from storage.log_loading import LoadProgress
+from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, open_manager, values_in
 
@@ -255,13 +256,18 @@ class TestLoading:
         for number in range(3):
             append(manager.get_or_create(TopicPartition("t", number), None, CONFIG, T0), b"x" * 100)
         file_system.kill_process()
-        seen: list[LoadProgress] = []
         manager = LogManager(file_system, (DIR,), CONFIG)
         manager.lock_directories()
-        manager.load(T0, on_progress=seen.append)
-        assert seen[-1].logs_done == seen[-1].logs_total == 3
-        assert seen[-1].recovered_bytes >= 300
-        assert [progress.logs_done for progress in seen] == sorted(progress.logs_done for progress in seen)
+        (load,) = manager.begin_load(T0)
+        seen = [load.progress()]
+        file_system.inject = lambda _operation, _path: seen.append(load.progress())
+        load.work()
+        seen.append(load.progress())
+        size = len(batch_of(b"x" * 100))
+        assert seen[0] == LoadProgress(DIR, 0, 3, 0, 0)
+        assert LoadProgress(DIR, 0, 3, 0, 3 * size) in seen, "the sizes are known before the first log is read"
+        assert seen[-1] == LoadProgress(DIR, 3, 3, 3 * size, 3 * size)
+        assert seen == sorted(seen)
 
     def test_configuration_by_topic(self) -> None:
         file_system = MemoryFileSystem()

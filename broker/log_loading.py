@@ -1,0 +1,104 @@
+"""Loading all logs at start, on num.recovery.threads.per.data.dir threads for each directory, and saying how far it is.
+
+The lines are those of Kafka's LogManager. While it takes longer than a second, a line each second says what is done,
+how fast, and how long it will take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from broker.seams import Clock, Executor
+from storage.log_config import LogConfig
+from storage.log_loading import DirectoryLoad, LoadProgress
+from storage.log_manager import LoadReport, LogManager
+
+logger = logging.getLogger("kafka.log.LogManager")
+
+PROGRESS_INTERVAL_S = 1.0
+_MEGABYTE = 1_000_000
+
+
+async def load_logs(
+    log_manager: LogManager,
+    topic_configs: Mapping[str, LogConfig],
+    clock: Clock,
+    executor: Executor,
+    threads_per_directory: int,
+) -> LoadReport:
+    """Load every log of every directory, and say what had to be repaired, or could not be. Raises LogDirError."""
+    began_s = clock.monotonic_s()
+    loads = await executor.run(log_manager.begin_load, clock.now_ms(), topic_configs)
+    for load in loads:
+        _say_begin(load)
+    workers = [
+        asyncio.ensure_future(executor.run(load.work))
+        for load in loads
+        for _ in range(min(threads_per_directory, len(load.tasks)))
+    ]
+    pending = set(workers)
+    while pending:
+        _, pending = await asyncio.wait(pending, timeout=PROGRESS_INTERVAL_S)
+        if pending:
+            for load in loads:
+                say_progress(load.progress(), clock.monotonic_s() - began_s)
+    for worker in workers:
+        worker.result()
+    report = log_manager.complete_load(loads)
+    _say_end(loads, report, clock.monotonic_s() - began_s)
+    return report
+
+
+def _say_begin(load: DirectoryLoad) -> None:
+    path, count = load.directory.path, len(load.tasks)
+    if count and load.is_clean:
+        logger.info("Skipping recovery of %d logs from %s since clean shutdown file was found", count, path)
+    elif count:
+        logger.info("Recovering %d logs from %s since no clean shutdown file was found", count, path)
+
+
+def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
+    """Log one directory's line, unless it is done."""
+    if progress.logs_done == progress.logs_total:
+        return
+    done, total, unit = progress.recovered_bytes / _MEGABYTE, progress.total_bytes / _MEGABYTE, "MB"
+    if not done:
+        done, total, unit = float(progress.logs_done), float(progress.logs_total), "logs"
+    rate = done / max(elapsed_s, 0.001)
+    logger.info(
+        "Loading logs of %s: %d of %d done, %d of %d MB recovered, %.0f %s/s, %s left",
+        progress.directory,
+        progress.logs_done,
+        progress.logs_total,
+        progress.recovered_bytes // _MEGABYTE,
+        progress.total_bytes // _MEGABYTE,
+        rate,
+        unit,
+        f"about {(total - done) / rate:.0f} s" if rate else "unknown time",
+    )
+
+
+def _say_end(loads: list[DirectoryLoad], report: LoadReport, elapsed_s: float) -> None:
+    for result in report.repaired:
+        logger.warning(
+            "Recovered %s: truncated %d bytes%s",
+            result.log.topic_partition,
+            result.truncated_bytes,
+            ", some of them below the high watermark" if result.lost_below_high_watermark else "",
+        )
+    for topic_partition, reason in report.refused.items():
+        logger.error("The log of %s cannot be used: %s", topic_partition, reason)
+    progress = [load.progress() for load in loads]
+    count = sum(each.logs_done for each in progress)
+    if count:
+        unclean = ", ".join(load.directory.path for load in loads if not load.is_clean)
+        recovered = sum(each.recovered_bytes for each in progress) / _MEGABYTE
+        logger.info(
+            "Loaded %d logs in %.0fms (unclean log dirs = [%s], %.0f MB recovered)",
+            count,
+            elapsed_s * 1000,
+            unclean,
+            recovered,
+        )
