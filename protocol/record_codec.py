@@ -15,7 +15,7 @@ from operator import add
 from typing import NamedTuple, cast
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.record_runs import decode_run
+from protocol.record_runs import find_run
 from protocol.varint import (
     NULL_LENGTH,
     VARLONG_MAX_BYTES,
@@ -75,14 +75,15 @@ def _chunks(
         wanted = min(count - index, _CHUNK_RECORDS)
         failure: ApiError | None = None
         try:
-            run = decode_run(data, position, index, wanted)
+            run = find_run(data, position, wanted)
             if run is None:
                 position = _decode_each(data, position, wanted, base_offset, base_timestamp, chunk)
             else:
                 position = run.end
-                timestamps = map(base_timestamp.__add__, run.timestamp_deltas)
-                offsets = range(base_offset + index, base_offset + index + run.size)
-                chunk = list(map(_new_record, zip(offsets, timestamps, run.keys, run.values, repeat(()))))
+                timestamps = map(base_timestamp.__add__, run.timestamp_deltas())
+                first_offset = base_offset + run.offset_delta
+                offsets = range(first_offset, first_offset + run.size)
+                chunk = list(map(_new_record, zip(offsets, timestamps, run.keys(), run.values(), repeat(()))))
         except IndexError:
             failure = _invalid(f"Record {index + len(chunk)} is cut off")
         except ApiError as error:

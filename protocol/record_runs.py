@@ -24,16 +24,6 @@ _OFFSET_LOW = bytes(varint[0] for varint in SMALL_VARINTS)
 _OFFSET_HIGH = bytes(varint[-1] for varint in SMALL_VARINTS)
 
 
-class RecordRun(NamedTuple):
-    """`size` records with consecutive offset deltas and no headers, by columns; `end` is where they end."""
-
-    size: int
-    end: int
-    timestamp_deltas: Iterable[int]
-    keys: Iterable[bytes | None]
-    values: Iterable[bytes | None]
-
-
 class _Shape(NamedTuple):
     """Where the parts of each record of a run stand, relative to its start; `stride` is its size in all."""
 
@@ -48,43 +38,76 @@ class _Shape(NamedTuple):
     value_size: int
 
 
-def decode_run(data: bytes, position: int, offset_delta: int, limit: int) -> RecordRun | None:
-    """The run that begins at `position` with `offset_delta`, of at most `limit` records; None when there is none.
+class RecordRun(NamedTuple):
+    """`size` records of `data` from `start` to `end`, with offset deltas that count up from `offset_delta` and no
+    headers. The columns are cut out when they are asked for.
+    """
+
+    data: bytes
+    start: int
+    end: int
+    size: int
+    offset_delta: int
+    shape: _Shape
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one record to the next."""
+        return self.shape.stride
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether the records have keys; all of them or none."""
+        return self.shape.key_size >= 0
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the records have values; all of them or none."""
+        return self.shape.value_size >= 0
+
+    def timestamp_deltas(self) -> Iterable[int]:
+        return _timestamp_deltas(self.data, self.start, self.end, self.shape)
+
+    def keys(self) -> Iterable[bytes | None]:
+        return _fields(self.data, self.start + self.shape.key_at, self.size, self.shape.stride, self.shape.key_size)
+
+    def values(self) -> Iterable[bytes | None]:
+        return _fields(self.data, self.start + self.shape.value_at, self.size, self.shape.stride, self.shape.value_size)
+
+
+def find_run(data: bytes, position: int, limit: int) -> RecordRun | None:
+    """The run that begins at `position`, of at most `limit` records; None when there is none.
 
     Whatever is not plainly a run is left to the decoder of single records, errors among it. Raises what
     `decode_varint` raises.
     """
     if limit < MIN_RUN_RECORDS:
         return None
-    shape = _shape_at(data, position)
-    if shape is None:
+    found = _shape_at(data, position)
+    if found is None:
         return None
+    shape, offset_delta = found
     count = _run_length(data, position, offset_delta, shape, min(limit, (len(data) - position) // shape.stride))
     if count < MIN_RUN_RECORDS:
         return None
-    end = position + count * shape.stride
-    return RecordRun(
-        count,
-        end,
-        _timestamp_deltas(data, position, end, shape),
-        _fields(data, position + shape.key_at, count, shape.stride, shape.key_size),
-        _fields(data, position + shape.value_at, count, shape.stride, shape.value_size),
-    )
+    return RecordRun(data, position, position + count * shape.stride, count, offset_delta, shape)
 
 
-def _shape_at(data: bytes, start: int) -> _Shape | None:
-    """The shape of the record at `start`, if records of that shape can make a run."""
+def _shape_at(data: bytes, start: int) -> tuple[_Shape, int] | None:
+    """Shape and offset delta of the record at `start`, if records of that shape can make a run."""
     size, body = decode_varint(data, start)
     timestamp_at = body + 1
     _, offset_at = decode_varint(data, timestamp_at, VARLONG_MAX_BYTES)
-    _, key_length_at = decode_varint(data, offset_at)
+    offset_delta, key_length_at = decode_varint(data, offset_at)
     key_size, key_at = decode_varint(data, key_length_at)
     value_length_at = key_at + max(key_size, 0)
     value_size, value_at = decode_varint(data, value_length_at)
     end = body + size
     if value_at + max(value_size, 0) + 1 != end or offset_at - timestamp_at > 2 or key_length_at - offset_at > 2:
         return None
-    return _Shape(
+    if offset_delta < 0:
+        return None
+    shape = _Shape(
         end - start,
         timestamp_at - start,
         offset_at - start,
@@ -95,6 +118,7 @@ def _shape_at(data: bytes, start: int) -> _Shape | None:
         value_length_at - start,
         value_size,
     )
+    return shape, offset_delta
 
 
 def _run_length(data: bytes, start: int, offset_delta: int, shape: _Shape, limit: int) -> int:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from protocol.compression import CompressionType
 from protocol.errors import ApiError, ErrorCode
-from protocol.record_runs import MIN_RUN_RECORDS, decode_run
+from protocol.record_runs import MIN_RUN_RECORDS, find_run
 from protocol.records import Record, RecordBatch, build_batch, build_values_batch
 from protocol.varint import SMALL_VARINTS, decode_varint, encode_varint
 from tests.protocol.record_values import (
@@ -86,15 +86,16 @@ def test_runs_are_taken_for_what_they_are() -> None:
     """The shortcut through columns must be taken (else it is dead weight), and only for whole runs."""
     rows = [Record(at, 1000 + at, b"k%03d" % at, b"v" * 90) for at in range(600)]
     payload = model_payload(rows)
-    run = decode_run(payload, 0, 0, 512)
+    run = find_run(payload, 0, 512)
     assert run is not None
     assert run.size == 64  # the offset delta of the next record takes two bytes
-    run = decode_run(payload, run.end, 64, 64)
+    assert run.offset_delta == 0
+    run = find_run(payload, run.end, 64)
     assert run is not None
-    assert run.size == 64
-    assert list(run.values) == [b"v" * 90] * 64
-    assert decode_run(payload, 0, 1, 512) is None
-    assert decode_run(payload, 0, 0, MIN_RUN_RECORDS - 1) is None
+    assert (run.size, run.offset_delta) == (64, 64)
+    assert list(run.values()) == [b"v" * 90] * 64
+    assert find_run(payload, 1, 512) is None
+    assert find_run(payload, 0, MIN_RUN_RECORDS - 1) is None
 
 
 @given(uniform_lists.filter(lambda rows: len(rows) > 20), st.data())
