@@ -46,7 +46,12 @@ from protocol.messages.groups import (
     SyncGroupResponse,
 )
 from protocol.messages.headers import RequestHeader, ResponseHeader
-from protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.messages.log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from protocol.messages.metadata import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -79,6 +84,8 @@ __all__ = [
     "RESPONSE_TYPES",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterReplicaLogDirsRequest",
+    "AlterReplicaLogDirsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "ConsumerProtocolAssignment",
@@ -145,6 +152,7 @@ __all__ = [
 
 _REQUESTS: tuple[type[Request], ...] = (
     AlterConfigsRequest,
+    AlterReplicaLogDirsRequest,
     ApiVersionsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -174,6 +182,7 @@ _REQUESTS: tuple[type[Request], ...] = (
 )
 _RESPONSES: tuple[type[Response], ...] = (
     AlterConfigsResponse,
+    AlterReplicaLogDirsResponse,
     ApiVersionsResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,

@@ -1,9 +1,52 @@
-"""DescribeLogDirs: what lies in which log directory (KIP-113)."""
+"""AlterReplicaLogDirs and DescribeLogDirs: what lies in which log directory, and what should (KIP-113)."""
 
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
 from protocol.schema import Request, Response, Struct, boolean, field, int16, int32, int64, string
+
+
+class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2", flexible="2+"):
+    """Log directories of this broker, and the replicas that are to be moved there.
+
+    - v2: flexible
+    """
+
+    class AlterReplicaLogDirTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[int32]
+
+    class AlterReplicaLogDir(Struct):
+        """One directory, by its absolute path."""
+
+        path: string
+        topics: list[AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic]
+
+    dirs: list[AlterReplicaLogDir]
+
+
+class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2", flexible="2+"):
+    """Whether each move was begun.
+
+    - v2: flexible
+    """
+
+    class AlterReplicaLogDirPartitionResult(Struct):
+        """What became of one partition."""
+
+        partition_index: int32
+        error_code: int16
+
+    class AlterReplicaLogDirTopicResult(Struct):
+        """The partitions of one topic."""
+
+        topic_name: string
+        partitions: list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]
+
+    throttle_time_ms: int32
+    results: list[AlterReplicaLogDirTopicResult]
 
 
 class DescribeLogDirsRequest(Request, api_key=ApiKey.DESCRIBE_LOG_DIRS, versions="0-4", flexible="2+"):
