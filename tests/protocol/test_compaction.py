@@ -238,7 +238,7 @@ def same_failure(payload: bytes, count: int) -> None:
             try:
                 act()
             except ApiError as error:
-                assert error.code is ErrorCode.INVALID_RECORD
+                assert error.error_code is ErrorCode.INVALID_RECORD
 
 
 @given(st.binary(max_size=60), st.integers(1, 40))

@@ -9,7 +9,10 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -22,12 +25,13 @@ import org.apache.kafka.common.record.MutableRecordBatch;
 import org.apache.kafka.common.record.Record;
 import org.apache.kafka.common.record.RecordBatch;
 import org.apache.kafka.common.record.TimestampType;
+import org.apache.kafka.common.utils.BufferSupplier;
 import org.apache.kafka.common.utils.Utils;
 
 /**
  * Writes record batches with Kafka's own classes and reads them. Each line of the input is a JSON object: with `read`
  * (bytes in base64) the answer is what the batch says, as JSON; otherwise it describes a batch, and the answer is its
- * bytes in base64. A failure is answered by `!` and what went wrong.
+ * bytes in base64. With `filter` (bytes in base64) the answer is what compaction leaves of the batches, in base64. A failure is answered by `!` and what went wrong.
  */
 public class RecordBatches {
     private static final ObjectMapper MAPPER = new ObjectMapper();
@@ -38,7 +42,11 @@ public class RecordBatches {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JsonNode task = MAPPER.readTree(line);
             try {
-                out.println(task.has("read") ? read(bytes(task.get("read"))) : write(task));
+                if (task.has("filter")) {
+                    out.println(filter(task));
+                } else {
+                    out.println(task.has("read") ? read(bytes(task.get("read"))) : write(task));
+                }
             } catch (RuntimeException error) {
                 out.println("!" + error);
             }
@@ -82,6 +90,43 @@ public class RecordBatches {
             records = builder.build();
         }
         return Base64.getEncoder().encodeToString(Utils.toArray(records.buffer()));
+    }
+
+    private static String filter(JsonNode task) {
+        Map<ByteBuffer, Long> latest = new HashMap<>();
+        for (JsonNode entry : task.get("latest")) {
+            latest.put(ByteBuffer.wrap(bytes(entry.get(0))), entry.get(1).asLong());
+        }
+        long mapEnd = task.get("map_end_offset").asLong();
+        boolean discard = task.get("discard").asBoolean();
+        boolean keepEmpty = task.get("keep_empty").asBoolean();
+        boolean endsEmpty = task.get("ends_empty_transaction").asBoolean();
+        long now = task.get("now_ms").asLong();
+        MemoryRecords.RecordFilter filter = new MemoryRecords.RecordFilter(now, task.get("delete_retention_ms").asLong()) {
+            @Override
+            protected BatchRetentionResult checkBatchRetention(RecordBatch batch) {
+                return new BatchRetentionResult(
+                    keepEmpty ? BatchRetention.RETAIN_EMPTY : discard ? BatchRetention.DELETE : BatchRetention.DELETE_EMPTY,
+                    endsEmpty);
+            }
+
+            /** As Kafka's Cleaner, whose own method is not to be called without a log. */
+            @Override
+            protected boolean shouldRetainRecord(RecordBatch batch, Record record) {
+                if (discard || batch.isControlBatch() || record.offset() >= mapEnd) {
+                    return !discard;
+                }
+                boolean keepsDeletes = !batch.deleteHorizonMs().isPresent() || now < batch.deleteHorizonMs().getAsLong();
+                return record.hasKey() && record.offset() >= latest.getOrDefault(record.key(), -1L)
+                    && (record.hasValue() || keepsDeletes);
+            }
+        };
+        ByteBuffer out = ByteBuffer.allocate(1 << 20);
+        MemoryRecords.FilterResult result = MemoryRecords.readableRecords(ByteBuffer.wrap(bytes(task.get("filter"))))
+            .filterTo(new TopicPartition("t", 0), filter, out, Integer.MAX_VALUE, BufferSupplier.NO_CACHING);
+        ByteBuffer filtered = result.outputBuffer();
+        filtered.flip();
+        return Base64.getEncoder().encodeToString(Utils.toArray(filtered));
     }
 
     private static JsonNode read(byte[] data) {
