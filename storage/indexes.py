@@ -292,13 +292,17 @@ class IndexBuilder:
 
     def add(self, batch: RecordBatch, position: int) -> None:
         """The batch at `position` of the segment."""
-        if batch.max_timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = batch.max_timestamp, batch.last_offset
+        self.add_batch(batch.last_offset, batch.max_timestamp, batch.size_in_bytes, position)
+
+    def add_batch(self, last_offset: int, max_timestamp: int, size: int, position: int) -> None:
+        """As `add`, for a batch of which just these are known."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
         if self._since_entry > self._interval_bytes:
-            self._offsets += OffsetIndex.entry_struct.pack(batch.last_offset - self._base_offset, position)
+            self._offsets += OffsetIndex.entry_struct.pack(last_offset - self._base_offset, position)
             self._add_time()
             self._since_entry = 0
-        self._since_entry += batch.size_in_bytes
+        self._since_entry += size
 
     def _add_time(self) -> None:
         width = TimeIndex.entry_struct.size

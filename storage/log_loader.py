@@ -32,12 +32,14 @@ from storage.log_segment import (
     scan_headers,
 )
 from storage.partition_metadata import read_topic_id
+from storage.producer_state import ProducerStateManager
 from storage.recovery import recover_segment
-from storage.segment_search import segment_index
+from storage.segment_search import headers_from, segment_index
 from storage.unified_log import UnifiedLog
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
 """A first message larger than this is taken for damage, not for an old format."""
+_MAX_OFFSET = 2**63 - 1
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _LOG_FILE = re.compile(r"\d{20}\.log")
 CLEANED_SUFFIX = ".cleaned"
@@ -254,17 +256,20 @@ class LogLoader:
         point = min(self._options.recovery_point, segments[-1].base_offset)
         first = max((at for at, segment in enumerate(segments) if segment.base_offset <= point), default=0)
         epochs: list[tuple[int, int]] = []
+        producers = self._producers_before(segments, first, snapshots)
 
-        def note_epoch(batch: RecordBatch) -> None:
+        def note(batch: RecordBatch) -> None:
             if not epochs or batch.partition_leader_epoch > epochs[-1][0]:
                 epochs.append((batch.partition_leader_epoch, batch.base_offset))
+            producers.replay(batch)
 
+        known_end = producers.map_end_offset
         log_end = segments[first].base_offset
         for at in range(first, len(segments)):
             segment = segments[at]
             after = segments[at + 1].base_offset if at + 1 < len(segments) else None
             size = segment.size
-            log_end = recover_segment(segment, after, self._config.index_interval_bytes, note_epoch, self._on_bytes)
+            log_end = recover_segment(segment, after, self._config.index_interval_bytes, note, self._on_bytes)
             self._recovered += 1
             if segment.size < size or self._is_cut_short(log_end, after):
                 self._truncated_bytes += size - segment.size
@@ -277,8 +282,23 @@ class LogLoader:
         for epoch, offset in epochs:
             if epoch > cache.latest_epoch:
                 cache.assign(epoch, offset)
+        if known_end <= log_end:
+            producers.map_end_offset = log_end
+            log.use_producer_state(producers)
+        # Otherwise the snapshot knows of batches that are gone: an older one has to do.
         _ = log.producer_state  # built now rather than on the first append
         return log
+
+    def _producers_before(self, segments: list[LogSegment], first: int, snapshots: list[int]) -> ProducerStateManager:
+        """The producers as of the start of segment number `first`, or of a snapshot behind it."""
+        state = ProducerStateManager(self._file_system, self._path, str(self._topic_partition), snapshots)
+        state.load(segments[0].base_offset, _MAX_OFFSET)
+        start = segments[first].base_offset
+        if state.map_end_offset < start:
+            for batch in headers_from(segments[:first], state.map_end_offset):
+                state.replay(batch)
+            state.map_end_offset = start
+        return state
 
     def _is_cut_short(self, end: int, next_base: int | None) -> bool:
         """Whether a sealed segment lost its tail: a power cut can shorten a file by exactly some batches.

@@ -114,6 +114,11 @@ class LogState:
             raise self.directory.fail(error, doing) from error
 
     @property
+    def use_producer_state(self, state: ProducerStateManager) -> None:
+        """Take the state that recovery has gathered up to the log end."""
+        self._producer_state = state
+        self._snapshot_offsets = ()
+
     def leader_epochs(self) -> LeaderEpochFileCache:
         """Leader epochs of this log. Read from their checkpoint on first use."""
         epochs = self._leader_epochs

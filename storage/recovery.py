@@ -1,16 +1,27 @@
 """Repairing a segment after a crash: batch by batch, up to the first that is not whole (Kafka's
 `LogSegment.recover`).
+
+This is the loop that a start after a crash waits for, so it makes no object for a batch but the tuple of its fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
+from crc32c import crc32c
+
+from protocol.record_format import ATTRIBUTES_AT, HEADER, LOG_OVERHEAD_BYTES, MAGIC_V2
 from protocol.records import HEADER_BYTES, RecordBatch
 from storage.indexes import IndexBuilder
 from storage.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 
 _CHUNK_BYTES = 1 << 20
+
+_Found: TypeAlias = tuple[int, int, int, int, int, int, int, memoryview, int]
+"""Position, size, base offset, last offset, largest timestamp, leader epoch and producer id of a batch; and the piece
+of the file that it is in, and where in it.
+"""
 
 
 def recover_segment(
@@ -24,74 +35,74 @@ def recover_segment(
     next offset.
 
     Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
-    and stay below `end_offset` (the base of the next segment). `on_batch` sees each valid batch, `on_bytes` how
-    many bytes were read. Raises OSError.
+    and stay below `end_offset` (the base of the next segment). `on_batch` sees the header of each valid batch that
+    begins a leader epoch or has a producer id, `on_bytes` how many bytes were read. Raises OSError.
     """
     builder = IndexBuilder(segment.base_offset, index_interval_bytes)
-    next_offset, valid_bytes = segment.base_offset, 0
+    add = builder.add_batch
+    next_offset, valid_bytes, latest_epoch = segment.base_offset, 0, -1
     limit = segment.base_offset + MAX_RELATIVE_OFFSET + 1
     if end_offset is not None:
         limit = min(limit, end_offset)
-    for position, batch in _without_impostor(segment.base_offset, _valid_batches(segment, limit, on_bytes)):
-        on_batch(batch)
-        builder.add(batch, position)
-        next_offset = batch.next_offset
-        valid_bytes = position + batch.size_in_bytes
+    found = _without_impostor(segment.base_offset, _valid_batches(segment, limit, on_bytes))
+    for position, size, _, last_offset, max_timestamp, epoch, producer_id, chunk, at in found:
+        if producer_id >= 0 or epoch > latest_epoch:
+            latest_epoch = max(latest_epoch, epoch)
+            on_batch(RecordBatch(chunk[at : at + HEADER_BYTES]))
+        add(last_offset, max_timestamp, size, position)
+        next_offset = last_offset + 1
+        valid_bytes = position + size
     if segment.size:
         segment.cut(valid_bytes)
         segment.use_indexes(builder)
     return next_offset
 
 
-def _valid_batches(
-    segment: LogSegment, limit: int, on_bytes: Callable[[int], None]
-) -> Iterator[tuple[int, RecordBatch]]:
-    """The batches up to the first that is damaged or has offsets outside the segment."""
-    for position, batch in _whole_batches(segment, on_bytes):
-        if not batch.is_valid or not segment.base_offset <= batch.base_offset <= batch.last_offset < limit:
-            return
-        yield position, batch
-
-
-def _without_impostor(held_from: int, batches: Iterator[tuple[int, RecordBatch]]) -> Iterator[tuple[int, RecordBatch]]:
+def _without_impostor(held_from: int, batches: Iterator[_Found]) -> Iterator[_Found]:
     """The batches up to the first whose offsets do not ascend; without the last of these if it alone is to blame.
 
     A flipped bit can raise the base offset of a batch. It then seems to skip offsets that its successor goes on with.
     `held_from` is the offset that should come first.
     """
-    held: tuple[int, RecordBatch] | None = None
-    for position, batch in batches:
+    held: _Found | None = None
+    for batch in batches:
         if held is not None:
-            if batch.base_offset < held[1].next_offset:
-                if batch.base_offset < held_from or held[1].base_offset == held_from:
+            if batch[2] <= held[3]:
+                if batch[2] < held_from or held[2] == held_from:
                     yield held
                 return
             yield held
-            held_from = held[1].next_offset
-        held = position, batch
+            held_from = held[3] + 1
+        held = batch
     if held is not None:
         yield held
 
 
-def _whole_batches(segment: LogSegment, on_bytes: Callable[[int], None]) -> Iterator[tuple[int, RecordBatch]]:
-    """Position and content of what could be a batch, until the sizes no longer make sense."""
-    file, end = segment.file, segment.size
-    position = 0
-    chunk, chunk_at = memoryview(b""), 0
+def _valid_batches(segment: LogSegment, limit: int, on_bytes: Callable[[int], None]) -> Iterator[_Found]:
+    """The batches up to the first that is damaged or has offsets outside the segment."""
+    pread, end, first_offset = segment.file.pread, segment.size, segment.base_offset
+    unpack = HEADER.unpack_from
+    position = at = 0
+    chunk = memoryview(b"")
+    left = 0  # bytes of `chunk` from `at` on
     while end - position >= HEADER_BYTES:
-        at = position - chunk_at
         wanted = HEADER_BYTES
-        if len(chunk) - at >= HEADER_BYTES:
-            header = RecordBatch(chunk[at:])
-            wanted = header.size_in_bytes
-            if not HEADER_BYTES <= wanted <= end - position:
+        if left >= HEADER_BYTES:
+            (base, length, epoch, magic, crc, _, delta, _, max_timestamp, producer_id, _, _, _) = unpack(chunk, at)
+            wanted = length + LOG_OVERHEAD_BYTES
+            if magic != MAGIC_V2 or not HEADER_BYTES <= wanted <= end - position:
                 return
-            if len(chunk) - at >= wanted:
-                yield position, RecordBatch(chunk[at : at + wanted])
+            if left >= wanted:
+                after = at + wanted
+                if not first_offset <= base <= base + delta < limit or crc32c(chunk[at + ATTRIBUTES_AT : after]) != crc:
+                    return
+                yield position, wanted, base, base + delta, max_timestamp, epoch, producer_id, chunk, at
                 position += wanted
+                left -= wanted
+                at = after
                 continue
-        chunk = memoryview(file.pread(position, min(max(wanted, _CHUNK_BYTES), end - position)))
-        chunk_at = position
-        on_bytes(len(chunk))
-        if len(chunk) < wanted:
+        chunk = memoryview(pread(position, min(max(wanted, _CHUNK_BYTES), end - position)))
+        at, left = 0, len(chunk)
+        on_bytes(left)
+        if left < wanted:
             return
