@@ -3,7 +3,9 @@
 
 The model is a pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory was;
 until then each write of 512 bytes may survive a power cut or not, on its own. Names change in order within a
-directory, because file systems journal them. Process death loses nothing.
+directory, because file systems journal them. Process death loses nothing. A failed fsync loses what it was to save:
+the kernel drops such pages and calls the next fsync a success. Only the next process may save them (kinder than Linux
+is: nothing but writing them again would help there).
 
 Every call can be made to fail: `inject` is asked before each and may answer with a Fault.
 """
@@ -11,14 +13,15 @@ Every call can be made to fail: `inject` is asked before each and may answer wit
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from storage.file_system import FileInfo
 
 SECTOR_BYTES = 512
 _READING = frozenset({"exists", "list_dir", "read_file", "pread", "try_pread", "disk_space", "attach"})
+_WRITING = frozenset({"append", "write_file"})
 
 
 class SimulatedCrash(BaseException):
@@ -38,14 +41,16 @@ class PowerCut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one call: `errno` to be raised (0: none), after `written_bytes` of an append reached the file;
-    or the death of the process before or after it.
+    """What happens to one call: `errno` to be raised (0: none), after `written_bytes` of what it writes reached the
+    file; or the death of the process before it, after it, or once those bytes were written (before a call that writes
+    none).
     """
 
     errno: int = 0
     written_bytes: int = 0
     crash_before: bool = False
     crash_after: bool = False
+    crash_amid: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +60,8 @@ class _Inode:
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(position, data) written, or (size, None) cut, since the last fsync."""
     modified_ms: int = 0
+    is_behind: bool = False
+    """Whether a failed fsync dropped changes that `content` still shows."""
 
     def write(self, position: int, data: bytes) -> None:
         if position > len(self.content):
@@ -67,20 +74,34 @@ class _Inode:
         self.pending.append((size, None))
 
     def sync(self) -> None:
-        self.durable = bytes(self.content)
+        self.durable = bytes(self._durable_with(self.pending) if self.is_behind else self.content)
         self.pending = []
 
+    def fail_to_sync(self) -> None:
+        self.is_behind = self.is_behind or bool(self.pending)
+        self.pending = []
+
+    def forgive(self) -> None:
+        """A new process may save what a failed fsync dropped."""
+        if self.is_behind:
+            self.is_behind = False
+            self.pending = [(len(self.content), None), (0, bytes(self.content))]
+
     def lose_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
+        self.content = self._durable_with(self._survivors(mode, choose))
+        self.is_behind = False
+        self.sync()
+
+    def _durable_with(self, changes: Iterable[tuple[int, bytes | None]]) -> bytearray:
         content = bytearray(self.durable)
-        for position, data in self._survivors(mode, choose):
+        for position, data in changes:
             if data is None:
                 del content[position:]
             else:
                 if position > len(content):
                     content.extend(bytes(position - len(content)))
                 content[position : position + len(data)] = data
-        self.content = content
-        self.sync()
+        return content
 
     def _survivors(self, mode: PowerCut, choose: Callable[[int], int]) -> Iterator[tuple[int, bytes | None]]:
         if mode is PowerCut.LOSE or not self.pending:
@@ -167,15 +188,8 @@ class MemoryFile:
         file_system = self._file_system
         with file_system._call("append", self.path) as fault:
             inode = self._open()
-            allowed = file_system._room_for(len(data), inode, self.size)
-            if fault is not None and fault.errno:
-                allowed = min(allowed, fault.written_bytes)
             self.unsynced = True
-            if allowed:
-                inode.write(self.size, data[:allowed])
-                inode.modified_ms = file_system.now_ms
-            if allowed < len(data) or (fault is not None and fault.errno):
-                raise _os_error(fault.errno if fault is not None and fault.errno else errno.ENOSPC, self.path)
+            file_system._write(self.path, inode, self.size, data, fault)
             self.size += len(data)
 
     def pread(self, position: int, size: int) -> bytes:
@@ -195,9 +209,8 @@ class MemoryFile:
             self.unsynced = True
 
     def flush(self) -> None:
-        with self._file_system._call("flush", self.path):
-            self._open().sync()
-            self.unsynced = False
+        self._file_system._sync("flush", self.path, self._open())
+        self.unsynced = False
 
     def rename(self, path: str) -> None:
         self._open()
@@ -233,9 +246,10 @@ class _Call:
     def __enter__(self) -> Fault | None:
         fault = self._fault = self._file_system._next_fault(self._operation, self._path)
         if fault is not None:
-            if fault.crash_before:
+            writes = self._operation in _WRITING
+            if fault.crash_before or (fault.crash_amid and not writes):
                 raise SimulatedCrash
-            if fault.errno and self._operation != "append":
+            if fault.errno and not writes:
                 raise _os_error(fault.errno, self._path)
         return fault
 
@@ -282,6 +296,38 @@ class MemoryFileSystem:
         missing = max(growth - (self.capacity_bytes - self.used_bytes), 0)
         return max(length - missing, 0)
 
+    def _write(self, path: str, inode: _Inode, position: int, data: bytes, fault: Fault | None) -> None:
+        """As much of `data` as the disk has room for and `fault` lets through. Raises OSError when that is not all."""
+        allowed = self._room_for(len(data), inode, position)
+        is_stopped = fault is not None and (fault.crash_amid or fault.errno != 0)
+        if fault is not None and is_stopped:
+            allowed = min(allowed, fault.written_bytes)
+        if allowed:
+            inode.write(position, data[:allowed])
+            inode.modified_ms = self.now_ms
+        if fault is not None and is_stopped:
+            if fault.crash_amid:
+                raise SimulatedCrash
+            raise _os_error(fault.errno, path)
+        if allowed < len(data):
+            raise _os_error(errno.ENOSPC, path)
+
+    def _sync(self, operation: str, path: str, inode: _Inode) -> None:
+        try:
+            with self._call(operation, path):
+                inode.sync()
+        except OSError:
+            inode.fail_to_sync()
+            raise
+
+    def copy(self) -> MemoryFileSystem:
+        """The same disk once more, neither locked nor about to fail: to see what several ends make of one life."""
+        twin = MemoryFileSystem()
+        twin._root = _copy_directory(self._root, {})
+        twin.capacity_bytes = self.capacity_bytes
+        twin.now_ms = self.now_ms
+        return twin
+
     @property
     def used_bytes(self) -> int:
         """Bytes in all files."""
@@ -291,10 +337,13 @@ class MemoryFileSystem:
         """The process is gone, the machine is not: locks are free, nothing is lost."""
         self._locks = set()
         self.inject = lambda _operation, _path: None
+        for inode in _files_below(self._root):
+            inode.forgive()
 
     def cut_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
         """The machine is gone: what was not fsynced is subject to `mode`. `choose(n)` gives a number from 0 to n-1."""
-        self.kill_process()
+        self._locks = set()
+        self.inject = lambda _operation, _path: None
         self._root.lose_power(mode, choose)
 
     # -- nodes --------------------------------------------------------------------------------------------------------
@@ -360,18 +409,19 @@ class MemoryFileSystem:
             return bytes(self._file_at(path).content)
 
     def write_file(self, path: str, data: bytes) -> None:
-        with self._call("write_file", path):
+        with self._call("write_file", path) as fault:
             inode = self._file_or_new(path)
             inode.cut(0)
-            allowed = self._room_for(len(data), inode, 0)
-            inode.write(0, data[:allowed])
             inode.modified_ms = self.now_ms
-            if allowed < len(data):
-                raise _os_error(errno.ENOSPC, path)
+            self._write(path, inode, 0, data, fault)
 
     def exists(self, path: str) -> bool:
         with self._call("exists", path):
             return self._find(path) is not None
+
+    def modified_ms(self, path: str) -> int:
+        with self._call("modified_ms", path):
+            return self._file_at(path).modified_ms
 
     def list_dir(self, path: str) -> list[FileInfo]:
         with self._call("list_dir", path):
@@ -431,8 +481,7 @@ class MemoryFileSystem:
             parent.change({name: None})
 
     def sync_file(self, path: str) -> None:
-        with self._call("sync_file", path):
-            self._file_at(path).sync()
+        self._sync("sync_file", path, self._file_at(path))
 
     def sync_dir(self, path: str) -> None:
         with self._call("sync_dir", path):
@@ -454,6 +503,26 @@ class MemoryFileSystem:
             self._file_or_new(path)
             self._locks.add(path)
             return _MemoryLock(self, path)
+
+
+def _copy_directory(directory: _Directory, copies: dict[int, _Inode | _Directory]) -> _Directory:
+    """A copy in which, as in the original, names and changes may mean the same file; `copies` are those made so far."""
+
+    def copy_of(node: _Inode | _Directory) -> _Inode | _Directory:
+        known = copies.get(id(node))
+        if known is None:
+            if isinstance(node, _Directory):
+                return _copy_directory(node, copies)
+            known = copies[id(node)] = replace(node, content=bytearray(node.content), pending=list(node.pending))
+        return known
+
+    twin = copies[id(directory)] = _Directory(modified_ms=directory.modified_ms)
+    twin.children = {name: copy_of(node) for name, node in directory.children.items()}
+    twin.durable = {name: copy_of(node) for name, node in directory.durable.items()}
+    twin.pending = [
+        {name: None if node is None else copy_of(node) for name, node in change.items()} for change in directory.pending
+    ]
+    return twin
 
 
 def _files_below(directory: _Directory) -> Iterator[_Inode]:
