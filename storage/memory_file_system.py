@@ -230,6 +230,7 @@ class _MemoryLock:
 
     def release(self) -> None:
         self._file_system._locks.discard(self._path)
+        self._file_system._end_process()
 
 
 class _Call:
@@ -337,6 +338,9 @@ class MemoryFileSystem:
         """The process is gone, the machine is not: locks are free, nothing is lost."""
         self._locks = set()
         self.inject = lambda _operation, _path: None
+        self._end_process()
+
+    def _end_process(self) -> None:
         for inode in _files_below(self._root):
             inode.forgive()
 
