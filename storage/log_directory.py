@@ -28,16 +28,42 @@ class DeferredDeletion:
 class LogDirectory:
     """A log directory. `failure` is None while it works; afterwards it says what failed."""
 
-    __slots__ = ("_on_failure", "deferred_deletions", "failure", "path", "written_checkpoints")
+    __slots__ = (
+        "_on_corruption",
+        "_on_failure",
+        "corruptions",
+        "deferred_deletions",
+        "failure",
+        "log_count",
+        "path",
+        "written_checkpoints",
+    )
 
-    def __init__(self, path: str, on_failure: Callable[[str, str], None]) -> None:
-        """`on_failure` is called once with path and reason when the directory goes offline."""
+    def __init__(
+        self,
+        path: str,
+        on_failure: Callable[[str, str], None],
+        on_corruption: Callable[[str], None] = lambda _message: None,
+    ) -> None:
+        """`on_failure` is called once with path and reason when the directory goes offline, `on_corruption` on any
+        thread with one line for each damage that is found.
+        """
         self.path = path
         self.failure: str | None = None
         self.deferred_deletions: list[DeferredDeletion] = []
+        self.log_count = 0
+        """Logs and future logs here: a new log goes to where the fewest are."""
         self.written_checkpoints: dict[str, int] = {}
         """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
+        self.corruptions: dict[tuple[str, int], str] = {}
+        """What was found to be damaged, by file and byte position."""
         self._on_failure = on_failure
+        self._on_corruption = on_corruption
+
+    def report_corruption(self, path: str, position: int, message: str) -> None:
+        """`message` tells what is wrong with the file at `path`; each position of it is told once. Any thread may."""
+        if self.corruptions.setdefault((path, position), message) is message:
+            self._on_corruption(message)
 
     def fail(self, error: OSError, doing: str) -> ApiError:
         """Take the directory offline because of `error`; returns what to raise."""
@@ -49,6 +75,10 @@ class LogDirectory:
         if self.failure is None:
             self.failure = reason
             self._on_failure(self.path, reason)
+
+    def defer_tree(self, path: str, delay_ms: int) -> None:
+        """Have a directory, already renamed out of the way, removed after `delay_ms`."""
+        self.deferred_deletions.append(DeferredDeletion((path,), is_tree=True, delay_ms=delay_ms))
 
     def offline_error(self) -> ApiError:
         """What every access to a log of an offline directory is answered with."""

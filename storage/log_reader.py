@@ -7,13 +7,18 @@ ended, and the next one neither searches an index nor walks headers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from protocol.errors import ApiError, ErrorCode
-from storage.file_system import File
+from storage.file_system import File, WouldWaitError
 from storage.log_segment import LogSegment, TimestampAndOffset
 from storage.log_state import LogState
 from storage.segment_search import segment_index
+
+_CHECK_AHEAD_BYTES = 2 << 20
+"""How much is checked at once, so that a consumer in sequence waits once for several reads."""
 
 
 @dataclass(slots=True)
@@ -55,22 +60,76 @@ def read(
     if offset < segments[last].base_offset:
         index = segment_index(segments, offset)
     while offset < bound and index <= last and segments[index].base_offset < bound:
-        segment = segments[index]
-        start = _position_of(log, segment, offset, may_wait=may_wait)
-        if start is not None:
-            if index < last and segments[index + 1].base_offset <= bound:
-                end, next_offset = segment.size, segments[index + 1].base_offset
-            else:
-                end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
-            if end - start > max_bytes:
-                end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
-                if end == start:
-                    return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
-            if end > start:
-                log.boundaries.remember(next_offset, end)
-                return FetchDataInfo(segment.file, start, end - start)
+        end_of_segment = segments[index + 1].base_offset if index < last else None
+        info = _read_segment(
+            log, segments[index], offset, bound, end_of_segment, max_bytes, min_one_message, may_wait=may_wait
+        )
+        if info is not None:
+            return info
         index += 1
     return FetchDataInfo(None, 0, 0)
+
+
+def _read_segment(
+    log: LogState,
+    segment: LogSegment,
+    offset: int,
+    bound: int,
+    end_of_segment: int | None,
+    max_bytes: int,
+    min_one_message: bool,
+    *,
+    may_wait: bool,
+) -> FetchDataInfo | None:
+    """What is to be read in the segment, which ends before the offset `end_of_segment` (None: the last one has no end
+    yet); None when there is nothing.
+    """
+    start = _position_of(log, segment, offset, may_wait=may_wait)
+    sound_end = segment.size
+    if segment.unverified_end and (start is None or start < segment.unverified_end):
+        start, sound_end = _checked(log, segment, offset, start, max_bytes, may_wait=may_wait)
+    if start is None:
+        return None
+    if end_of_segment is not None and end_of_segment <= bound:
+        end, next_offset = segment.size, end_of_segment
+    else:
+        end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
+    if end > sound_end:
+        end, next_offset = sound_end, -1
+    if end - start > max_bytes:
+        end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
+        if end == start:
+            return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
+    if end <= start:
+        return None
+    if next_offset >= 0:
+        log.boundaries.remember(next_offset, end)
+    return FetchDataInfo(segment.file, start, end - start)
+
+
+def _checked(
+    log: LogState, segment: LogSegment, offset: int, start: int | None, max_bytes: int, *, may_wait: bool
+) -> tuple[int | None, int]:
+    """Where the first batch that reaches `offset` begins in a segment that was not checked to its end, `start` as far
+    as that was known before; and where the sound bytes from there on end.
+
+    Raises ApiError CORRUPT_MESSAGE when a damage has taken `offset`; WouldWaitError unless `may_wait` when the first
+    batch was not checked yet.
+    """
+    while start is not None and start < segment.size and segment.sound_until(start) == start:
+        damage = segment.damage_at(start)
+        if damage is not None:
+            start = damage.end
+        elif may_wait:
+            segment.check(start, start + max(max_bytes, _CHECK_AHEAD_BYTES))
+        else:
+            raise WouldWaitError
+    if segment.damages:
+        log.report_damages(segment)
+        damage = segment.damage_of(max(offset, segment.base_offset))
+        if damage is not None:
+            raise segment.corrupt(damage)
+    return start, segment.size if start is None else segment.sound_until(start)
 
 
 def _position_of(log: LogState, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
@@ -118,7 +177,7 @@ def offset_for_timestamp(log: LogState, timestamp: int, upper_bound_offset: int 
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
     for segment in log.segments:
         if segment.size and segment.max_timestamp_and_offset.timestamp >= timestamp:
-            found = segment.find_timestamp(timestamp, log.log_start_offset)
+            found = _in_segment(log, segment, partial(segment.find_timestamp, timestamp, log.log_start_offset))
             if found is not None:
                 return found if found.offset < bound else None
     return None
@@ -131,5 +190,15 @@ def offset_of_max_timestamp(log: LogState, upper_bound_offset: int | None) -> Ti
     if not filled:
         return None
     newest = max(filled, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
-    found = newest.find_max_timestamp()
+    found = _in_segment(log, newest, newest.find_max_timestamp)
     return found if found is not None and found.offset < bound else None
+
+
+def _in_segment(
+    log: LogState, segment: LogSegment, find: Callable[[], TimestampAndOffset | None]
+) -> TimestampAndOffset | None:
+    try:
+        return find()
+    except ApiError:
+        log.report_damages(segment)
+        raise

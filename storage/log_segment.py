@@ -15,9 +15,10 @@ from typing import NamedTuple
 from protocol.errors import ApiError, ErrorCode
 from protocol.record_format import MAGIC_AT
 from protocol.records import HEADER_BYTES, RecordBatch, find_timestamp
-from storage.file_system import File, FileSystem, is_disk_full, reader_of
+from storage.file_system import File, FileSystem, WouldWaitError, is_disk_full, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
+from storage.verification import Damage, Place, Verification
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -31,6 +32,7 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 MAX_SEGMENT_BYTES = 2**31 - 1
 _SCAN_BYTES = 16 * 1024
 _REBUILD_BYTES = 1 << 20
+_CHECK_BYTES = 64 * 1024
 _NO_TIMESTAMP = -1
 _UNKNOWN = -2  # not read from the file yet
 _OLD_MESSAGE = struct.Struct(">qiIb")  # offset, size, CRC-32 of what follows it, magic (Kafka class LegacyRecord)
@@ -128,13 +130,16 @@ class LogSegment:
         "_offset_index",
         "_suffix",
         "_time_index",
+        "_verification",
         "base_offset",
         "created_ms",
+        "limit_offset",
         "size",
+        "unverified_end",
     )
 
     def __init__(self, file_system: FileSystem, directory: str, base_offset: int, size: int, created_ms: int) -> None:
-        """A segment whose `.log` file exists and has `size` bytes, all of them valid batches."""
+        """A segment whose `.log` file exists and has `size` bytes, which nobody has looked at."""
         self._file_system = file_system
         self._directory = directory
         self._suffix = ""
@@ -149,6 +154,11 @@ class LogSegment:
         self._max_timestamp_offset = base_offset
         self._bytes_since_index_entry = 0
         self._indexes_were_rebuilt = False
+        self.unverified_end = size
+        """From this position on, all bytes were checked or appended by this process, and are sound."""
+        self.limit_offset = base_offset + MAX_RELATIVE_OFFSET + 1
+        """No batch that was there when the segment was opened reaches this offset."""
+        self._verification: Verification | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -263,7 +273,7 @@ class LogSegment:
 
     def _load_first_timestamp(self) -> int:
         self._first_timestamp = _NO_TIMESTAMP
-        for _, batch in self.headers(chunk_bytes=HEADER_BYTES):
+        for _, batch in self._unchecked_headers(0, self.size, chunk_bytes=HEADER_BYTES):
             self._first_timestamp = batch.max_timestamp
             break
         return self._first_timestamp
@@ -293,11 +303,50 @@ class LogSegment:
     # -- looking up ---------------------------------------------------------------------------------------------------
 
     def headers(
-        self, position: int = 0, *, may_wait: bool = True, chunk_bytes: int = _SCAN_BYTES
+        self,
+        position: int = 0,
+        *,
+        may_wait: bool = True,
+        chunk_bytes: int = _SCAN_BYTES,
+        stop_at_damage: bool = False,
     ) -> Iterator[tuple[int, RecordBatch]]:
-        """(position, header) of the batches from `position` on; see `scan_headers`."""
+        """(position, header) of the batches from `position` on, all checked; see `scan_headers`.
+
+        Damages are passed over; with `stop_at_damage` they raise ApiError CORRUPT_MESSAGE. What was not checked yet
+        raises WouldWaitError unless `may_wait`.
+        """
+        while position < self.unverified_end:
+            end = self.sound_until(position)
+            if end == position and self.damage_at(position) is None:
+                if not may_wait:
+                    raise WouldWaitError
+                self.check(position, position + _CHECK_BYTES)
+                end = self.sound_until(position)
+            damage = self.damage_at(position)
+            if damage is not None:
+                if stop_at_damage:
+                    raise self.corrupt(damage)
+                position = damage.end
+                continue
+            if end <= position:
+                return
+            yield from self._unchecked_headers(position, end, may_wait=may_wait, chunk_bytes=chunk_bytes)
+            position = end
+        yield from self._unchecked_headers(position, self.size, may_wait=may_wait, chunk_bytes=chunk_bytes)
+
+    def _unchecked_headers(
+        self, position: int, end: int, *, may_wait: bool = True, chunk_bytes: int = _SCAN_BYTES
+    ) -> Iterator[tuple[int, RecordBatch]]:
         file = self.file
-        return scan_headers(file.path, reader_of(file, may_wait=may_wait), position, self.size, chunk_bytes)
+        return scan_headers(file.path, reader_of(file, may_wait=may_wait), position, end, chunk_bytes)
+
+    def damage_at(self, position: int) -> Damage | None:
+        """The damage that has the byte at `position`, if it was found already."""
+        return None if self._verification is None else self._verification.damage_at(position)
+
+    def corrupt(self, damage: Damage) -> ApiError:
+        """What whoever wants something of a damage is told."""
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {damage.start}: {damage.reason}")
 
     def find_batch(self, offset: int, *, may_wait: bool = True) -> tuple[int, RecordBatch] | None:
         """Position and header of the first batch whose last offset is at or above `offset`; None when there is none.
@@ -311,10 +360,62 @@ class LogSegment:
         try:
             is_sound = False
             for position, batch in self.headers(max(entry.position, 0), may_wait=may_wait):
-                is_sound = is_sound or self._fits(entry, batch)
+                is_sound = is_sound or self._fits(entry, batch) or self._is_behind_damage(entry.position, position)
                 if not is_sound:
                     break
                 if batch.last_offset >= offset:
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """What was found to be damaged so far, in order."""
+        return () if self._verification is None else self._verification.damages
+
+    def sound_until(self, position: int) -> int:
+        """End of the sound bytes from `position` on; `position` itself when it is not checked, or damaged."""
+        if position >= self.unverified_end:
+            return self.size
+        return position if self._verification is None else min(self._verification.sound_until(position), self.size)
+
+    def damage_of(self, offset: int) -> Damage | None:
+        """The damage that has taken `offset`, if it was found already."""
+        return None if self._verification is None else self._verification.damage_of(offset)
+
+    def check(self, start: int, stop: int) -> None:
+        """Check the batches from position `start` on, the start of one, at least up to `stop`, each once in the life of
+        this object. Waits for the disk, may be called on any thread. Raises OSError.
+        """
+        if start < self.unverified_end:
+            verification = self._known()
+            verification.check(self._read_inside, self._indexed_before, start, min(stop, self.unverified_end))
+            self.unverified_end = verification.end
+
+    def check_again(self, place: Place | None, stop: int) -> Place:
+        """Check the batches from `place` (None: the first) on, at least up to the position `stop`, whatever is known
+        of them; returns where the next one begins. Waits for the disk, may be called on any thread. Raises OSError.
+        """
+        verification = self._known()
+        after = verification.recheck(self._read_inside, place or Place(0, self.base_offset, -1), stop, self.size)
+        self.unverified_end = verification.end
+        return after
+
+    def take_checked(self, damages: tuple[Damage, ...]) -> None:
+        """Recovery has looked at every byte, and this is all that is wrong."""
+        self._verification = Verification(self.base_offset, 0, self.limit_offset, damages)
+        self.unverified_end = self._verification.end
+
+    def _known(self) -> Verification:
+        if self._verification is None:
+            self._verification = Verification(self.base_offset, self.unverified_end, self.limit_offset)
+        return self._verification
+
+    def _read_inside(self, position: int, size: int) -> bytes:
+        # Another thread may be appending; what is behind `size` may not be whole.
+        return self.file.pread(position, max(min(size, self.size - position), 0))
+
+    def _indexed_before(self, position: int) -> int:
+        return self.offset_index.lookup_position(position - 1).position
+
                     return position, batch
             if is_sound:
                 return None
@@ -354,7 +455,14 @@ class LogSegment:
     def _find_record(self, from_offset: int, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
         """As `find_timestamp`, looking from the batch that reaches `from_offset`."""
         found = self.find_batch(from_offset)
-        for position, header in () if found is None else self.headers(found[0]):
+        damage = self.damage_of(from_offset)
+        if damage is not None:
+            raise self.corrupt(damage)
+        for position, header in () if found is None else self.headers(found[0], stop_at_damage=True):
+    def _is_behind_damage(self, entry_position: int, position: int) -> bool:
+        """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
+        return any(each.start == entry_position and each.end == position for each in self.damages)
+
             if header.max_timestamp >= timestamp:
                 batch = self.read_batch(position, header.size_in_bytes)
                 record = find_timestamp(batch, timestamp, start_offset)
@@ -380,7 +488,7 @@ class LogSegment:
         entry = self.offset_index.last()
         end, next_offset = entry.position, -1
         try:
-            for position, batch in self.headers(entry.position):
+            for position, batch in self._unchecked_headers(entry.position, self.size):
                 if position == entry.position and not self._fits(entry, batch):
                     return None
                 end, next_offset = position + batch.size_in_bytes, batch.next_offset
@@ -423,7 +531,7 @@ class LogSegment:
         if size < self.size:
             self.file.truncate(size)
             self.file.flush()
-            self.size = size
+            self._shortened(size)
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def truncate_to(self, offset: int) -> int:
@@ -434,7 +542,7 @@ class LogSegment:
         found = self.find_batch(offset)
         position = self.size if found is None else found[0]
         self.file.truncate(position)
-        self.size = position
+        self._shortened(position)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self._bytes_since_index_entry = 0
@@ -458,6 +566,7 @@ class LogSegment:
 
         Indexes matter once nobody will rebuild them: when the segment is sealed or the log closed. Raises OSError.
         """
+        position = min((each.start for each in self.damages if each.end_offset > offset), default=position)
         files = [] if self._file is None and not self.size else [self.file]
         if with_indexes and self.size:
             for index in (self.offset_index, self.time_index):
@@ -471,6 +580,12 @@ class LogSegment:
         return self._file is not None or self._offset_index is not None
 
     def mark_deleted(self, suffix: str) -> tuple[str, ...]:
+    def _shortened(self, size: int) -> None:
+        self.size = size
+        self.unverified_end = min(self.unverified_end, size)
+        if self._verification is not None:
+            self._verification.truncate(size)
+
         """Give all files that exist the suffix `.deleted`; returns their paths. Files already open stay readable."""
         old_paths = [self.path_of(name) for name in SEGMENT_SUFFIXES]
         self._close_indexes()

@@ -163,3 +163,10 @@ class LogState:
         if is_disk_full(error):
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
         return self.directory.fail(error, doing)
+
+    def report_damages(self, segment: LogSegment) -> None:
+        """Tell what was found to be damaged in `segment`; each damage is told once."""
+        for damage in segment.damages:
+            lost = f"offsets {damage.first_offset} to {damage.end_offset - 1}"
+            message = f"{segment.path} is corrupt at byte {damage.start} ({damage.reason}): {lost} cannot be read"
+            self.directory.report_corruption(segment.path, damage.start, message)

@@ -1,0 +1,356 @@
+"""Checking batches that this process did not write, before anybody is given them.
+
+What a segment holds when it is opened may have changed on the disk. Each of its bytes is checked once, when it is first
+wanted: sizes, magic and CRC-32C of the batch, and what the CRC does not cover, against its neighbours. Offsets ascend
+and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is wrong.
+What fails is a `Damage`, from the first byte that makes no sense to the next batch that does; it is never read again.
+
+A base offset that was changed to another one inside a gap that compaction left cannot be told from a true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from protocol.record_format import ATTRIBUTES_AT, MAGIC_AT, MAGIC_V2
+from protocol.records import HEADER_BYTES, RecordBatch
+
+_CHUNK_BYTES = 1 << 20
+_NEAR_BYTES = 256 * 1024
+"""A check begins at the beginning of what was not checked if that is no further away, else where the index says."""
+_MAX_GAPS = 16
+_UNKNOWN_EPOCH = -1
+_MAGIC = bytes([MAGIC_V2])
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""`File.pread`: (position, size) -> bytes."""
+
+
+class Damage(NamedTuple):
+    """The bytes from `start` to `end` of a segment are no sound batches. They held the offsets from `first_offset` up
+    to `end_offset`, as far as can be known.
+    """
+
+    start: int
+    end: int
+    first_offset: int
+    end_offset: int
+    reason: str
+
+
+class Place(NamedTuple):
+    """A position at which a batch begins; none from there on has an offset below `next_offset`. `epoch` is the leader
+    epoch of the batch before, -1 when it is not known.
+    """
+
+    position: int
+    next_offset: int
+    epoch: int
+
+
+class _Gap(NamedTuple):
+    """Bytes that were not checked yet."""
+
+    start: Place
+    end: int
+
+
+class _Batches:
+    """Single batches of a file, out of large reads."""
+
+    def __init__(self, read: Read, end: int) -> None:
+        self._read = read
+        self.end = end
+        self._chunk = memoryview(b"")
+        self._chunk_at = 0
+
+    def _bytes(self, position: int, size: int) -> memoryview:
+        """`size` bytes or more, as long as the file has them."""
+        at = position - self._chunk_at
+        if at < 0 or len(self._chunk) - at < size:
+            wanted = min(max(size, _CHUNK_BYTES), self.end - position)
+            self._chunk, self._chunk_at, at = memoryview(self._read(position, wanted)), position, 0
+        return self._chunk[at:]
+
+    def at(self, position: int) -> RecordBatch | str:
+        """The batch at `position` if size, magic and CRC are right, else what is wrong. `buffer` may hold only its
+        beginning.
+        """
+        left = self.end - position
+        data = self._bytes(position, HEADER_BYTES) if left >= HEADER_BYTES else memoryview(b"")
+        if len(data) < HEADER_BYTES:
+            return f"{left} bytes are no batch"
+        batch = RecordBatch(data)
+        size = batch.size_in_bytes
+        if batch.magic != MAGIC_V2:
+            return f"magic {batch.magic}"
+        if not HEADER_BYTES <= size <= left:
+            return f"batch length {batch.length}"
+        computed = self._crc_of(position, size)
+        if computed != batch.crc:
+            return f"stored crc = {batch.crc}, computed crc = {computed}"
+        return batch
+
+    def _crc_of(self, position: int, size: int) -> int:
+        at, end, crc = position + ATTRIBUTES_AT, position + size, 0
+        if size <= _CHUNK_BYTES:
+            return crc32c(self._bytes(position, size)[ATTRIBUTES_AT:size])
+        while at < end:  # a length can be wrong by a gigabyte
+            data = self._read(at, min(_CHUNK_BYTES, end - at))
+            if not data:
+                return -1
+            crc = crc32c(data, crc)
+            at += len(data)
+        return crc
+
+    def next_sound(self, position: int, first_offset: int, limit: int) -> int:
+        """Where the next batch begins that is sound and has offsets from `first_offset` up to `limit`; `end` when there
+        is none.
+        """
+        data = self._bytes(position, HEADER_BYTES) if self.end - position >= HEADER_BYTES else memoryview(b"")
+        if len(data) >= HEADER_BYTES:
+            # The size is probably right: most of a batch is records.
+            size = RecordBatch(data).size_in_bytes
+            after = position + size
+            if size >= HEADER_BYTES and (after == self.end or self._is_sound(after, first_offset, limit)):
+                return after
+        at = position + 1
+        while self.end - at >= HEADER_BYTES:
+            chunk = bytes(self._read(at, min(_CHUNK_BYTES, self.end - at)))
+            hit = chunk.find(_MAGIC, MAGIC_AT)
+            while hit >= 0:
+                begin = hit - MAGIC_AT
+                base_offset = int.from_bytes(chunk[begin : begin + 8], "big", signed=True)
+                if first_offset <= base_offset < limit and self._is_sound(at + begin, first_offset, limit):
+                    return at + begin
+                hit = chunk.find(_MAGIC, hit + 1)
+            if len(chunk) <= MAGIC_AT:
+                break
+            at += len(chunk) - MAGIC_AT
+        return self.end
+
+    def _is_sound(self, position: int, first_offset: int, limit: int) -> bool:
+        batch = self.at(position)
+        return isinstance(batch, RecordBatch) and _is_inside(batch, first_offset, limit)
+
+
+def _is_inside(batch: RecordBatch, first_offset: int, limit: int) -> bool:
+    return first_offset <= batch.base_offset <= batch.last_offset < limit
+
+
+Found: TypeAlias = "tuple[int, RecordBatch] | Damage"
+"""A sound batch and its position, or what is none."""
+
+
+def walk(read: Read, place: Place, stop: int, end: int, limit: int) -> Iterator[Found]:
+    """(position, header) of the sound batches of a file from `place` on, and the damages between them, in order, at
+    least up to the position `stop`; all end at or before `end` and have offsets below `limit`.
+    """
+    return _Walk(read, place, end, limit).run(stop)
+
+
+class _Walk:
+    """The state of one `walk`."""
+
+    def __init__(self, read: Read, place: Place, end: int, limit: int) -> None:
+        self._batches = _Batches(read, end)
+        self._place = place
+        self._end = end
+        self._limit = limit
+        self._held: tuple[int, RecordBatch] | None = None
+        """Sound by itself; the batch that follows may still give it away."""
+        self._damage: tuple[int, str] | None = None
+        """Where one began, and what is wrong there."""
+
+    def run(self, stop: int) -> Iterator[Found]:
+        position = self._place.position
+        while position < self._end and (position < stop or self._held is not None or self._damage is not None):
+            batch = self._batches.at(position)
+            held_reason, reason = self._judge(batch)
+            yield from self._settle(held_reason)
+            if position >= stop and self._damage is None:
+                return
+            if reason:
+                self._damage = self._damage or (position, reason)
+            if isinstance(batch, str):
+                position = self._batches.next_sound(position, self._place.next_offset, self._limit)
+                continue
+            if not reason:
+                self._held = position, batch
+            position += batch.size_in_bytes
+        yield from self._settle("")
+        if self._damage is not None:
+            first_offset = self._place.next_offset
+            yield Damage(self._damage[0], self._end, first_offset, max(first_offset, self._limit), self._damage[1])
+
+    def _judge(self, batch: RecordBatch | str) -> tuple[str, str]:
+        """What is wrong with the batch that is held, and with the one behind it."""
+        if isinstance(batch, str):
+            return "", batch
+        _, next_offset, epoch = self._place
+        if not _is_inside(batch, next_offset, self._limit):
+            possible = f"{next_offset} to {self._limit - 1}"
+            return "", f"offsets {batch.base_offset} to {batch.last_offset} where {possible} are possible"
+        if self._held is None:
+            return "", ""
+        return _contradiction(next_offset, epoch, self._held[1], batch)
+
+    def _settle(self, reason: str) -> Iterator[Found]:
+        """The batch that is held was right, or (`reason`) is a part of a damage."""
+        if self._held is None:
+            return
+        position, batch = self._held
+        self._held = None
+        if reason:
+            self._damage = self._damage or (position, reason)
+            return
+        if self._damage is not None:
+            yield Damage(self._damage[0], position, self._place.next_offset, batch.base_offset, self._damage[1])
+            self._damage = None
+        yield position, batch
+        self._place = _after(position, batch)
+
+
+def _contradiction(next_offset: int, epoch: int, held: RecordBatch, batch: RecordBatch) -> tuple[str, str]:
+    """What is wrong with `held` and with `batch` behind it, each sound by itself; nothing may begin below
+    `next_offset`, and `epoch` came before.
+    """
+    if batch.base_offset < held.next_offset:
+        reason = f"offsets {held.base_offset} to {held.last_offset} before offset {batch.base_offset}"
+        if held.base_offset == next_offset:
+            return "", reason
+        if batch.base_offset == next_offset + held.last_offset_delta + 1:
+            return reason, ""
+        return reason, reason
+    if epoch == batch.partition_leader_epoch != held.partition_leader_epoch and epoch != _UNKNOWN_EPOCH:
+        return f"leader epoch {held.partition_leader_epoch} amid epoch {epoch}", ""
+    return "", ""
+
+
+class Verification:
+    """What is known of the bytes that a segment had when it was opened: positions not checked yet, and damages.
+
+    Any thread may check while others read: what is known is replaced at once. Of two checks at the same time one may be
+    forgotten, and is made again when it is wanted.
+    """
+
+    __slots__ = ("_known", "_limit")
+
+    def __init__(self, base_offset: int, size: int, limit: int, damages: tuple[Damage, ...] = ()) -> None:
+        """Nothing of the first `size` bytes has been checked. No batch among them reaches the offset `limit`."""
+        gaps = (_Gap(Place(0, base_offset, _UNKNOWN_EPOCH), size),) if size else ()
+        self._known: tuple[tuple[_Gap, ...], tuple[Damage, ...]] = gaps, damages
+        self._limit = limit
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """What was found to be damaged, in order."""
+        return self._known[1]
+
+    @property
+    def end(self) -> int:
+        """From this position on everything was checked, and is sound."""
+        gaps, damages = self._known
+        return max(gaps[-1].end if gaps else 0, damages[-1].end if damages else 0)
+
+    def sound_until(self, position: int) -> int:
+        """End of the sound bytes from `position` on, 2^63-1 where they do not end; `position` itself when it is not
+        checked, or damaged.
+        """
+        gaps, damages = self._known
+        ends = [max(gap.start.position, position) for gap in gaps if gap.end > position]
+        ends += [max(damage.start, position) for damage in damages if damage.end > position]
+        return min(ends, default=2**63 - 1)
+
+    def damage_at(self, position: int) -> Damage | None:
+        """The damage that has the byte at `position`."""
+        return next((each for each in self.damages if each.start <= position < each.end), None)
+
+    def damage_of(self, offset: int) -> Damage | None:
+        """The damage that has taken `offset`."""
+        return next((each for each in self.damages if each.first_offset <= offset < each.end_offset), None)
+
+    def check(self, read: Read, indexed_before: Callable[[int], int], start: int, stop: int) -> None:
+        """Check what was not checked between the positions `start` and `stop`, and on to the end of a batch.
+
+        `indexed_before(position)` is the position of a batch before that one, or 0; an index that lies costs time only.
+        Raises OSError.
+        """
+        for gap in self._known[0]:
+            if gap.end > start and gap.start.position < stop:
+                self._check_gap(read, indexed_before, gap, max(start, gap.start.position), stop)
+
+    def _check_gap(self, read: Read, indexed_before: Callable[[int], int], gap: _Gap, start: int, stop: int) -> None:
+        if start - gap.start.position > _NEAR_BYTES:
+            # One batch of those that the index knows is there to judge the next by, and is not judged itself.
+            begin = indexed_before(indexed_before(start))
+            if gap.start.position < begin < start:
+                found = list(self._walk(read, gap, Place(begin, gap.start.next_offset, _UNKNOWN_EPOCH), stop))
+                if len(found) > 1 and not isinstance(found[0], Damage) and not isinstance(found[1], Damage):
+                    self._note(_after(*found[0]), found[1:])
+                    return
+        found = list(self._walk(read, gap, gap.start, stop))
+        self._note(gap.start, found)
+
+    def _walk(self, read: Read, gap: _Gap, place: Place, stop: int) -> Iterator[Found]:
+        limit = self._limit
+        if self.sound_until(gap.end) > gap.end:
+            following = read(gap.end, HEADER_BYTES)
+            if len(following) == HEADER_BYTES:
+                limit = min(limit, RecordBatch(memoryview(following)).base_offset)
+        return walk(read, place, min(stop, gap.end), gap.end, limit)
+
+    def recheck(self, read: Read, place: Place, stop: int, end: int) -> Place:
+        """Check from `place` to the position `stop`, whatever is known; returns where it came to, `end` (the end of the
+        file) at last. Raises OSError.
+        """
+        return self._note(place, list(walk(read, place, stop, end, self._limit)))
+
+    def _note(self, place: Place, found: list[Found]) -> Place:
+        """Remember what a walk from `place` found; returns the place behind it."""
+        begin = place.position
+        new = [each for each in found if isinstance(each, Damage)]
+        for each in found:
+            if isinstance(each, Damage):
+                place = Place(each.end, max(place.next_offset, each.first_offset), place.epoch)
+            else:
+                place = _after(*each)
+        while True:
+            known = self._known
+            gaps = _without(known[0], begin, place)
+            kept = [each for each in known[1] if each.end <= begin or each.start >= place.position]
+            if self._known is known:  # nobody else was faster
+                self._known = gaps, tuple(sorted(kept + new))
+                return place
+
+    def truncate(self, position: int) -> None:
+        """The segment was cut at `position`."""
+        gaps, damages = self._known
+        self._known = (
+            tuple(_Gap(gap.start, min(gap.end, position)) for gap in gaps if gap.start.position < position),
+            tuple(each for each in damages if each.start < position),
+        )
+
+
+def _without(gaps: tuple[_Gap, ...], begin: int, after: Place) -> tuple[_Gap, ...]:
+    """What is left of `gaps` when everything from `begin` up to `after` was checked."""
+    left: list[_Gap] = []
+    for gap in gaps:
+        if gap.start.position >= after.position or gap.end <= begin:
+            left.append(gap)
+            continue
+        if gap.start.position < begin:
+            left.append(_Gap(gap.start, begin))
+        if gap.end > after.position:
+            left.append(_Gap(after, gap.end))
+    if len(left) > _MAX_GAPS:  # consumers at very many places: what is between the nearest two is checked once more
+        at = min(range(1, len(left)), key=lambda at: left[at].start.position - left[at - 1].end)
+        left[at - 1 : at + 1] = [_Gap(left[at - 1].start, left[at].end)]
+    return tuple(left)
+
+
+def _after(position: int, batch: RecordBatch) -> Place:
+    return Place(position + batch.size_in_bytes, batch.next_offset, batch.partition_leader_epoch)
