@@ -101,6 +101,11 @@ class LogState:
             self._snapshot_offsets = ()
         return state
 
+    def use_producer_state(self, state: ProducerStateManager) -> None:
+        """Take the state that recovery has gathered up to the log end."""
+        self._producer_state = state
+        self._snapshot_offsets = ()
+
     def _fill(self, state: ProducerStateManager) -> None:
         try:
             # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
@@ -114,11 +119,6 @@ class LogState:
             raise self.directory.fail(error, doing) from error
 
     @property
-    def use_producer_state(self, state: ProducerStateManager) -> None:
-        """Take the state that recovery has gathered up to the log end."""
-        self._producer_state = state
-        self._snapshot_offsets = ()
-
     def leader_epochs(self) -> LeaderEpochFileCache:
         """Leader epochs of this log. Read from their checkpoint on first use."""
         epochs = self._leader_epochs
