@@ -125,6 +125,9 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Pretend that the content of a file last changed at `modified_ms`, by the wall clock."""
+
     def list_dir(self, path: str) -> list[FileInfo]:
         """What a directory holds, in no order."""
 
@@ -399,6 +402,9 @@ class OsFileSystem:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def list_dir(self, path: str) -> list[FileInfo]:
         entries = []

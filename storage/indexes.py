@@ -312,8 +312,13 @@ class IndexBuilder:
                 self.max_timestamp, self.max_timestamp_offset - self._base_offset
             )
 
+    def contents(self) -> tuple[bytes, bytes]:
+        """What the files of the offset index and of the time index hold."""
+        self._add_time()
+        return bytes(self._offsets), bytes(self._times)
+
     def write(self, file_system: FileSystem, offset_index_path: str, time_index_path: str) -> None:
         """Replace both files, so that a reader has either the old or the new ones. Raises OSError."""
-        self._add_time()
-        write_atomically(file_system, offset_index_path, bytes(self._offsets), sync=False)
-        write_atomically(file_system, time_index_path, bytes(self._times), sync=False)
+        offsets, times = self.contents()
+        write_atomically(file_system, offset_index_path, offsets, sync=False)
+        write_atomically(file_system, time_index_path, times, sync=False)

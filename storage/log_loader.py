@@ -19,11 +19,13 @@ from storage.file_system import FileInfo, FileSystem
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, LogDirectory
 from storage.log_segment import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
     MAX_RELATIVE_OFFSET,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     LogSegment,
     UnsupportedFormatError,
@@ -42,8 +44,6 @@ _OLD_MESSAGE_MAX_BYTES = 16 << 20
 _MAX_OFFSET = 2**63 - 1
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _LOG_FILE = re.compile(r"\d{20}\.log")
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ class LogLoader:
                 del files[name]
         swaps = sorted(name for name in files if name.endswith(LOG_SUFFIX + SWAP_SUFFIX))
         if swaps:
-            first, end = int(swaps[0][:20]), int(swaps[-1][:20])
+            first, end = int(swaps[0][:20]), int(swaps[-1][:20]) + 1
             for name in swaps:
                 file = self._file_system.attach(f"{self._path}/{name}", files[name].size)
                 for _, batch in scan_headers(file.path, file.pread, 0, file.size):
@@ -170,13 +170,10 @@ class LogLoader:
                 match = _SEGMENT_FILE.fullmatch(name)
                 if match and match[2] != SNAPSHOT_SUFFIX and first <= int(match[1]) < end:
                     self._file_system.remove(f"{self._path}/{name}")
-        for name in files:
-            if name.endswith(SWAP_SUFFIX):
-                path = f"{self._path}/{name}"
-                if f"{name[:20]}{LOG_SUFFIX}{SWAP_SUFFIX}" in swaps:
-                    self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))
-                else:
-                    self._file_system.remove(path)
+        # The `.log` first, as compaction does it: without its `.swap`, the files beside it are those of the new segment.
+        for name in swaps + [name for name in files if name.endswith(SWAP_SUFFIX) and name not in swaps]:
+            path = f"{self._path}/{name}"
+            self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))
         self._file_system.sync_dir(self._path)
         return {info.name: info for info in self._file_system.list_dir(self._path) if not info.is_dir}
 
@@ -317,7 +314,7 @@ class LogLoader:
 
     def _drop(self, segments: list[LogSegment]) -> None:
         for segment in segments:
-            paths = segment.mark_deleted(DELETED_SUFFIX)
+            paths = segment.change_suffix(DELETED_SUFFIX)
             self._directory.deferred_deletions.append(
                 DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms)
             )

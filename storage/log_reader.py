@@ -103,7 +103,7 @@ def _read_segment(
     if end <= start:
         return None
     if next_offset >= 0:
-        log.boundaries.remember(next_offset, end)
+        log.boundaries.remember(next_offset, segment, end)
     return FetchDataInfo(segment.file, start, end - start)
 
 
@@ -136,7 +136,7 @@ def _position_of(log: LogState, segment: LogSegment, offset: int, *, may_wait: b
     """Where the first batch that reaches `offset` begins; None when this segment has none."""
     if offset <= segment.base_offset:
         return 0
-    known = log.boundaries.position_of(offset)
+    known = log.boundaries.position_of(offset, segment)
     if known is not None:
         return known
     found = segment.find_batch(offset, may_wait=may_wait)

@@ -26,6 +26,10 @@ TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+"""Compaction is writing it; worth nothing before it is renamed."""
+SWAP_SUFFIX = ".swap"
+"""Complete, and about to replace the segments in its range of offsets."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
@@ -138,11 +142,19 @@ class LogSegment:
         "unverified_end",
     )
 
-    def __init__(self, file_system: FileSystem, directory: str, base_offset: int, size: int, created_ms: int) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        base_offset: int,
+        size: int,
+        created_ms: int,
+        suffix: str = "",
+    ) -> None:
         """A segment whose `.log` file exists and has `size` bytes, which nobody has looked at."""
         self._file_system = file_system
         self._directory = directory
-        self._suffix = ""
+        self._suffix = suffix
         self.base_offset = base_offset
         self.size = size
         self.created_ms = created_ms
@@ -554,6 +566,12 @@ class LogSegment:
         end = self.next_offset()
         return offset if end is None else end
 
+    def _shortened(self, size: int) -> None:
+        self.size = size
+        self.unverified_end = min(self.unverified_end, size)
+        if self._verification is not None:
+            self._verification.truncate(size)
+
     def _find_max_timestamp_again(self) -> None:
         largest, offset = self.time_index.last()
         for _, batch in self.headers(self.offset_index.lookup(offset).position):
@@ -579,14 +597,10 @@ class LogSegment:
         """Whether any file was opened since this object was made."""
         return self._file is not None or self._offset_index is not None
 
-    def mark_deleted(self, suffix: str) -> tuple[str, ...]:
-    def _shortened(self, size: int) -> None:
-        self.size = size
-        self.unverified_end = min(self.unverified_end, size)
-        if self._verification is not None:
-            self._verification.truncate(size)
-
-        """Give all files that exist the suffix `.deleted`; returns their paths. Files already open stay readable."""
+    def change_suffix(self, suffix: str) -> tuple[str, ...]:
+        """Give all files that exist another suffix (`.deleted`, `.swap`, none), the `.log` file first; returns their
+        paths. Files already open stay readable.
+        """
         old_paths = [self.path_of(name) for name in SEGMENT_SUFFIXES]
         self._close_indexes()
         self._offset_index = self._time_index = None

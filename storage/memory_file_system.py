@@ -427,6 +427,10 @@ class MemoryFileSystem:
         with self._call("modified_ms", path):
             return self._file_at(path).modified_ms
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        with self._call("set_modified_ms", path):
+            self._file_at(path).modified_ms = modified_ms
+
     def list_dir(self, path: str) -> list[FileInfo]:
         with self._call("list_dir", path):
             return [

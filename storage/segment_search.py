@@ -17,20 +17,24 @@ class BatchBoundaries:
     __slots__ = ("_positions",)
 
     def __init__(self) -> None:
-        self._positions: dict[int, int] = {}
+        self._positions: dict[int, tuple[LogSegment, int]] = {}
 
-    def remember(self, offset: int, position: int) -> None:
-        """The batch that begins at `offset` is, or will be, at `position` of its segment."""
+    def remember(self, offset: int, segment: LogSegment, position: int) -> None:
+        """The batch that begins at `offset` is, or will be, at `position` of `segment`; nobody is harmed if compaction
+        has replaced that meanwhile.
+        """
         positions = self._positions
-        positions[offset] = position
+        positions[offset] = segment, position
         if len(positions) > _REMEMBERED_BOUNDARIES:
             try:
                 positions.pop(next(iter(positions)), None)
             except RuntimeError:  # another thread is adding one: the next call makes room
                 return
 
-    def position_of(self, offset: int) -> int | None:
-        return self._positions.get(offset)
+    def position_of(self, offset: int, segment: LogSegment) -> int | None:
+        """Where in `segment` the batch with `offset` begins, if it was remembered."""
+        known = self._positions.get(offset)
+        return known[1] if known is not None and known[0] is segment else None
 
     def forget(self) -> None:
         """Positions are about to change."""

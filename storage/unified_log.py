@@ -165,7 +165,7 @@ class UnifiedLog(LogState):
         except OSError as error:
             raise self._append_failed(error, segment) from error
         self.log_end_offset = last_offset + 1
-        self.boundaries.remember(last_offset + 1, segment.size)
+        self.boundaries.remember(last_offset + 1, segment, segment.size)
 
     def _append_failed(self, error: OSError, segment: LogSegment) -> ApiError:
         """A full disk leaves the log as it was; any other error, or one in cleaning up, takes the directory offline."""
@@ -341,7 +341,7 @@ class UnifiedLog(LogState):
         """Rename them out of the way; the files go after `file_delete_delay_ms`, as readers may still be at it."""
         try:
             for segment in dropped:
-                paths = segment.mark_deleted(DELETED_SUFFIX)
+                paths = segment.change_suffix(DELETED_SUFFIX)
                 self.directory.deferred_deletions.append(
                     DeferredDeletion(paths, is_tree=False, delay_ms=self.config.file_delete_delay_ms)
                 )

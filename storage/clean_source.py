@@ -1,0 +1,148 @@
+"""The segments of a log as the cleaner reads them: by path, from any process, while their owner goes on with them.
+
+What is rewritten gets a new CRC. So every batch is checked before: a flipped bit must not come out of the cleaner
+looking sound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from protocol.control_records import ControlRecordType, control_type
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import HEADER_BYTES, RecordBatch
+from storage.clean_task import CleanTask, SegmentSize
+from storage.file_system import File, FileSystem
+from storage.log_segment import LOG_SUFFIX, check_header, file_name, scan_headers
+
+_CHUNK_BYTES = 1 << 20
+
+
+class LogCleaningAbortedError(Exception):
+    """The log changed under the cleaner: nothing is wrong, and another attempt starts from what it is now."""
+
+
+class SourceSegment:
+    """One segment: everything below `end_offset`, where the next one begins."""
+
+    def __init__(self, file_system: FileSystem, directory: str, segment: SegmentSize, end_offset: int) -> None:
+        self._file_system = file_system
+        self.found = segment
+        self.base_offset, self.size = segment
+        self.end_offset = end_offset
+        self.path = f"{directory}/{file_name(segment.base_offset, LOG_SUFFIX)}"
+
+    def batches(self, throttle: Callable[[int], None]) -> Iterator[RecordBatch]:
+        """All batches, whole and checked; `throttle` is told of every read (bytes).
+
+        Raises ApiError CORRUPT_MESSAGE naming file and position, LogCleaningAbortedError, OSError.
+        """
+        file = self._file_system.attach(self.path, self.size)
+        data = memoryview(b"")
+        position = at = 0
+        next_offset = self.base_offset
+        try:
+            while position < self.size:
+                wanted = HEADER_BYTES
+                if len(data) - at >= HEADER_BYTES:
+                    batch = RecordBatch(data[at:])
+                    check_header(self.path, position, batch)
+                    wanted = batch.size_in_bytes
+                    if len(data) - at >= wanted:
+                        batch.buffer = data[at : at + wanted]
+                        self._check(batch, position, next_offset)
+                        next_offset = batch.next_offset
+                        yield batch
+                        position += wanted
+                        at += wanted
+                        continue
+                data, at = memoryview(self._read(file, position, wanted)), 0
+                throttle(len(data))
+        finally:
+            file.close()
+
+    def _read(self, file: File, position: int, wanted: int) -> bytes:
+        """At least `wanted` bytes."""
+        left = self.size - position
+        if wanted > left:
+            raise self._corrupt(position, f"batch size {wanted} > {left} bytes left in segment")
+        try:
+            data = file.pread(position, min(max(wanted, _CHUNK_BYTES), left))
+        except FileNotFoundError as error:
+            raise LogCleaningAbortedError(f"{self.path} is gone") from error
+        if len(data) < wanted:
+            raise self._corrupt(position, "the file is shorter than it was")
+        return data
+
+    def _check(self, batch: RecordBatch, position: int, next_offset: int) -> None:
+        if not batch.is_valid:
+            raise self._corrupt(position, "wrong CRC or size")
+        if not next_offset <= batch.base_offset <= batch.last_offset < self.end_offset:
+            raise self._corrupt(
+                position,
+                f"offsets {batch.base_offset}..{batch.last_offset} outside {next_offset}..{self.end_offset - 1}",
+            )
+
+    def _corrupt(self, position: int, what: str) -> ApiError:
+        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: {what}")
+
+    def markers(self) -> Iterator[RecordBatch]:
+        """The control batches. Of all others just the headers are read. Raises as `batches`."""
+        file = self._file_system.attach(self.path, self.size)
+        try:
+            for position, header in scan_headers(self.path, file.pread, 0, self.size):
+                if header.is_control:
+                    batch = RecordBatch(memoryview(file.pread(position, header.size_in_bytes)))
+                    self._check(batch, position, self.base_offset)
+                    yield batch
+        except FileNotFoundError as error:
+            raise LogCleaningAbortedError(f"{self.path} is gone") from error
+        finally:
+            file.close()
+
+
+def sources_of(file_system: FileSystem, task: CleanTask) -> list[SourceSegment]:
+    """The segments of `task`, oldest first."""
+    ends = [segment.base_offset for segment in task.segments[1:]] + [task.log_end_offset]
+    return [
+        SourceSegment(file_system, task.path, segment, end) for segment, end in zip(task.segments, ends, strict=True)
+    ]
+
+
+def marker_type(batch: RecordBatch) -> ControlRecordType:
+    """What the control batch says; UNKNOWN when its record was cleaned away."""
+    record = next(batch.records(), None)
+    return ControlRecordType.UNKNOWN if record is None else control_type(record)
+
+
+class TransactionEnds:
+    """How every transaction of a log ended, by its markers.
+
+    Kafka asks the transaction indexes of the segments; the markers themselves cannot be missing or stale. They are
+    looked for when the first transactional batch comes along, so logs without any pay nothing.
+    """
+
+    def __init__(self, sources: Sequence[SourceSegment]) -> None:
+        self._sources = sources
+        self._ends: dict[int, tuple[list[int], list[bool]]] | None = None
+
+    def is_aborted(self, batch: RecordBatch) -> bool:
+        """Whether the transaction of this transactional batch was aborted. Raises as `SourceSegment.markers`."""
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = self._find()
+        offsets, aborted = ends.get(batch.producer_id, ([], []))
+        at = bisect_right(offsets, batch.last_offset)
+        return at < len(aborted) and aborted[at]
+
+    def _find(self) -> dict[int, tuple[list[int], list[bool]]]:
+        ends: dict[int, tuple[list[int], list[bool]]] = {}
+        for source in self._sources:
+            for batch in source.markers():
+                kind = marker_type(batch)
+                if kind in {ControlRecordType.ABORT, ControlRecordType.COMMIT}:
+                    offsets, aborted = ends.setdefault(batch.producer_id, ([], []))
+                    offsets.append(batch.last_offset)
+                    aborted.append(kind is ControlRecordType.ABORT)
+        return ends
