@@ -191,6 +191,16 @@ class LogSegment:
             file = self._file = self._file_system.attach(self.path, self.size)
         return file
 
+    def use_directory(self, directory: str) -> None:
+        """The directory of the segment has been renamed."""
+        self._directory = directory
+        if self._file is not None:
+            self._file.path = self.path
+        if self._offset_index is not None:
+            self._offset_index.use_path(self.path_of(OFFSET_INDEX_SUFFIX))
+        if self._time_index is not None:
+            self._time_index.use_path(self.path_of(TIME_INDEX_SUFFIX))
+
     @property
     def offset_index(self) -> OffsetIndex:
         index = self._offset_index
@@ -304,6 +314,21 @@ class LogSegment:
             self._load_max_timestamp()
         return TimestampOffset(self._max_timestamp, self._max_timestamp_offset)
 
+    @property
+    def knows_max_timestamp(self) -> bool:
+        """Whether `max_timestamp_and_offset` is in memory."""
+        return self._max_timestamp != _UNKNOWN
+
+    def learn_max_timestamp(self, found: TimestampOffset) -> None:
+        """Take the last entry of the time index, which somebody else has read, unless it is known already."""
+        if self._max_timestamp == _UNKNOWN:
+            self._max_timestamp, self._max_timestamp_offset = found
+
+    @property
+    def modified_ms(self) -> int:
+        """When the `.log` file was last written to. Raises OSError."""
+        return self._file_system.modified_ms(self.path)
+
     def seal(self) -> None:
         """Complete the time index, as nothing will be appended any more."""
         if self.size:
@@ -311,6 +336,58 @@ class LogSegment:
             self.time_index.maybe_append(timestamp, offset)
             self.offset_index.write_held()
             self.time_index.write_held()
+
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def damages(self) -> tuple[Damage, ...]:
+        """What was found to be damaged so far, in order."""
+        return () if self._verification is None else self._verification.damages
+
+    def sound_until(self, position: int) -> int:
+        """End of the sound bytes from `position` on; `position` itself when it is not checked, or damaged."""
+        if position >= self.unverified_end:
+            return self.size
+        return position if self._verification is None else min(self._verification.sound_until(position), self.size)
+
+    def damage_of(self, offset: int) -> Damage | None:
+        """The damage that has taken `offset`, if it was found already."""
+        return None if self._verification is None else self._verification.damage_of(offset)
+
+    def check(self, start: int, stop: int) -> None:
+        """Check the batches from position `start` on, the start of one, at least up to `stop`, each once in the life of
+        this object. Waits for the disk, may be called on any thread. Raises OSError.
+        """
+        if start < self.unverified_end:
+            verification = self._known()
+            verification.check(self._read_inside, self._indexed_before, start, min(stop, self.unverified_end))
+            self.unverified_end = verification.end
+
+    def check_again(self, place: Place | None, stop: int) -> Place:
+        """Check the batches from `place` (None: the first) on, at least up to the position `stop`, whatever is known
+        of them; returns where the next one begins. Waits for the disk, may be called on any thread. Raises OSError.
+        """
+        verification = self._known()
+        after = verification.recheck(self._read_inside, place or Place(0, self.base_offset, -1), stop, self.size)
+        self.unverified_end = verification.end
+        return after
+
+    def take_checked(self, damages: tuple[Damage, ...]) -> None:
+        """Recovery has looked at every byte, and this is all that is wrong."""
+        self._verification = Verification(self.base_offset, 0, self.limit_offset, damages)
+        self.unverified_end = self._verification.end
+
+    def _known(self) -> Verification:
+        if self._verification is None:
+            self._verification = Verification(self.base_offset, self.unverified_end, self.limit_offset)
+        return self._verification
+
+    def _read_inside(self, position: int, size: int) -> bytes:
+        # Another thread may be appending; what is behind `size` may not be whole.
+        return self.file.pread(position, max(min(size, self.size - position), 0))
+
+    def _indexed_before(self, position: int) -> int:
+        return self.offset_index.lookup_position(position - 1).position
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -376,58 +453,6 @@ class LogSegment:
                 if not is_sound:
                     break
                 if batch.last_offset >= offset:
-    # -- checking -----------------------------------------------------------------------------------------------------
-
-    @property
-    def damages(self) -> tuple[Damage, ...]:
-        """What was found to be damaged so far, in order."""
-        return () if self._verification is None else self._verification.damages
-
-    def sound_until(self, position: int) -> int:
-        """End of the sound bytes from `position` on; `position` itself when it is not checked, or damaged."""
-        if position >= self.unverified_end:
-            return self.size
-        return position if self._verification is None else min(self._verification.sound_until(position), self.size)
-
-    def damage_of(self, offset: int) -> Damage | None:
-        """The damage that has taken `offset`, if it was found already."""
-        return None if self._verification is None else self._verification.damage_of(offset)
-
-    def check(self, start: int, stop: int) -> None:
-        """Check the batches from position `start` on, the start of one, at least up to `stop`, each once in the life of
-        this object. Waits for the disk, may be called on any thread. Raises OSError.
-        """
-        if start < self.unverified_end:
-            verification = self._known()
-            verification.check(self._read_inside, self._indexed_before, start, min(stop, self.unverified_end))
-            self.unverified_end = verification.end
-
-    def check_again(self, place: Place | None, stop: int) -> Place:
-        """Check the batches from `place` (None: the first) on, at least up to the position `stop`, whatever is known
-        of them; returns where the next one begins. Waits for the disk, may be called on any thread. Raises OSError.
-        """
-        verification = self._known()
-        after = verification.recheck(self._read_inside, place or Place(0, self.base_offset, -1), stop, self.size)
-        self.unverified_end = verification.end
-        return after
-
-    def take_checked(self, damages: tuple[Damage, ...]) -> None:
-        """Recovery has looked at every byte, and this is all that is wrong."""
-        self._verification = Verification(self.base_offset, 0, self.limit_offset, damages)
-        self.unverified_end = self._verification.end
-
-    def _known(self) -> Verification:
-        if self._verification is None:
-            self._verification = Verification(self.base_offset, self.unverified_end, self.limit_offset)
-        return self._verification
-
-    def _read_inside(self, position: int, size: int) -> bytes:
-        # Another thread may be appending; what is behind `size` may not be whole.
-        return self.file.pread(position, max(min(size, self.size - position), 0))
-
-    def _indexed_before(self, position: int) -> int:
-        return self.offset_index.lookup_position(position - 1).position
-
                     return position, batch
             if is_sound:
                 return None
@@ -442,6 +467,10 @@ class LogSegment:
     def _fits(self, entry: OffsetPosition, batch: RecordBatch) -> bool:
         """Whether `batch`, found at the position of `entry`, can be what the entry was made for."""
         return entry.position == 0 or self.base_offset <= batch.base_offset <= entry.offset
+
+    def _is_behind_damage(self, entry_position: int, position: int) -> bool:
+        """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
+        return any(each.start == entry_position and each.end == position for each in self.damages)
 
     def boundary_before(self, position: int, start: int, *, may_wait: bool = True) -> tuple[int, int] | None:
         """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is
@@ -471,10 +500,6 @@ class LogSegment:
         if damage is not None:
             raise self.corrupt(damage)
         for position, header in () if found is None else self.headers(found[0], stop_at_damage=True):
-    def _is_behind_damage(self, entry_position: int, position: int) -> bool:
-        """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
-        return any(each.start == entry_position and each.end == position for each in self.damages)
-
             if header.max_timestamp >= timestamp:
                 batch = self.read_batch(position, header.size_in_bytes)
                 record = find_timestamp(batch, timestamp, start_offset)
@@ -553,6 +578,7 @@ class LogSegment:
         """
         found = self.find_batch(offset)
         position = self.size if found is None else found[0]
+        position = min((each.start for each in self.damages if each.end_offset > offset), default=position)
         self.file.truncate(position)
         self._shortened(position)
         self.offset_index.truncate_to(offset)
@@ -584,7 +610,6 @@ class LogSegment:
 
         Indexes matter once nobody will rebuild them: when the segment is sealed or the log closed. Raises OSError.
         """
-        position = min((each.start for each in self.damages if each.end_offset > offset), default=position)
         files = [] if self._file is None and not self.size else [self.file]
         if with_indexes and self.size:
             for index in (self.offset_index, self.time_index):
