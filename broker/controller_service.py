@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from broker.seams import Clock, Random
 from cluster import znodes
 from cluster.controller import topics as decisions
-from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, take_over
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, take_over
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import ControllerTerm, fenced
 from cluster.coordination.contract import Coordination, Create, Delete, MultiError, NodeExistsError, Operation, SetData
@@ -79,6 +79,7 @@ class ControllerService:
         self._random = random
         self._validate_topic_config = validate_topic_config
         self._image = MetadataImage()
+        self._stored_configs: Mapping[ConfigResource, Mapping[str, str]] = {}
         self._term = ControllerTerm(0, 0)
         self._listeners: list[ImageListener] = []
         self._preparations: list[ImagePreparation] = []
@@ -108,6 +109,13 @@ class ControllerService:
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
+    async def connect(self) -> Mapping[ConfigResource, Mapping[str, str]]:
+        """Open the session, before anything else; gives all configurations, as logs are loaded by their own."""
+        await self._coordination.connect()
+        await self._create_missing(znodes.PERSISTENT_PATHS)
+        self._stored_configs = await self._read_configs()
+        return self._stored_configs
+
     async def start(
         self,
         cluster_id: str | None,
@@ -115,15 +123,13 @@ class ControllerService:
         *,
         unclean: bool = True,
     ) -> None:
-        """Join the cluster, become its controller, elect leaders, publish the first image.
+        """Join the cluster, become its controller, elect leaders, publish the first image. After `connect`.
 
         `cluster_id` is the one in meta.properties, if there is one. `find_replicas` gives the logs on this broker's
         disks: a new tree adopts them, and is new until that is done; None for a tree that other brokers share.
         `unclean`: some log was not closed cleanly, so recovery may have cut something off; leaders then get new
         epochs. Raises StartUpError.
         """
-        await self._coordination.connect()
-        await self._create_missing(znodes.PERSISTENT_PATHS)
         cluster_id = await self._agree_on_cluster_id(cluster_id)
         broker = await self._register()
         self._term = await self._claim_controller()
@@ -147,12 +153,13 @@ class ControllerService:
         if not adopted:
             return image
         logger.warning(
-            "Adopted %d topics found in the log directories; their configurations are not kept there and start from "
-            "the defaults, so set cleanup.policy and retention.ms where they were different",
+            "Adopted %d topics found in the log directories. Their configurations are not kept there: they got "
+            "retention.ms=-1 and retention.bytes=-1, so that nothing is deleted; set cleanup.policy and the limits "
+            "they are to have",
             len(adopted),
         )
         adopted_configs: dict[ConfigResource, Mapping[str, str]] = {
-            (ConfigResourceType.TOPIC, topic.name): configs.get(topic.name, {}) for topic in adopted
+            (ConfigResourceType.TOPIC, topic.name): adopted_config(topic.name, configs) for topic in adopted
         }
         return image.with_topics(adopted).with_configs(adopted_configs)
 
@@ -217,7 +224,7 @@ class ControllerService:
             await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
 
     async def _load(self, image: MetadataImage, *, unclean: bool) -> MetadataImage:
-        """Topics and configurations from the tree, with half-created topics completed and leaders elected."""
+        """Topics from the tree, half-created ones completed and leaders elected, and the configurations read before."""
         operations: list[Operation] = []
         topics: list[TopicImage] = []
         for name in (await self._coordination.children(znodes.BROKER_TOPICS))[0]:
@@ -225,13 +232,17 @@ class ControllerService:
             operations.extend(changes)
             topics.append(topic)
         await self._transact(operations)
+        configs, self._stored_configs = self._stored_configs, {}
+        return image.with_topics(topics).with_configs(configs)
+
+    async def _read_configs(self) -> dict[ConfigResource, Mapping[str, str]]:
         configs: dict[ConfigResource, Mapping[str, str]] = {}
         for resource_type, entity_type in _CONFIG_ENTITIES.items():
             for name in (await self._coordination.children(f"/config/{entity_type}"))[0]:
                 path = znodes.config_path(entity_type, name)
                 config = znodes.decode_config(path, (await self._coordination.get(path))[0])
                 configs[resource_type, "" if name == znodes.DEFAULT_ENTITY else name] = config
-        return image.with_topics(topics).with_configs(configs)
+        return configs
 
     async def _read_topic(self, name: str) -> ReadTopic:
         data, _ = await self._coordination.get(znodes.topic_path(name))

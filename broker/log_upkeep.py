@@ -5,7 +5,9 @@ What to do is decided on the event loop, which owns the logs; the disk is waited
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -15,12 +17,22 @@ from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from storage.log_manager import LogManager
+from storage.unified_log import UnifiedLog
+
+logger = logging.getLogger("kafka.log.LogManager")
+log_logger = logging.getLogger("kafka.log.UnifiedLog")
 
 FLUSH_CHECK_MS = 1_000
 """How often sealed segments and logs whose flush.ms is over are looked for."""
 
 FILE_DELETION_CHECK_MS = 1_000
 """How often files whose file.delete.delay.ms is over are looked for."""
+
+LOGS_PER_SLICE = 200
+"""Logs looked through for old segments before the event loop gets its turn: some milliseconds of work."""
+
+SEGMENTS_PER_SLICE = 25
+"""Segments renamed before the event loop gets its turn."""
 
 
 class _DiskTask(Protocol):
@@ -47,6 +59,7 @@ class LogUpkeep:
         self._high_watermarks = high_watermarks
         self._clock = clock
         self._executor = executor
+        self._writing_log_starts = asyncio.Lock()
 
     def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
         """Begin all rounds, at Kafka's intervals."""
@@ -71,6 +84,12 @@ class LogUpkeep:
             (config.producer_id_expiration_check_interval_ms, "producer-expiration", self.expire_producers),
         ):
             supervisor.every(interval_ms, name, work)
+        supervisor.every(
+            config.log_retention_check_interval_ms,
+            "kafka-log-retention",
+            self.delete_old_segments,
+            initial_delay_ms=config.log_initial_task_delay_ms,
+        )
 
     async def flush(self) -> None:
         """Make sealed segments and logs whose flush.ms is over safe from a power cut."""
@@ -78,6 +97,34 @@ class LogUpkeep:
             await self._executor.run(task.run)
             with contextlib.suppress(ApiError):  # the directory is offline now, and its owner has been told
                 task.complete(self._clock.now_ms())
+
+    async def delete_old_segments(self) -> None:
+        """Let go of what retention and DeleteRecords gave up (Kafka's `LogManager.cleanupLogs`).
+
+        Log starts are on disk before the first file is renamed (see `UnifiedLog.delete_old_segments`).
+        """
+        now_ms = self._clock.now_ms()
+        high_watermarks = self._high_watermarks()
+        logs = [log for log in self._log_manager.online_logs() if log.topic_partition in high_watermarks]
+        shortened: list[UnifiedLog] = []
+        for start in range(0, len(logs), LOGS_PER_SLICE):
+            part = logs[start : start + LOGS_PER_SLICE]
+            lookup = self._log_manager.timestamp_lookup(part, now_ms)
+            if lookup.is_needed:
+                await self._executor.run(lookup.run)
+                lookup.complete()
+            shortened += [log for log in part if _expire(log, now_ms, high_watermarks[log.topic_partition])]
+            await asyncio.sleep(0)
+        if not shortened:
+            return
+        await self.checkpoint_log_start_offsets()
+        count = 0
+        for log in shortened:
+            with contextlib.suppress(ApiError):  # deleted meanwhile, or its directory is offline and its owner knows
+                while dropped := log.delete_old_segments(SEGMENTS_PER_SLICE):
+                    count += len(dropped)
+                    await asyncio.sleep(0)
+        logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
 
     async def delete_files(self) -> None:
         """Remove what was deleted file.delete.delay.ms ago."""
@@ -88,8 +135,9 @@ class LogUpkeep:
         await self._do(self._log_manager.recovery_point_tasks())
 
     async def checkpoint_log_start_offsets(self) -> None:
-        """Write log-start-offset-checkpoint of every log directory."""
-        await self._do(self._log_manager.log_start_offset_tasks())
+        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards."""
+        async with self._writing_log_starts:
+            await self._do(self._log_manager.log_start_offset_tasks())
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint of every log directory."""
@@ -103,3 +151,23 @@ class LogUpkeep:
         for task in tasks:
             await self._executor.run(task.run)
             task.complete()
+
+
+def _expire(log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
+    """Move one log's start and say why; whether there are segments to delete now."""
+    if log.directory.failure is not None:  # deleted meanwhile, or offline
+        return False
+    before = log.log_start_offset
+    try:
+        expiry = log.expire_segments(now_ms, high_watermark)
+    except ApiError as error:
+        logger.error("Old segments of %s cannot be deleted: %s", log.topic_partition, error)
+        return False
+    prefix = f"[UnifiedLog partition={log.topic_partition}, dir={log.directory.path}]"
+    for reason in expiry.reasons:
+        log_logger.info("%s %s", prefix, reason)
+    if log.log_start_offset > before:
+        log_logger.info("%s Incremented log start offset to %d due to segment deletion", prefix, log.log_start_offset)
+    if expiry.warning is not None:
+        log_logger.warning("%s %s", prefix, expiry.warning)
+    return expiry.expired > 0

@@ -251,10 +251,6 @@ class ReplicaManager:
         await self._executor.run(task.run)
         task.complete(self._clock.now_ms())
 
-    def delete_records_before(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Move a log start offset; see `Partition.delete_records_before`."""
-        return self.partition(topic_partition).delete_records_before(offset)
-
     def log_start_offset_after(self, error: ApiError, topic_partition: TopicPartition) -> int:
         """The log start offset that Kafka's answer to a failed produce carries."""
         if error.error_code in _ANSWERED_WITHOUT_LOG_START:

@@ -1,7 +1,8 @@
 """KafkaServer: builds every owner of state, starts them in order, stops them in reverse.
 
-Start: take the addresses -> load the logs -> open coordination -> register, lead -> serve. Nothing is written before
-the addresses are known to be free and the log directories known to be ours.
+Start: take the addresses -> lock the log directories -> open coordination -> load the logs, each by its own topic's
+configuration -> register, lead -> serve. Nothing is written before the addresses are known to be free and the log
+directories known to be ours.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from cluster.controller.start_up import FoundReplica
 from cluster.coordination.contract import Coordination
 from cluster.coordination.embedded import DurableTree, JournalError
 from cluster.coordinator.group_table import GroupConfig
-from cluster.metadata_image import MetadataImage
+from cluster.metadata_image import ConfigResourceType, MetadataImage
 from config.broker_config import BrokerConfig
 from protocol.compression import CompressionType
 from protocol.errors import ApiError
@@ -151,7 +152,9 @@ class KafkaServer:
             await self._socket_server.bind(
                 [Endpoint(each.listener_name, each.host, each.port) for each in self._config.listeners]
             )
-            log_manager = await self._load_logs()
+            log_manager = self._lock_directories()
+            image = await self._open_coordination()
+            await self._load_logs(log_manager, image)
             await self._join(log_manager)
             await self._serve(log_manager)
         except (OSError, LogDirError, ClusterError, JournalError, ApiError) as error:
@@ -159,7 +162,7 @@ class KafkaServer:
         milliseconds = (self._clock.monotonic_s() - self._launched_s) * 1000
         logger.info("[KafkaServer id=%d] started (%.0f ms)", self._claim.broker_id, milliseconds)
 
-    async def _load_logs(self) -> LogManager:
+    def _lock_directories(self) -> LogManager:
         config = self._config
         log_manager = LogManager(
             self._file_system,
@@ -172,13 +175,10 @@ class KafkaServer:
         self._claim = claim_directories(self._file_system, config)
         log_manager.lock_directories()
         self._log_manager = log_manager
-        self._load_report = await load_logs(
-            log_manager, {}, self._clock, self._executor, config.num_recovery_threads_per_data_dir
-        )
         return log_manager
 
-    async def _join(self, log_manager: LogManager) -> None:
-        """Open coordination, register this broker, become controller; leaders are elected when this returns."""
+    async def _open_coordination(self) -> MetadataImage:
+        """Open the tree and those who live by it; gives an image that has the configurations and nothing else."""
         config = self._config
         tree = await self._executor.run(DurableTree.open, self._file_system, config.log_dirs[0], self._clock.now_ms())
         self._ensemble = ensemble = EmbeddedEnsemble(tree, self._executor, self._clock, self._on_journal_failure)
@@ -193,6 +193,24 @@ class KafkaServer:
         )
         self._configs = configs = ConfigService(config, lambda: controller.image)
         configs.broker_id = self._claim.broker_id
+        return MetadataImage(configs=await controller.connect())
+
+    async def _load_logs(self, log_manager: LogManager, image: MetadataImage) -> None:
+        """Open all logs, those of a topic that `image` configures by that configuration from the first moment on."""
+        config = self._configs.in_force(image)
+        default = self._configs.log_config(image, "")
+        topic_configs = {
+            name: self._configs.log_config(image, name) if overrides else default
+            for (resource_type, name), overrides in image.configs.items()
+            if resource_type == ConfigResourceType.TOPIC
+        }
+        self._load_report = await load_logs(
+            log_manager, topic_configs, self._clock, self._executor, config.num_recovery_threads_per_data_dir
+        )
+
+    async def _join(self, log_manager: LogManager) -> None:
+        """Register this broker, become controller; leaders are elected when this returns."""
+        config, controller, configs = self._config, self._controller, self._configs
         self._replica_manager = replicas = ReplicaManager(
             self._claim.broker_id, log_manager, self._clock, self._executor, configs.log_config
         )
@@ -235,13 +253,14 @@ class KafkaServer:
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, self._random, self._clock.monotonic_s
         )
+        self._upkeep = upkeep = LogUpkeep(log_manager, replicas.high_watermarks, self._clock, self._executor)
         self._internal_topics = InternalTopicCreator(controller.ensure_internal_topic)
         config_handlers = ConfigHandlers(self._configs, controller, LoggerLevels())
         self.registry = registry = HandlerRegistry(
             [
                 ProduceHandlers(replicas),
                 FetchHandlers(replicas, sessions, self._executor, config.fetch_max_bytes),
-                OffsetHandlers(replicas),
+                OffsetHandlers(replicas, upkeep.checkpoint_log_start_offsets),
                 MetadataHandlers(controller),
                 TopicHandlers(controller, config_handlers.describe_topic_config),
                 config_handlers,
@@ -262,8 +281,7 @@ class KafkaServer:
             host, _, port = config.metrics_listener.rpartition(":")
             collector = BrokerCollector(registry, replicas, self._socket_server, sessions, groups)
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
-        self._upkeep = LogUpkeep(log_manager, replicas.high_watermarks, self._clock, self._executor)
-        self._upkeep.schedule(self._supervisor, config)
+        upkeep.schedule(self._supervisor, config)
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         self._dispatcher = Dispatcher(registry, self._clock)
         await self._socket_server.start(self._dispatcher)

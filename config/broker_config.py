@@ -101,6 +101,8 @@ class BrokerConfig:
     log_flush_scheduler_interval_ms: Setting[int] = Setting()
     log_flush_offset_checkpoint_interval_ms: Setting[int] = Setting()
     log_flush_start_offset_checkpoint_interval_ms: Setting[int] = Setting()
+    log_retention_check_interval_ms: Setting[int] = Setting()
+    log_initial_task_delay_ms: Setting[int] = Setting()
     log_validate_records: Setting[str] = Setting()
     group_min_session_timeout_ms: Setting[int] = Setting()
     group_max_session_timeout_ms: Setting[int] = Setting()

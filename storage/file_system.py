@@ -128,6 +128,9 @@ class FileSystem(Protocol):
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         """Pretend that the content of a file last changed at `modified_ms`, by the wall clock."""
 
+    def modified_ms(self, path: str) -> int:
+        """When the content of a file last changed, by the wall clock."""
+
     def list_dir(self, path: str) -> list[FileInfo]:
         """What a directory holds, in no order."""
 
@@ -405,6 +408,9 @@ class OsFileSystem:
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
         os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
 
     def list_dir(self, path: str) -> list[FileInfo]:
         entries = []

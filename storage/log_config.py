@@ -60,3 +60,8 @@ class LogConfig:
     def is_compacted(self) -> bool:
         """Whether old values of a key are removed, so that every record needs a key."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether whole segments go when they are too old or the log is too large."""
+        return "delete" in self.cleanup_policy

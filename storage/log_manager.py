@@ -1,7 +1,6 @@
 """All logs of a broker and the directories they live in (Kafka class `LogManager`).
 
-Nothing here waits for a clock: whoever owns the manager calls `flush_dirty`, `delete_expired`, the checkpoints and
-so on when it is time.
+Nothing here waits for a clock: whoever owns the manager asks for what is due, and runs it, when it is time.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
 from storage.log_state import LogState
 from storage.meta_properties import LogDirError
 from storage.partition_metadata import write_topic_id
+from storage.retention import TimestampLookup
 from storage.unified_log import UnifiedLog
 
 LOCK_FILE = ".lock"
@@ -401,13 +401,6 @@ class LogManager:
             directory.deferred_deletions = waiting
         return tasks
 
-    def delete_expired(self, now_ms: int) -> int:
-        """Remove the files whose time has come; returns how many deletions are left to do."""
-        for task in self.expired_deletions(now_ms):
-            task.run()
-            task.complete()
-        return sum(len(directory.deferred_deletions) for directory in self.directories)
-
     # -- stable storage -----------------------------------------------------------------------------------------------
 
     def flush_tasks(self, now_ms: int) -> list[FlushTask]:
@@ -427,10 +420,6 @@ class LogManager:
                 if log.directory.failure is None:  # a full disk: the index entries in memory could not be written
                     log.has_unflushed_sealed_segments = True
         return tasks
-
-    def flush_dirty(self, now_ms: int) -> None:
-        """Do what is due, waiting for the disk. A directory that fails goes offline."""
-        self._run(self.flush_tasks(now_ms), now_ms)
 
     def _run(self, tasks: Sequence[FlushTask], now_ms: int) -> None:
         if len(tasks) > _MANY_FLUSHES:
@@ -462,18 +451,20 @@ class LogManager:
         _run_checkpoints(self.log_start_offset_tasks())
 
     def high_watermark_tasks(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointTask]:
-        """What `checkpoint_high_watermarks` does, as tasks that any thread may run."""
+        """Writing the high watermarks, as tasks that any thread may run; those of logs not named are kept as they were
+        loaded.
+        """
         self.high_watermarks.update(high_watermarks)
         return self._checkpoint_tasks(
             HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition)
         )
 
-    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks, waiting for the disk; those of logs not named are kept as they were loaded."""
-        _run_checkpoints(self.high_watermark_tasks(high_watermarks))
-
     def _checkpoint_tasks(self, name: str, value: Callable[[LogState], int | None]) -> list[CheckpointTask]:
         return checkpoint_tasks(self._file_system, self.directories, self.logs.values(), name, value)
+
+    def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
+        """What retention has to read of `logs` before `UnifiedLog.expire_segments` can decide without waiting."""
+        return TimestampLookup(self._file_system, logs, now_ms)
 
     def remove_expired_producers(self, now_ms: int) -> int:
         """Forget idempotent producers that were silent for `producer_id_expiration_ms`; returns how many."""

@@ -22,7 +22,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records import NO_SEQUENCE, RecordBatch, increment_sequence
 from storage.checkpoints import write_atomically
 from storage.file_system import FileSystem
-from storage.log_segment import SNAPSHOT_SUFFIX, file_name
+from storage.log_segment import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 
 BATCHES_TO_RETAIN = 5
 NO_PRODUCER_EPOCH = -1
@@ -254,10 +254,22 @@ class ProducerStateManager:
         for at in list(self.snapshot_offsets):
             self._remove_snapshot(at)
 
-    def remove_snapshots(self, offsets: Iterable[int]) -> None:
-        """Remove the snapshots at `offsets`, where there are any: their segments are gone."""
+    def mark_deleted(self, offsets: Iterable[int]) -> list[str]:
+        """Give the snapshots at `offsets` the suffix `.deleted`, as their segments are gone; returns their paths.
+
+        Raises OSError.
+        """
+        paths = []
         for offset in offsets:
-            self._remove_snapshot(offset)
+            if offset in self.snapshot_offsets:
+                self.snapshot_offsets.remove(offset)
+                path = self.snapshot_path(offset)
+                try:
+                    self._file_system.rename(path, path + DELETED_SUFFIX)
+                except FileNotFoundError:
+                    continue
+                paths.append(path + DELETED_SUFFIX)
+        return paths
 
     def _remove_snapshot(self, offset: int) -> None:
         if offset in self.snapshot_offsets:

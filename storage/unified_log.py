@@ -34,6 +34,7 @@ from storage.log_segment import (
 from storage.log_state import LogState
 from storage.log_validator import validate_produced
 from storage.producer_state import AppendOrigin
+from storage.retention import Expiry, find_expired
 from storage.segment_search import segment_index
 
 _NO_TIMESTAMP = -1
@@ -205,12 +206,13 @@ class UnifiedLog(LogState):
             raise self.failed(error, doing) from error
         self._written_epoch = leader_epoch
 
-    def roll(self, now_ms: int, last_offset: int = 0) -> LogSegment:
+    def roll(self, now_ms: int, last_offset: int = 0, *, sealed_is_kept: bool = True) -> LogSegment:
         """Seal the active segment and begin a new one at the log end; an empty active segment stays.
 
         It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; unless
         `last_offset`, which is about to be written, is too far off for an index. What is sealed is flushed later:
-        `has_unflushed_sealed_segments` remembers it. Raises ApiError KAFKA_STORAGE_ERROR.
+        `has_unflushed_sealed_segments` remembers it. With `sealed_is_kept` False it is about to be deleted, and nothing
+        is fsynced for its sake. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         active = self.active_segment
         base_offset = self.log_end_offset
@@ -223,7 +225,7 @@ class UnifiedLog(LogState):
             active.seal()
             state.map_end_offset = base_offset
             state.take_snapshot()
-            if self.recovery_point == self.log_end_offset:
+            if sealed_is_kept and self.recovery_point == self.log_end_offset:
                 # Recovery will not look at the sealed segment again, so its indexes must be as safe as its records.
                 for file in active.files_to_flush(with_indexes=True):
                     file.flush()
@@ -308,7 +310,7 @@ class UnifiedLog(LogState):
     # -- shortening ---------------------------------------------------------------------------------------------------
 
     def delete_records_before(self, offset: int, high_watermark: int) -> int:
-        """Move the log start to `offset` and drop the segments below; returns the log start.
+        """Move the log start to `offset`; returns the log start. The segments below go with `delete_old_segments`.
 
         Raises ApiError OFFSET_OUT_OF_RANGE when that would reach beyond the high watermark.
         """
@@ -322,33 +324,61 @@ class UnifiedLog(LogState):
                 f"Cannot increment the log start offset to {offset} of partition {self.topic_partition} "
                 f"since it is larger than the high watermark {high_watermark}",
             )
-        if offset > self.log_start_offset:
-            self.log_start_offset = offset
-            self.leader_epochs.truncate_from_start(offset)
-            self.delete_segments_before(offset)
+        self._move_log_start(offset)
         return self.log_start_offset
 
-    def delete_segments_before(self, offset: int) -> int:
-        """Drop the sealed segments that lie wholly below `offset`; returns how many. Raises ApiError
-        KAFKA_STORAGE_ERROR.
+    def _move_log_start(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            if self._leader_epochs is not None:  # otherwise they are cut when they are read
+                self._leader_epochs.truncate_from_start(offset)
+
+    def expire_segments(self, now_ms: int, high_watermark: int) -> Expiry:
+        """Move the log start behind the segments that retention no longer keeps; when these are all, a new one is begun
+        first.
+
+        Their files stay until `delete_old_segments`, so that the new log start can be made durable before it. Raises
+        ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        count = segment_index(self.segments, offset)
-        self._drop_segments(self.segments[:count])
-        self.segments = self.segments[count:]
-        return count
+        if self.directory.failure is not None:
+            raise self.directory.offline_error()
+        try:
+            expiry = find_expired(self, now_ms, high_watermark)
+        except OSError as error:
+            raise self._read_failed(error) from error
+        if expiry.expired == len(self.segments):
+            self.roll(now_ms, sealed_is_kept=False)
+        if expiry.expired:
+            self._move_log_start(self.segments[expiry.expired].base_offset)
+        return expiry
+
+    def delete_old_segments(self, limit: int | None = None) -> list[LogSegment]:
+        """Drop the oldest segments that lie wholly below the log start, at most `limit` of them; returns them.
+
+        After a power cut some of them may be back, and others not. So the log start has to be durable before, or
+        recovery would take what is missing between them for a loss. Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        if self.directory.failure is not None:
+            raise self.directory.offline_error()
+        count = segment_index(self.segments, self.log_start_offset)
+        dropped = self.segments[: count if limit is None else min(count, limit)]
+        if dropped:
+            self._drop_segments(dropped)
+            self.segments = self.segments[len(dropped) :]
+        return dropped
 
     def _drop_segments(self, dropped: Sequence[LogSegment]) -> None:
         """Rename them out of the way; the files go after `file_delete_delay_ms`, as readers may still be at it."""
         try:
-            for segment in dropped:
-                paths = segment.change_suffix(DELETED_SUFFIX)
-                self.directory.deferred_deletions.append(
-                    DeferredDeletion(paths, is_tree=False, delay_ms=self.config.file_delete_delay_ms)
-                )
-            self.producer_state.remove_snapshots(segment.base_offset for segment in dropped)
+            paths = [path for segment in dropped for path in segment.change_suffix(DELETED_SUFFIX)]
+            paths += self.producer_state.mark_deleted(segment.base_offset for segment in dropped)
         except OSError as error:
             doing = f"Error while deleting segments for {self.topic_partition} in dir {self.directory.path}"
             raise self.directory.fail(error, doing) from error
+        if paths:
+            self.directory.deferred_deletions.append(
+                DeferredDeletion(tuple(paths), is_tree=False, delay_ms=self.config.file_delete_delay_ms)
+            )
         self.boundaries.forget()
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:

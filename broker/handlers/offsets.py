@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
@@ -38,13 +39,16 @@ ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
 EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 DeletedTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
+DeletedPartition = DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 class OffsetHandlers:
     """Reads and moves offsets of partitions this broker leads."""
 
-    def __init__(self, replica_manager: ReplicaManager) -> None:
+    def __init__(self, replica_manager: ReplicaManager, persist_log_starts: Callable[[], Awaitable[None]]) -> None:
+        """`persist_log_starts` returns once the log start offsets of this moment are on disk."""
         self._replica_manager = replica_manager
+        self._persist_log_starts = persist_log_starts
 
     # -- ListOffsets ---------------------------------------------------------------------------------------------------
 
@@ -152,17 +156,18 @@ class OffsetHandlers:
     # -- DeleteRecords -------------------------------------------------------------------------------------------------
 
     @api(ApiKey.DELETE_RECORDS, versions=(0, 2))
-    def delete_records(
+    async def delete_records(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DeleteRecordsRequest,
     ) -> DeleteRecordsResponse:
-        """Move log start offsets up (KIP-107)."""
+        """Move log start offsets up (KIP-107), durably: what was deleted does not return after the answer."""
         topics = []
+        moved: list[tuple[Partition, DeletedPartition]] = []
         for topic in request.topics:
             deleted = DeletedTopic(name=topic.name, partitions=[])
             for asked in topic.partitions:
-                result = DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                result = DeletedPartition(
                     partition_index=asked.partition_index, low_watermark=UNKNOWN, error_code=ErrorCode.NONE
                 )
                 try:
@@ -170,13 +175,18 @@ class OffsetHandlers:
                         raise ApiError(
                             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic.name}"
                         )
-                    result.low_watermark = self._replica_manager.delete_records_before(
-                        TopicPartition(topic.name, asked.partition_index), asked.offset
-                    )
+                    partition = self._replica_manager.partition(TopicPartition(topic.name, asked.partition_index))
+                    result.low_watermark = partition.delete_records_before(asked.offset)
+                    moved.append((partition, result))
                 except ApiError as error:
                     result.error_code = error.error_code
                 deleted.partitions.append(result)
             topics.append(deleted)
+        if moved:
+            await self._persist_log_starts()
+        for partition, result in moved:
+            if partition.log.directory.failure is not None:
+                result.low_watermark, result.error_code = UNKNOWN, ErrorCode.KAFKA_STORAGE_ERROR
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 

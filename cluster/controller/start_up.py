@@ -22,6 +22,10 @@ from cluster.znodes import (
     topic_path,
 )
 
+KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""What an adopted topic is configured with where nothing better is known: its own limits are lost, and the broker's
+would delete what it was meant to keep."""
+
 
 class FoundReplica(NamedTuple):
     """A log that this broker found on its disks. `topic_id` is None before Kafka 2.8; `leader_epoch` is the latest
@@ -43,8 +47,7 @@ def adopt(
     """Topics for logs that no tree knows, because another broker wrote them or the journal was lost.
 
     Each topic gets its partitions up to the highest found, all on this broker, and goes on behind the epochs of its
-    logs. Overrides of its configuration are not kept in a log directory: they are those in `configs` (internal topics
-    must stay compacted, or retention would delete the groups' offsets), or none.
+    logs. Overrides of its configuration are not kept in a log directory: see `adopted_config`.
     """
     by_topic: dict[str, dict[int, FoundReplica]] = {}
     for replica in found:
@@ -60,9 +63,15 @@ def adopt(
             epoch = replicas[number].leader_epoch + 1 if number in replicas else 0
             state = PartitionState(broker_id, epoch, (broker_id,), image.controller_epoch)
             partitions.append(partition_image(number, (broker_id,), state, partition_epoch=0))
-        operations.extend(_adoption_operations(name, topic_id, partitions, configs.get(name, {})))
+        operations.extend(_adoption_operations(name, topic_id, partitions, adopted_config(name, configs)))
         topics.append(TopicImage(name, topic_id, tuple(partitions)))
     return operations, topics
+
+
+def adopted_config(name: str, configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    """The overrides of a topic that is adopted: those in `configs`, by topic name (internal topics must stay compacted,
+    or retention would delete the groups' offsets), else such as lose nothing."""
+    return configs.get(name, KEEP_EVERYTHING)
 
 
 def _adoption_operations(

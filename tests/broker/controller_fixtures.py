@@ -57,6 +57,7 @@ class Cluster:
 
     async def start(self, found: Sequence[FoundReplica] | None = None, **options: Any) -> Cluster:
         """Start; gives itself. With `found` the tree is one that adopts logs."""
+        await self.service.connect()
         await self.service.start(CLUSTER_ID, None if found is None else lambda: found, **options)
         return self
 

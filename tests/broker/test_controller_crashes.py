@@ -125,7 +125,7 @@ async def test_logs_are_adopted_also_when_the_first_start_ends_suddenly(fault: F
         machine.disk.kill_process()
         machine.executor.crashed = False
         cluster = await Cluster(machine).start(found, unclean=True)
-        assert state_of(cluster.image) == {"t": (2, "")}
+        assert state_of(cluster.image) == {"t": (2, "-1")}
         await check_tree(cluster)
     assert calls > 5
 

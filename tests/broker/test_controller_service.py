@@ -49,10 +49,12 @@ async def test_a_first_start_lays_out_the_tree_and_takes_office() -> None:
 async def test_a_cluster_without_an_id_gets_one_and_keeps_it() -> None:
     machine = Machine()
     cluster = Cluster(machine)
+    await cluster.service.connect()
     await cluster.service.start(None)
     assert len(cluster.image.cluster_id) == 22
     again = Cluster(machine)
     await cluster.service.close()
+    await again.service.connect()
     await again.service.start(None)
     assert again.image.cluster_id == cluster.image.cluster_id
 
@@ -62,6 +64,7 @@ async def test_another_clusters_log_directory_is_refused() -> None:
     cluster = await Cluster().start()
     await cluster.service.close()
     other = Cluster(cluster.machine)
+    await other.service.connect()
     with pytest.raises(StartUpError, match=CLUSTER_ID):
         await other.service.start("AAAAAAAAAAAAAAAAAAAAAA")
 
@@ -71,6 +74,7 @@ async def test_a_second_broker_of_the_same_id_is_refused() -> None:
     cluster = await Cluster().start()
     twin = Cluster(cluster.machine)
     twin.service._coordination = cluster.ensemble.session()
+    await twin.service.connect()
     with pytest.raises(StartUpError, match="already registered with the id 0"):
         await twin.service.start(None)
 
@@ -226,6 +230,7 @@ async def test_logs_that_no_tree_knows_are_adopted() -> None:
     assert cluster.image.cluster_id == CLUSTER_ID
     # Without its configuration, retention would delete the groups' offsets.
     assert cluster.image.config(2, CONSUMER_OFFSETS) == {"cleanup.policy": "compact"}
+    assert cluster.image.config(2, "orders") == {"retention.ms": "-1", "retention.bytes": "-1"}
     before = cluster.image
     cluster = await cluster.restart()
     assert (cluster.image.topics, cluster.image.configs) == (before.topics, before.configs)

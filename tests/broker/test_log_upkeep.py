@@ -78,6 +78,7 @@ def test_no_round_waits_for_the_disk_on_the_event_loop(rig: Rig) -> None:
         gone = rig.logs.get_or_create(TopicPartition("other", 0), None, rig.logs.default_config, rig.clock.ms)
         rig.logs.delete(gone.topic_partition, rig.clock.ms)
         rig.disk.watch()
+        await rig.upkeep.delete_old_segments()
         await rig.upkeep.delete_files()  # sees them for the first time
         rig.clock.ms += 11
         await rig.upkeep.delete_files()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from protocol.errors import ApiError
 from protocol.records import Record, RecordBatch, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem
 from storage.log_config import LogConfig
+from storage.log_flush import run_together
 from storage.log_manager import LoadReport, LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.unified_log import LogAppendInfo, UnifiedLog
@@ -77,6 +80,43 @@ def reopen(file_system: MemoryFileSystem, config: LogConfig | None = None) -> Un
     manager, report = open_manager(file_system, config)
     assert not report.refused, report.refused
     return manager.logs[TP]
+
+
+def flush_dirty(manager: LogManager, now_ms: int) -> None:
+    """Do the flushes that are due. A directory that fails goes offline."""
+    tasks = manager.flush_tasks(now_ms)
+    run_together(tasks)
+    for task in tasks:
+        with contextlib.suppress(ApiError):
+            task.complete(now_ms)
+
+
+def delete_expired(manager: LogManager, now_ms: int) -> int:
+    """Remove the files whose time has come; returns how many deletions are left to do."""
+    for task in manager.expired_deletions(now_ms):
+        task.run()
+        task.complete()
+    return sum(len(directory.deferred_deletions) for directory in manager.directories)
+
+
+def checkpoint_high_watermarks(manager: LogManager, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    """Write the high watermarks; those of logs not named are kept as they were loaded."""
+    for task in manager.high_watermark_tasks(high_watermarks):
+        task.run()
+        task.complete()
+
+
+def delete_old_segments(manager: LogManager, now_ms: int, high_watermark: int | None = None) -> list[str]:
+    """A round of retention over all logs, as the broker does it; gives the reasons. The high watermark is the log end
+    unless given."""
+    reasons: list[str] = []
+    for log in manager.online_logs():
+        expiry = log.expire_segments(now_ms, log.log_end_offset if high_watermark is None else high_watermark)
+        reasons += expiry.reasons
+    manager.checkpoint_log_start_offsets()
+    for log in manager.online_logs():
+        log.delete_old_segments()
+    return reasons
 
 
 def append(

@@ -12,7 +12,18 @@ from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.meta_properties import check_meta_properties, read_meta_properties, write_meta_properties
 from storage.unified_log import UnifiedLog
-from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, open_manager, read_all, values_in
+from tests.storage.support import (
+    DIR,
+    T0,
+    TOPIC_ID,
+    TP,
+    append,
+    batch_of,
+    checkpoint_high_watermarks,
+    open_manager,
+    read_all,
+    values_in,
+)
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=150)
 RECORDS = 40
@@ -32,7 +43,7 @@ def build(*, clean: bool, flushed: bool = True) -> MemoryFileSystem:
     if flushed:
         log.flush(T0)
     log.delete_records_before(3, RECORDS)
-    manager.checkpoint_high_watermarks({TP: RECORDS})
+    checkpoint_high_watermarks(manager, {TP: RECORDS})
     if clean:
         manager.close_cleanly(T0, broker_epoch=5)
     else:

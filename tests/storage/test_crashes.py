@@ -20,7 +20,19 @@ from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.meta_properties import write_meta_properties
 from storage.unified_log import UnifiedLog
-from tests.storage.support import DIR, T0, TP, append, batch_of, open_manager, read_all, values_in
+from tests.storage.support import (
+    DIR,
+    T0,
+    TP,
+    append,
+    batch_of,
+    checkpoint_high_watermarks,
+    delete_expired,
+    flush_dirty,
+    open_manager,
+    read_all,
+    values_in,
+)
 
 OTHER = TopicPartition("other", 3)
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=90, file_delete_delay_ms=10)
@@ -62,6 +74,7 @@ class Script:
             *[self.append] * 2,
             self.delete_records,
             lambda: self.append(epoch=2),
+            self.expire,
             self.truncate,
             lambda: self.append(epoch=3),
             self.flush,
@@ -123,11 +136,11 @@ class Script:
     def background(self) -> None:
         self.now_ms += 100
         manager = self.manager
-        self.tolerate(lambda: manager.flush_dirty(self.now_ms))
+        self.tolerate(lambda: flush_dirty(manager, self.now_ms))
         manager.checkpoint_recovery_points()
         manager.checkpoint_log_start_offsets()
-        manager.checkpoint_high_watermarks({TP: self.log.log_end_offset} if self.log is not None else {})
-        manager.delete_expired(self.now_ms)
+        checkpoint_high_watermarks(manager, {TP: self.log.log_end_offset} if self.log is not None else {})
+        delete_expired(manager, self.now_ms)
 
     def delete_records(self) -> None:
         if self.log is None:
@@ -138,6 +151,18 @@ class Script:
         if self.tolerate(lambda: log.delete_records_before(offset, log.log_end_offset)):
             self.expected.log_start = offset
         self.manager.checkpoint_log_start_offsets()
+
+    def expire(self) -> None:
+        """What the broker's round does when retention takes all but the newest records."""
+        if self.log is None:
+            return
+        log = self.log
+        log.config = replace(CONFIG, retention_bytes=300)
+        self.tolerate(lambda: log.expire_segments(self.now_ms, log.log_end_offset))
+        log.config = CONFIG
+        self.expected.lowest_start = self.expected.log_start = log.log_start_offset
+        self.manager.checkpoint_log_start_offsets()
+        self.tolerate(log.delete_old_segments)
 
     def truncate(self) -> None:
         if self.log is None:
@@ -158,11 +183,11 @@ class Script:
             self.manager.delete(OTHER, self.now_ms)
 
         self.tolerate(create_and_delete)
-        self.manager.delete_expired(self.now_ms)
-        self.manager.delete_expired(self.now_ms + 1000)
+        delete_expired(self.manager, self.now_ms)
+        delete_expired(self.manager, self.now_ms + 1000)
 
     def stop(self) -> None:
-        self.manager.checkpoint_high_watermarks({TP: self.log.log_end_offset} if self.log is not None else {})
+        checkpoint_high_watermarks(self.manager, {TP: self.log.log_end_offset} if self.log is not None else {})
         before = dict(self.expected.acked)
         self.manager.close_cleanly(self.now_ms, broker_epoch=7)
         if self.manager.directories[0].failure is None and self.is_marked_clean():

@@ -26,7 +26,7 @@ from storage.unified_log import UnifiedLog
 from tests.apache_kafka import await_controller
 from tests.broker_process import free_port
 from tests.jars import kafka_classpath
-from tests.storage.support import T0, batch_of, open_manager, values_in
+from tests.storage.support import T0, batch_of, checkpoint_high_watermarks, open_manager, values_in
 from tests.zookeeper_process import _wait_for, zookeeper
 
 pytestmark = pytest.mark.java
@@ -201,7 +201,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     assert manager.high_watermarks[TP] == len(every)
     for codec in CompressionType:
         append_ours(log, more("ours " + codec.name, 150), codec)
-    manager.checkpoint_high_watermarks({TP: log.log_end_offset})
+    checkpoint_high_watermarks(manager, {TP: log.log_end_offset})
     manager.close_cleanly(T0, broker_epoch=3)
 
     with kafka.running(signal.SIGKILL) as bootstrap:

@@ -15,7 +15,19 @@ from storage.log_config import LogConfig
 from storage.log_loading import LoadProgress
 from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem
-from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, open_manager, values_in
+from tests.storage.support import (
+    DIR,
+    T0,
+    TOPIC_ID,
+    TP,
+    append,
+    batch_of,
+    checkpoint_high_watermarks,
+    delete_expired,
+    flush_dirty,
+    open_manager,
+    values_in,
+)
 
 CONFIG = LogConfig(file_delete_delay_ms=100)
 
@@ -125,9 +137,9 @@ class TestDeletion:
         for use in (lambda: append(log, b"x"), lambda: log.read(0, 10), lambda: log.flush(T0)):
             with pytest.raises(ApiError, match="deleted"):
                 use()
-        assert manager.delete_expired(T0) == 1
-        assert manager.delete_expired(T0 + 99) == 1
-        assert manager.delete_expired(T0 + 100) == 0
+        assert delete_expired(manager, T0) == 1
+        assert delete_expired(manager, T0 + 99) == 1
+        assert delete_expired(manager, T0 + 100) == 0
         assert not [info for info in file_system.list_dir(DIR) if info.is_dir]
         assert manager.directories[0].failure is None
         manager.delete(TP, T0)
@@ -151,8 +163,8 @@ class TestDeletion:
         file_system.kill_process()
         manager, _ = open_manager(file_system, CONFIG)
         assert manager.get(TP) is None
-        manager.delete_expired(T0)
-        assert manager.delete_expired(T0 + 100) == 0
+        delete_expired(manager, T0)
+        assert delete_expired(manager, T0 + 100) == 0
         assert not [info for info in file_system.list_dir(DIR) if info.is_dir]
 
     def test_long_names(self) -> None:
@@ -172,6 +184,7 @@ class TestDeletion:
         assert info.file is not None
         log.roll(T0)
         log.delete_records_before(1, 1)
+        log.delete_old_segments()
         assert len(info.file.pread(info.position, info.size)) == info.size
 
 
@@ -214,7 +227,7 @@ class TestLoading:
         manager, report = open_manager(file_system, CONFIG)
         assert list(manager.logs) == [TP]
         assert len(report.ignored) == 2
-        assert manager.delete_expired(T0) == 0
+        assert delete_expired(manager, T0) == 0
 
     def test_same_partition_in_two_directories(self) -> None:
         file_system = MemoryFileSystem()
@@ -228,7 +241,7 @@ class TestLoading:
     def test_high_watermarks_come_back(self) -> None:
         file_system = MemoryFileSystem()
         manager = filled(file_system)
-        manager.checkpoint_high_watermarks({TP: 3})
+        checkpoint_high_watermarks(manager, {TP: 3})
         assert file_system.read_file(f"{DIR}/replication-offset-checkpoint") == b"0\n1\nt 0 3\n"
         file_system.kill_process()
         manager, _ = open_manager(file_system, CONFIG)
@@ -237,7 +250,7 @@ class TestLoading:
     def test_torn_tail_below_the_high_watermark_is_reported(self) -> None:
         file_system = MemoryFileSystem()
         manager = filled(file_system)
-        manager.checkpoint_high_watermarks({TP: 5})
+        checkpoint_high_watermarks(manager, {TP: 5})
         path = manager.logs[TP].active_segment.path
         size = len(batch_of(b"0"))
         content = file_system.read_file(path)
@@ -379,7 +392,7 @@ class TestManyPartitions:
         for turn in range(6):
             for log in logs:
                 append(log, b"%d" % turn)
-        manager.flush_dirty(T0)
+        flush_dirty(manager, T0)
         assert file_system.open_file_count <= 20
         manager.close_cleanly(T0)
         manager, report = open_manager(file_system, config, str(tmp_path))
@@ -396,7 +409,7 @@ class TestManyPartitions:
             file_system.inject = lambda operation, path: calls.append(operation)
             manager.checkpoint_recovery_points()
             manager.checkpoint_log_start_offsets()
-            manager.checkpoint_high_watermarks({TP: 5})
+            checkpoint_high_watermarks(manager, {TP: 5})
             file_system.inject = lambda operation, path: None
             return len(calls)
 

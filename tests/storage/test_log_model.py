@@ -21,7 +21,19 @@ from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem, PowerCut
 from storage.unified_log import UnifiedLog
-from tests.storage.support import T0, TP, append, batch_of, batches_at, open_manager, read_all, values_in
+from tests.storage.support import (
+    T0,
+    TP,
+    append,
+    batch_of,
+    batches_at,
+    checkpoint_high_watermarks,
+    delete_expired,
+    flush_dirty,
+    open_manager,
+    read_all,
+    values_in,
+)
 
 
 class Row(NamedTuple):
@@ -156,7 +168,7 @@ class LogModel(RuleBasedStateMachine):
     @rule(passing=st.integers(1, 1500))
     def time_passes(self, passing: int) -> None:
         self.now_ms += passing
-        self.manager.delete_expired(self.now_ms)
+        delete_expired(self.manager, self.now_ms)
 
     @rule()
     def roll(self) -> None:
@@ -171,10 +183,10 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def background_work(self) -> None:
-        self.manager.flush_dirty(self.now_ms)
+        flush_dirty(self.manager, self.now_ms)
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_start_offsets()
-        self.manager.checkpoint_high_watermarks({})
+        checkpoint_high_watermarks(self.manager, {})
 
     @precondition(lambda self: self.log_end > self.log_start)
     @rule(data=st.data())
@@ -182,6 +194,8 @@ class LogModel(RuleBasedStateMachine):
         offset = data.draw(st.integers(self.log_start, self.log_end))
         assert self.log.delete_records_before(offset, self.log_end) == offset
         self.manager.checkpoint_log_start_offsets()
+        if data.draw(st.booleans()):
+            self.log.delete_old_segments()
         self.log_start = offset
         self.rows = [row for row in self.rows if row.offset >= offset]
 

@@ -22,7 +22,7 @@ import sys
 sys.path.insert(0, ".")
 from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
-from tests.storage.support import T0, append, open_manager
+from tests.storage.support import T0, append, flush_dirty, open_manager
 from tests.storage.test_process_death import CONFIG, PARTITIONS
 
 manager, _ = open_manager(OsFileSystem(max_open_files=8), CONFIG, sys.argv[1])
@@ -34,7 +34,7 @@ for number in range(1_000_000):
     info = append(log, b"%d" % log.log_end_offset, epoch=int(sys.argv[2]), **options)
     print(number % PARTITIONS, info.last_offset, flush=True)
     if number % 50 == 49:
-        manager.flush_dirty(T0)
+        flush_dirty(manager, T0)
         manager.checkpoint_recovery_points()
 """
 

@@ -21,6 +21,8 @@ from tests.storage.support import (
     append,
     batch_of,
     batches_at,
+    delete_expired,
+    flush_dirty,
     new_log,
     open_manager,
     read_all,
@@ -416,11 +418,11 @@ class TestRoll:
         manager, _ = open_manager(file_system)
         log = manager.get_or_create(TP, None, LogConfig(), T0)
         append(log, b"a")
-        manager.flush_dirty(T0)
+        flush_dirty(manager, T0)
         assert log.recovery_point == 0
         log.roll(T0)
         append(log, b"b")
-        manager.flush_dirty(T0)
+        flush_dirty(manager, T0)
         assert log.recovery_point == 1
         assert manager.flush_tasks(T0) == []
 
@@ -429,10 +431,10 @@ class TestRoll:
         manager, _ = open_manager(file_system)
         log = manager.get_or_create(TP, None, LogConfig(flush_ms=100), T0)
         append(log, b"a")
-        manager.flush_dirty(T0 + 99)
-        assert (log.recovery_point, log.unflushed_messages) == (0, 1)
-        manager.flush_dirty(T0 + 100)
-        assert (log.recovery_point, log.unflushed_messages) == (1, 0)
+        flush_dirty(manager, T0 + 99)
+        assert (log.recovery_point, log.log_end_offset) == (0, 1)
+        flush_dirty(manager, T0 + 100)
+        assert log.recovery_point == 1
 
 
 class TestTimestamps:
@@ -562,6 +564,10 @@ class TestShortening:
     def test_delete_records(self) -> None:
         log, file_system = self.filled()
         assert log.delete_records_before(9, 20) == 9
+        assert values_in(log)[0] == (9, b"09")
+        assert [segment.base_offset for segment in log.delete_old_segments(1)] == [0]
+        assert [segment.base_offset for segment in log.delete_old_segments()] == [4]
+        assert log.delete_old_segments() == []
         assert [segment.base_offset for segment in log.segments] == [8, 12, 16]
         assert values_in(log)[0] == (9, b"09")
         assert log.earliest().offset == 9
@@ -602,11 +608,12 @@ class TestShortening:
             append(log, b"a" * 10)
         reader = log.read(0, 1000)
         log.delete_records_before(2, 3)
+        log.delete_old_segments()
         assert reader.file is not None
         assert len(reader.file.pread(reader.position, reader.size)) == reader.size
-        assert manager.delete_expired(T0) == 2
-        assert manager.delete_expired(T0 + 499) == 2
-        assert manager.delete_expired(T0 + 500) == 0
+        assert delete_expired(manager, T0) == 1
+        assert delete_expired(manager, T0 + 499) == 1
+        assert delete_expired(manager, T0 + 500) == 0
         assert not [info for info in file_system.list_dir(log.path) if info.name.endswith(".deleted")]
 
     @pytest.mark.parametrize("offset", range(21))
@@ -643,8 +650,6 @@ class TestShortening:
         task = log.prepare_flush()
         task.run()
         log.truncate_to(5, T0)
-        for _ in range(20):
-            append(log, b"x", epoch=9)
         task.complete(T0)
         assert log.recovery_point == 0
 
