@@ -182,6 +182,12 @@ class _SparseIndex:
             file.truncate(count * self.entry_struct.size)
             self._file_entries = count
 
+    def use_path(self, path: str) -> None:
+        """The file is at `path` now."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
     def close(self) -> None:
         """Let go of the descriptor; the index opens itself again when used."""
         if self._file is not None:

@@ -118,6 +118,10 @@ class LeaderEpochFileCache:
         self._dirty = self._dirty or bool(self._entries)
         self._entries = []
 
+    def use_path(self, path: str) -> None:
+        """The checkpoint is at `path` now."""
+        self._path = path
+
     def write_if_changed(self) -> None:
         """Hand the entries to the operating system, replacing the file atomically. Raises OSError."""
         if self._dirty:

@@ -85,6 +85,29 @@ class LogDirectory:
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory {self.path} is offline ({self.failure})")
 
 
+class DirectorySyncTask:
+    """The fsync of a log directory itself. `run` may be called on any thread, `complete` belongs to the owner."""
+
+    __slots__ = ("_directory", "_error", "_file_system")
+
+    def __init__(self, file_system: FileSystem, directory: LogDirectory) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Make what was created, renamed and removed durable; an error is kept for `complete`."""
+        try:
+            self._file_system.sync_dir(self._directory.path)
+        except OSError as error:
+            self._error = error
+
+    def complete(self) -> None:
+        """Take the directory offline if the disk refused."""
+        if self._error is not None:
+            self._directory.fail(self._error, f"Error while flushing {self._directory.path}")
+
+
 class DeletionTask:
     """One deferred deletion whose time has come. `run` may be called on any thread, `complete` belongs to the owner."""
 

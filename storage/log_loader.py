@@ -73,6 +73,8 @@ class LoadOptions:
     now_ms: int
     may_have_gaps: bool
     """Whether compaction may have left offsets out; always, unless the topic is known never to be compacted."""
+    name: str = ""
+    """Of the partition's directory, where it is not that of the partition itself."""
 
 
 def bytes_to_recover(files: Iterable[FileInfo], recovery_point: int) -> int:
@@ -98,7 +100,7 @@ class LogLoader:
         self._file_system = file_system
         self._directory = directory
         self._topic_partition = topic_partition
-        self._path = f"{directory.path}/{topic_partition}"
+        self._path = f"{directory.path}/{options.name or topic_partition}"
         self._config = config
         self._options = options
         self._on_bytes = on_bytes

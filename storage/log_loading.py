@@ -78,7 +78,8 @@ class LoadTask:
     def survey(self) -> None:
         """Find out how much `run` will have to read. An error is left for `run` to meet."""
         try:
-            self._files = self._file_system.list_dir(f"{self.directory.path}/{self.topic_partition}")
+            name = self.options.name or self.topic_partition
+            self._files = self._file_system.list_dir(f"{self.directory.path}/{name}")
         except OSError:
             return
         self.total_bytes = bytes_to_recover(self._files, self.options.recovery_point)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import NAMESPACE_OID, UUID, uuid5
+from typing import NamedTuple
+from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -20,24 +21,24 @@ from storage.checkpoints import (
     read_offset_checkpoint,
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
-from storage.file_system import FileSystem, Lock, is_disk_full
+from storage.file_system import FileSystem, Lock
+from storage.future_logs import FutureLogs
 from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
 from storage.log_config import LogConfig
-from storage.log_directory import DeferredDeletion, DeletionTask, LogDirectory
+from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory
 from storage.log_flush import FlushTask, run_together
 from storage.log_loader import LoadOptions, LoadResult
 from storage.log_loading import DirectoryLoad, LoadTask
-from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
 from storage.log_state import LogState
 from storage.meta_properties import LogDirError
+from storage.partition_directory import DELETE_SUFFIX, STRAY_SUFFIX, create_log, rename_away
 from storage.partition_metadata import write_topic_id
 from storage.retention import TimestampLookup
 from storage.unified_log import UnifiedLog
 
 LOCK_FILE = ".lock"
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
-_SET_ASIDE = re.compile(r".+-\d+\.[0-9a-f]{32}-(delete|future|stray)")
-_MAX_NAME = 255
+_SET_ASIDE = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}-(delete|future|stray)")
 _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
 """The root of a file system has the first; Kafka leaves the other two beside its partitions."""
 _MANY_FLUSHES = 64
@@ -54,7 +55,16 @@ class LoadReport:
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
     ignored: list[str] = field(default_factory=list)
-    """Directories that were left alone (`-future`, `-stray`), and checkpoints that could not be read."""
+    """Directories that were left alone (`-stray`) or are of no use (a `-future` without its log), and checkpoints that
+    could not be read.
+    """
+
+
+class FoundPartition(NamedTuple):
+    """A directory that holds a log; `name` is its own where it is not that of the partition (`-future`)."""
+
+    topic_partition: TopicPartition
+    name: str
 
 
 class LogManager:
@@ -80,7 +90,8 @@ class LogManager:
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As checkpointed by the last run; what the replicas start from."""
         self.refused: dict[TopicPartition, str] = {}
-        self._log_counts = {directory.path: 0 for directory in self.directories}
+        self.futures = FutureLogs(file_system, self.directories)
+        """The logs that are being moved to another directory."""
         self._not_recovered: set[str] = set()
         """Directories with a log that was refused after an unclean stop: the next start has to try again."""
         self._locks: list[Lock] = []
@@ -153,7 +164,7 @@ class LogManager:
     def _begin(
         self,
         directory: LogDirectory,
-        partitions: Sequence[TopicPartition],
+        partitions: Sequence[FoundPartition],
         now_ms: int,
         topic_configs: Mapping[str, LogConfig],
         report: LoadReport,
@@ -168,7 +179,7 @@ class LogManager:
         log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
         tasks = []
-        for partition in partitions:
+        for partition, name in partitions:
             config = topic_configs.get(partition.topic)
             options = LoadOptions(
                 clean=shutdown is not None,
@@ -177,11 +188,12 @@ class LogManager:
                 high_watermark=high_watermarks.get(partition, 0),
                 now_ms=now_ms,
                 may_have_gaps=config is None or config.is_compacted,
+                name=name,
             )
             tasks.append(LoadTask(self._file_system, path, partition, config or self.default_config, options))
         return DirectoryLoad(directory, tasks, is_clean=shutdown is not None)
 
-    def complete_load(self, loads: Iterable[DirectoryLoad]) -> LoadReport:
+    def complete_load(self, loads: Sequence[DirectoryLoad]) -> LoadReport:
         """Take over what was loaded, in the order of the directories and of the logs in them.
 
         Raises LogDirError when a partition is in two directories.
@@ -190,6 +202,9 @@ class LogManager:
         for load in loads:
             for task in load.tasks:
                 self._complete(load, task, report)
+        all_online = all(directory.failure is None for directory in self.directories) and not report.refused
+        now_ms = max((task.options.now_ms for load in loads for task in load.tasks), default=0)
+        report.ignored += self.futures.match(self.logs, all_online=all_online, now_ms=now_ms)
         self.refused = report.refused
         return report
 
@@ -204,15 +219,18 @@ class LogManager:
                 self._not_recovered.add(directory.path)
         elif task.result is not None:
             log = task.result.log
-            if partition in self.logs:
-                raise LogDirError(
-                    f"Duplicate log directories for {partition} are found in both {self.logs[partition].path} "
-                    f"and {log.path}: a log directory may have failed while the partition was being moved."
-                )
             log.directory = directory
+            if task.options.name:
+                self.futures.found(log, task.options.now_ms)
+                return
+            other = self.logs.pop(partition, None)
+            if other is not None:
+                other.directory.log_count -= 1
+                log = self._one_of(other, log, task.options.now_ms)
             self._add(log)
             if task.options.high_watermark:
-                self.high_watermarks[partition] = min(task.options.high_watermark, log.log_end_offset)
+                high_watermark = max(task.options.high_watermark, self.high_watermarks.get(partition, 0))
+                self.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
             if task.result.truncated_bytes or task.result.lost_below_high_watermark:
                 report.repaired.append(task.result)
 
@@ -223,20 +241,22 @@ class LogManager:
             report.ignored.append(str(error))
             return {}
 
-    def _find_partitions(self, directory: LogDirectory, report: LoadReport) -> list[TopicPartition]:
-        partitions = []
+    def _find_partitions(self, directory: LogDirectory, report: LoadReport) -> list[FoundPartition]:
+        partitions: list[FoundPartition] = []
         for info in self._file_system.list_dir(directory.path):
             name = info.name
             if not info.is_dir or name.startswith(".") or name in _NOT_PARTITIONS:
                 continue
             set_aside = _SET_ASIDE.fullmatch(name)
             match = _PARTITION_DIR.fullmatch(name)
-            if set_aside and set_aside[1] == "delete":
-                self._defer_tree(directory, f"{directory.path}/{name}", self.default_config)
+            if set_aside and set_aside[3] == "delete":
+                directory.defer_tree(f"{directory.path}/{name}", self.default_config.file_delete_delay_ms)
+            elif set_aside and set_aside[3] == "future":
+                partitions.append(FoundPartition(TopicPartition(set_aside[1], int(set_aside[2])), name))
             elif set_aside:
                 report.ignored.append(f"{directory.path}/{name}")
             elif match:
-                partitions.append(TopicPartition(match[1], int(match[2])))
+                partitions.append(FoundPartition(TopicPartition(match[1], int(match[2])), ""))
             else:
                 raise LogDirError(
                     f"Found directory {directory.path}/{name}, '{name}' is not in the form of topic-partition or "
@@ -247,7 +267,18 @@ class LogManager:
 
     def _add(self, log: UnifiedLog) -> None:
         self.logs[log.topic_partition] = log
-        self._log_counts[log.directory.path] += 1
+        log.directory.log_count += 1
+
+    def _one_of(self, log: UnifiedLog, other: UnifiedLog, now_ms: int) -> UnifiedLog:
+        """Two directories have the name of one log; see `FutureLogs.resolve`. Raises LogDirError where that cannot be
+        the end of a move.
+        """
+        if None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
+            raise LogDirError(
+                f"Duplicate log directories for {log.topic_partition} are found in both {log.path} and {other.path}, "
+                "of two topics of that name: one of them must be removed."
+            )
+        return self.futures.resolve(log, other, now_ms)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -284,8 +315,7 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Can not create log for {topic_partition} because log directories {','.join(offline)} are offline",
             )
-        directory = self._directory_for_next()
-        return self._create(directory, topic_partition, topic_id, config, now_ms)
+        return self._create(topic_partition, topic_id, config, now_ms)
 
     def _check_topic_id(self, log: UnifiedLog, topic_id: UUID | None) -> None:
         if topic_id is None or log.topic_id == topic_id:
@@ -302,87 +332,59 @@ class LogManager:
         log.topic_id = topic_id
         log.has_unsynced_names = True
 
-    def _directory_for_next(self) -> LogDirectory:
-        online = [directory for directory in self.directories if directory.failure is None]
-        if not online:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "All log directories are offline")
-        if len(online) == 1:
-            return online[0]
-        return min(online, key=lambda directory: self._log_counts[directory.path])
-
     def _create(
-        self,
-        directory: LogDirectory,
-        topic_partition: TopicPartition,
-        topic_id: UUID | None,
-        config: LogConfig,
-        now_ms: int,
+        self, topic_partition: TopicPartition, topic_id: UUID | None, config: LogConfig, now_ms: int
     ) -> UnifiedLog:
-        path = f"{directory.path}/{topic_partition}"
-        file_system = self._file_system
-        try:
-            file_system.make_dir(path)
-            if topic_id is not None:
-                write_topic_id(file_system, path, topic_id)
-            file_system.create(f"{path}/{file_name(0, LOG_SUFFIX)}")
-        except OSError as error:
-            doing = f"Error while creating log for {topic_partition} in dir {directory.path}"
-            if is_disk_full(error) or isinstance(error, FileExistsError):
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
-            raise directory.fail(error, doing) from error
-        log = UnifiedLog(
-            file_system=file_system,
-            directory=directory,
-            path=path,
-            topic_partition=topic_partition,
-            topic_id=topic_id,
-            config=config,
-            segments=[LogSegment(file_system, path, 0, 0, now_ms)],
-            log_start_offset=0,
-            log_end_offset=0,
-            recovery_point=0,
-            names_are_synced=False,
-            now_ms=now_ms,
-        )
-        self._add(log)
-        return log
+        """Where somebody wanted it (AlterReplicaLogDirs), or where the fewest logs are; a disk that fails at it is
+        followed by the next.
+        """
+        preferred = self.futures.take_preferred(topic_partition)
+        directories = [preferred] if preferred is not None else sorted(self.directories, key=_rank)
+        refusal = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "All log directories are offline")
+        for directory in directories:
+            try:
+                log = create_log(
+                    self._file_system, directory, str(topic_partition), topic_partition, topic_id, config, now_ms
+                )
+            except ApiError as error:
+                refusal = error
+            else:
+                self._add(log)
+                return log
+        raise refusal
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Take the log away: its directory is renamed at once and removed after `file_delete_delay_ms`.
 
         No log of that name is no error. Raises ApiError KAFKA_STORAGE_ERROR.
         """
+        # A crash in between leaves the log alone: its topic is deleted again, a future log's would not be.
+        self.futures.forget_partition(topic_partition, now_ms)
         log = self.logs.get(topic_partition)
         if log is not None:
-            self._defer_tree(log.directory, self._take_away(log, "delete", now_ms), log.config)
+            directory, delay_ms = log.directory, log.config.file_delete_delay_ms
+            directory.defer_tree(self._take_away(log, DELETE_SUFFIX, now_ms), delay_ms)
 
     def set_aside(self, topic_partition: TopicPartition, now_ms: int) -> str:
         """Rename the directory of a log that belongs to no topic, so that nothing of it is used, or lost; gives its
         new path. Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        return self._take_away(self.logs[topic_partition], "stray", now_ms)
+        return self._take_away(self.logs[topic_partition], STRAY_SUFFIX, now_ms)
 
-    def _take_away(self, log: UnifiedLog, why: str, now_ms: int) -> str:
-        directory, topic_partition = log.directory, log.topic_partition
-        if directory.failure is not None:
-            raise directory.offline_error()
-        token = uuid5(NAMESPACE_OID, f"{log.path} {log.topic_id} {now_ms}").hex
-        suffix = f"-{topic_partition.partition}.{token}-{why}"
-        target = f"{directory.path}/{topic_partition.topic[: _MAX_NAME - len(suffix)]}{suffix}"
-        try:
-            log.discard()
-            self._file_system.rename(log.path, target)
-        except OSError as error:
-            raise directory.fail(error, f"Error while renaming {log.path} to {target}") from error
-        del self.logs[topic_partition]
-        self.high_watermarks.pop(topic_partition, None)
-        self._log_counts[directory.path] -= 1
+    def replace_with_future(self, topic_partition: TopicPartition) -> UnifiedLog:
+        """The end of a move: the future log is the log from now on; see `FutureLogs.replace`. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
+        log = self.logs[topic_partition] = self.futures.replace(self.logs[topic_partition])
+        return log
+
+    def _take_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
+        directory = log.directory
+        target = rename_away(self._file_system, log, suffix, now_ms)
+        del self.logs[log.topic_partition]
+        self.high_watermarks.pop(log.topic_partition, None)
+        directory.log_count -= 1
         return target
-
-    def _defer_tree(self, directory: LogDirectory, path: str, config: LogConfig) -> None:
-        directory.deferred_deletions.append(
-            DeferredDeletion((path,), is_tree=True, delay_ms=config.file_delete_delay_ms)
-        )
 
     def expired_deletions(self, now_ms: int) -> list[DeletionTask]:
         """The files whose time has come, as tasks that any thread may run. Each is handed out once."""
@@ -400,6 +402,10 @@ class LogManager:
                     tasks.append(DeletionTask(self._file_system, directory, deletion))
             directory.deferred_deletions = waiting
         return tasks
+
+    def directory_sync_task(self, directory: LogDirectory) -> DirectorySyncTask:
+        """The fsync of the names in a directory, for any thread to run."""
+        return DirectorySyncTask(self._file_system, directory)
 
     # -- stable storage -----------------------------------------------------------------------------------------------
 
@@ -455,12 +461,17 @@ class LogManager:
         loaded.
         """
         self.high_watermarks.update(high_watermarks)
-        return self._checkpoint_tasks(
-            HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition)
+        return checkpoint_tasks(
+            self._file_system,
+            self.directories,
+            self.logs.values(),
+            HIGH_WATERMARK_CHECKPOINT,
+            lambda log: self.high_watermarks.get(log.topic_partition),
         )
 
     def _checkpoint_tasks(self, name: str, value: Callable[[LogState], int | None]) -> list[CheckpointTask]:
-        return checkpoint_tasks(self._file_system, self.directories, self.logs.values(), name, value)
+        logs = [*self.futures.online(), *self.logs.values()]
+        return checkpoint_tasks(self._file_system, self.directories, logs, name, value)
 
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
         """What retention has to read of `logs` before `UnifiedLog.expire_segments` can decide without waiting."""
@@ -480,14 +491,15 @@ class LogManager:
         """
         tasks = []
         unclean = set(self._not_recovered)
-        for log in self.online_logs():
+        logs = [*self.online_logs(), *self.futures.online()]
+        for log in logs:
             try:
                 log.close()
                 tasks.append(FlushTask(self._file_system, log, log.log_end_offset, closing=True))
             except ApiError:
                 unclean.add(log.directory.path)
         self._run(tasks, now_ms)
-        for log in self.online_logs():
+        for log in logs:
             log.release_files()
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
@@ -498,6 +510,11 @@ class LogManager:
                 except OSError as error:
                     directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
         self.unlock_directories()
+
+
+def _rank(directory: LogDirectory) -> tuple[bool, int]:
+    """Where a new log goes first: a directory that works, with the fewest logs; as configured among equals."""
+    return directory.failure is not None, directory.log_count
 
 
 def _parent_of(path: str) -> str:

@@ -141,6 +141,22 @@ class LogState:
                 latest = batch.partition_leader_epoch
                 yield EpochEntry(latest, batch.base_offset)
 
+    def use_path(self, path: str) -> None:
+        """The directory of the log has been renamed to `path`; what is open stays open."""
+        self.path = path
+        for segment in self.segments:
+            segment.use_directory(path)
+        if self._producer_state is not None:
+            self._producer_state.use_directory(path)
+        if self._leader_epochs is not None:
+            self._leader_epochs.use_path(f"{path}/{LEADER_EPOCH_CHECKPOINT}")
+
+    def take_over_epochs(self, other: LogState) -> None:
+        """Know of the epochs of `other`, which holds the same records, that began behind the last of them."""
+        for entry in other.leader_epochs.entries:
+            if entry.epoch > self.leader_epochs.latest_epoch:
+                self.leader_epochs.assign(entry.epoch, min(entry.start_offset, self.log_end_offset))
+
     @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided; the log end where none is open."""

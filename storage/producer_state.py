@@ -115,6 +115,10 @@ class ProducerStateManager:
         """Where the oldest open transaction began."""
         return min(self._ongoing.values()) if self._ongoing else None
 
+    def use_directory(self, directory: str) -> None:
+        """The snapshots are in `directory` now."""
+        self._directory = directory
+
     def check(self, batch: RecordBatch, offset: int, origin: AppendOrigin) -> BatchMetadata | None:
         """Judge a batch with a producer id that is to be appended at `offset`; returns the original if it is a
         duplicate.

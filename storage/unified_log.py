@@ -242,6 +242,19 @@ class UnifiedLog(LogState):
         self.has_unflushed_sealed_segments = True
         return segment
 
+    def skip_to(self, offset: int, now_ms: int) -> None:
+        """Go on at `offset`, above the log end: compaction has left nothing in between. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
+        if self.directory.failure is not None:
+            raise self.directory.offline_error()
+        before, self.log_end_offset = self.log_end_offset, offset
+        try:
+            self.roll(now_ms)
+        except ApiError:
+            self.log_end_offset = before
+            raise
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(
