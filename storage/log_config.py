@@ -6,7 +6,7 @@ Parsing, defaults from broker keys, documentation and validation live in `config
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from protocol.compression import CompressionType
@@ -47,6 +47,11 @@ class LogConfig:
     compression_level: int | None = None
     """Level for that codec (KIP-390); None is the codec's default."""
     cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = 24 * 3600 * 1000
+    """How long compaction keeps a tombstone, or the marker of a transaction of which nothing else is left."""
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = UNLIMITED
+    min_cleanable_dirty_ratio: float = 0.5
     preallocate: bool = False
     """Accepted for compatibility. Has no effect: appends extend the file, and a preallocated tail of zeros would have
     to be told from data after every crash.
@@ -55,6 +60,12 @@ class LogConfig:
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     validate_records: ValidateRecords = ValidateRecords.HEADER
+    max_segment_ms: int = field(init=False)
+    """When a segment is rolled: after `segment_ms`, or before, as only sealed ones can be compacted in time."""
+
+    def __post_init__(self) -> None:
+        limit = self.max_compaction_lag_ms if self.is_compacted and self.max_compaction_lag_ms > 0 else UNLIMITED
+        object.__setattr__(self, "max_segment_ms", min(self.segment_ms, limit))
 
     @property
     def is_compacted(self) -> bool:

@@ -71,6 +71,7 @@ class LoadOptions:
     log_start_offset: int
     high_watermark: int
     now_ms: int
+    cleaner_checkpoint: int | None
     may_have_gaps: bool
     """Whether compaction may have left offsets out; always, unless the topic is known never to be compacted."""
     name: str = ""
@@ -140,6 +141,7 @@ class LogLoader:
         if log.log_end_offset < log_start:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
+        log.cleaner_checkpoint = self._options.cleaner_checkpoint
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
         return LoadResult(log, self._recovered, self._truncated_bytes, lost)
 
@@ -172,7 +174,7 @@ class LogLoader:
                 match = _SEGMENT_FILE.fullmatch(name)
                 if match and match[2] != SNAPSHOT_SUFFIX and first <= int(match[1]) < end:
                     self._file_system.remove(f"{self._path}/{name}")
-        # The `.log` first, as compaction does it: without its `.swap`, the files beside it are those of the new segment.
+        # The `.log` first, as compaction does it: without it, the `.swap` files beside it belong to what it became.
         for name in swaps + [name for name in files if name.endswith(SWAP_SUFFIX) and name not in swaps]:
             path = f"{self._path}/{name}"
             self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))

@@ -14,6 +14,7 @@ from uuid import UUID
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import (
+    CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -21,6 +22,7 @@ from storage.checkpoints import (
     read_offset_checkpoint,
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
+from storage.cleanable_log import correct_checkpoint
 from storage.file_system import FileSystem, Lock
 from storage.future_logs import FutureLogs
 from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
@@ -178,6 +180,7 @@ class LogManager:
         recovery_points = self._read_checkpoint(path, RECOVERY_POINT_CHECKPOINT, report)
         log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
+        cleaner_offsets = self._read_checkpoint(path, CLEANER_OFFSET_CHECKPOINT, report)
         tasks = []
         for partition, name in partitions:
             config = topic_configs.get(partition.topic)
@@ -187,7 +190,8 @@ class LogManager:
                 log_start_offset=log_starts.get(partition, 0),
                 high_watermark=high_watermarks.get(partition, 0),
                 now_ms=now_ms,
-                may_have_gaps=config is None or config.is_compacted,
+                cleaner_checkpoint=cleaner_offsets.get(partition),
+                may_have_gaps=config is None or config.is_compacted or partition in cleaner_offsets,
                 name=name,
             )
             tasks.append(LoadTask(self._file_system, path, partition, config or self.default_config, options))
@@ -228,6 +232,9 @@ class LogManager:
                 other.directory.log_count -= 1
                 log = self._one_of(other, log, task.options.now_ms)
             self._add(log)
+            reset = correct_checkpoint(log)
+            if reset is not None:
+                report.ignored.append(reset)
             if task.options.high_watermark:
                 high_watermark = max(task.options.high_watermark, self.high_watermarks.get(partition, 0))
                 self.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
@@ -476,6 +483,14 @@ class LogManager:
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
         """What retention has to read of `logs` before `UnifiedLog.expire_segments` can decide without waiting."""
         return TimestampLookup(self._file_system, logs, now_ms)
+
+    def cleaner_offset_tasks(self) -> list[CheckpointTask]:
+        """Writing how far the logs were cleaned, as tasks that any thread may run.
+
+        To be done after `plan_cleaning` and after `ReplacementTask.complete`, and after a truncation before anything is
+        appended: below its checkpoint no log is searched for older values of a key.
+        """
+        return self._checkpoint_tasks(CLEANER_OFFSET_CHECKPOINT, lambda log: log.cleaner_checkpoint)
 
     def remove_expired_producers(self, now_ms: int) -> int:
         """Forget idempotent producers that were silent for `producer_id_expiration_ms`; returns how many."""

@@ -282,7 +282,7 @@ class LogSegment:
         if first == _UNKNOWN:
             first = self._load_first_timestamp()
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
-        if waited > config.segment_ms - jitter_ms:
+        if waited > config.max_segment_ms - jitter_ms:
             return True
         # There is at most one entry per batch and index interval, so most segments cannot have filled an index.
         limit = config.segment_index_bytes
@@ -306,6 +306,11 @@ class LogSegment:
         if not (index.is_sound() if len(index) else self._load_first_timestamp() == _NO_TIMESTAMP):
             self.rebuild_indexes()
         self._max_timestamp, self._max_timestamp_offset = self.time_index.last()
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch; -1 when there is none. May wait for the disk. Raises OSError."""
+        return self._load_first_timestamp() if self._first_timestamp == _UNKNOWN else self._first_timestamp
 
     @property
     def max_timestamp_and_offset(self) -> TimestampOffset:

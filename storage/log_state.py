@@ -29,6 +29,7 @@ class LogState:
         "_written_epoch",
         "active_segment",
         "boundaries",
+        "cleaner_checkpoint",
         "config",
         "directory",
         "has_unflushed_sealed_segments",
@@ -38,10 +39,12 @@ class LogState:
         "log_start_offset",
         "path",
         "recovery_point",
+        "replacements",
         "segments",
         "topic_id",
         "topic_partition",
         "truncations",
+        "uncleanable_reason",
     )
 
     def __init__(
@@ -86,6 +89,12 @@ class LogState:
         self._leader_epochs: LeaderEpochFileCache | None = None
         self._written_epoch = -1
         self.boundaries = BatchBoundaries()
+        self.cleaner_checkpoint: int | None = None
+        """Below it every key has one value; None when the log was never cleaned."""
+        self.replacements = 0
+        """How often segments were replaced by cleaned ones."""
+        self.uncleanable_reason: str | None = None
+        """Why the cleaner has set this log aside until the next start."""
 
     # -- parts --------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import TimestampType, read_batches
+from storage.clean_task import CleanResult, CleanTask
 from storage.file_system import WouldWaitError, is_disk_full
 from storage.leader_epoch import EpochEntry
 from storage.log_directory import DeferredDeletion, LogDirectory
@@ -35,6 +36,7 @@ from storage.log_state import LogState
 from storage.log_validator import validate_produced
 from storage.producer_state import AppendOrigin
 from storage.retention import Expiry, find_expired
+from storage.segment_replacement import ReplacementTask
 from storage.segment_search import segment_index
 
 _NO_TIMESTAMP = -1
@@ -180,7 +182,7 @@ class UnifiedLog(LogState):
 
     def _jitter_ms(self, segment: LogSegment) -> int:
         """A share of `segment_jitter_ms` that is this segment's own, so that logs do not all roll together."""
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.max_segment_ms)
         if jitter_ms <= 0:
             return 0
         return zlib.crc32(segment.path.encode()) % jitter_ms
@@ -406,6 +408,7 @@ class UnifiedLog(LogState):
         self._written_epoch = -1
         if offset >= self.log_end_offset:
             return False
+        self._lower_cleaner_checkpoint(offset)
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
@@ -431,6 +434,7 @@ class UnifiedLog(LogState):
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log is empty and begins at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
         state = self.producer_state
+        self._lower_cleaner_checkpoint(offset)
         self._drop_segments(self.segments)
         try:
             self._file_system.create(f"{self.path}/{file_name(offset, LOG_SUFFIX)}")
@@ -446,6 +450,17 @@ class UnifiedLog(LogState):
         self.boundaries.forget()
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
         state.clear(offset)
+
+    def _lower_cleaner_checkpoint(self, offset: int) -> None:
+        if self.cleaner_checkpoint is not None:
+            self.cleaner_checkpoint = min(self.cleaner_checkpoint, offset)
+
+    def replace_segments(self, task: CleanTask, result: CleanResult) -> ReplacementTask:
+        """Put what `storage.log_cleaner.clean` made of `task` in the place of its sources, as far as these are still
+        there and the log was not truncated meanwhile; the task returned makes it last. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
+        return ReplacementTask(self._file_system, self, task, result)
 
     # -- stable storage -----------------------------------------------------------------------------------------------
 
