@@ -13,6 +13,7 @@ from protocol.errors import ApiError
 from protocol.records import Record, build_batch, read_batches
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.producer_state import AppendOrigin
+from storage.unified_log import LogAppendInfo
 
 ALL_IN_SYNC_REPLICAS = -1
 
@@ -47,7 +48,9 @@ class ReplicatedCoordinatorLog:
         return self._configured_partitions if topic is None else len(topic.partitions)
 
     def append(self, partition: int, records: Sequence[Record]) -> asyncio.Future[int]:
-        """See CoordinatorLog. With one in-sync replica a record is committed as soon as it is in the log."""
+        """See CoordinatorLog. With one in-sync replica a record is committed as soon as it is in the log, and on disk
+        where the topic's flush.messages asks for that.
+        """
         topic_partition = TopicPartition(CONSUMER_OFFSETS, partition)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         batch = memoryview(bytearray(build_batch(records, compression=self._compression)))
@@ -58,14 +61,14 @@ class ReplicatedCoordinatorLog:
         except ApiError as error:
             future.set_exception(error)
             return future
-        if self._replica_manager.must_flush(topic_partition):
-            return asyncio.ensure_future(self._flushed(topic_partition, info.first_offset))
+        if info.awaits_flush:
+            return asyncio.ensure_future(self._flushed(topic_partition, info))
         future.set_result(info.first_offset)
         return future
 
-    async def _flushed(self, topic_partition: TopicPartition, first_offset: int) -> int:
-        await self._replica_manager.flush(topic_partition)
-        return first_offset
+    async def _flushed(self, topic_partition: TopicPartition, info: LogAppendInfo) -> int:
+        await self._replica_manager.when_flushed(topic_partition, info)
+        return info.first_offset
 
     def is_empty(self, partition: int) -> bool:
         """See CoordinatorLog."""

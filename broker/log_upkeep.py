@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from broker.group_commit import GroupCommit
 from broker.seams import Clock, Executor
 from broker.supervisor import Supervisor
 from config.broker_config import BrokerConfig
@@ -54,11 +55,13 @@ class LogUpkeep:
         high_watermarks: Callable[[], Mapping[TopicPartition, int]],
         clock: Clock,
         executor: Executor,
+        group_commit: GroupCommit,
     ) -> None:
         self._log_manager = log_manager
         self._high_watermarks = high_watermarks
         self._clock = clock
         self._executor = executor
+        self._group_commit = group_commit
         self._writing_log_starts = asyncio.Lock()
 
     def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
@@ -92,11 +95,9 @@ class LogUpkeep:
         )
 
     async def flush(self) -> None:
-        """Make sealed segments and logs whose flush.ms is over safe from a power cut."""
-        for task in self._log_manager.flush_tasks(self._clock.now_ms()):
-            await self._executor.run(task.run)
-            with contextlib.suppress(ApiError):  # the directory is offline now, and its owner has been told
-                task.complete(self._clock.now_ms())
+        """Have sealed segments and logs whose flush.ms is over made safe from a power cut."""
+        for log, offset in self._log_manager.due_flushes(self._clock.now_ms()):
+            self._group_commit.request(log, offset)
 
     async def delete_old_segments(self) -> None:
         """Let go of what retention and DeleteRecords gave up (Kafka's `LogManager.cleanupLogs`).

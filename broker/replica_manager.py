@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+from broker.group_commit import GroupCommit
 from broker.purgatory import Purgatory
 from broker.seams import Clock, Executor
 from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
@@ -16,7 +17,7 @@ from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo
+from storage.unified_log import LogAppendInfo, UnifiedLog
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
@@ -58,7 +59,6 @@ class ReplicaManager:
         self._broker_id = broker_id
         self._log_manager = log_manager
         self._clock = clock
-        self._executor = executor
         self._log_config_of = log_config_of
         self._partitions: dict[TopicPartition, Partition] = {}
         self._unavailable: dict[TopicPartition, ApiError] = {}
@@ -67,6 +67,7 @@ class ReplicaManager:
         self._strays_are_aside = False
         self._leadership_listeners: list[LeadershipListener] = []
         self.delayed_fetches = Purgatory("Fetch")
+        self.group_commit = GroupCommit(executor, clock, self._log_flushed)
 
     # -- metadata ------------------------------------------------------------------------------------------------------
 
@@ -163,6 +164,9 @@ class ReplicaManager:
         led = partition.is_leader
         if image.leader == self._broker_id:
             partition.become_leader(image)
+            if partition.log.flush_bound < partition.log.log_end_offset:
+                # Recovery found records that may be in the page cache only: nobody sees them before they are flushed.
+                self.group_commit.request(partition.log)
         else:
             partition.resign(image)
         self.delayed_fetches.wake(partition.topic_partition)
@@ -230,26 +234,30 @@ class ReplicaManager:
         required_acks: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> LogAppendInfo:
-        """Append one batch to a partition led here and wake who waits for it."""
+        """Append one batch to a partition led here and wake who waits for it.
+
+        What `awaits_flush` is to be acknowledged after `when_flushed`, and wakes nobody before.
+        """
         partition = self._partitions.get(topic_partition)
         if partition is None:
             partition = self.partition(topic_partition)
         info = partition.append_as_leader(
             records, required_acks=required_acks, now_ms=self._clock.now_ms(), origin=origin
         )
-        self.delayed_fetches.wake(topic_partition)
+        if not info.awaits_flush:
+            self.delayed_fetches.wake(topic_partition)
         return info
 
-    def must_flush(self, topic_partition: TopicPartition) -> bool:
-        """Whether flush.messages wants the records on disk before they are acknowledged."""
-        log = self._partitions[topic_partition].log
-        return log.unflushed_messages >= log.config.flush_messages
+    def when_flushed(self, topic_partition: TopicPartition, info: LogAppendInfo) -> asyncio.Future[None]:
+        """Done once an append that `awaits_flush` may be acknowledged; see `GroupCommit.wait` for how it fails."""
+        return self.group_commit.wait(self._partitions[topic_partition].log, info.last_offset + 1)
 
-    async def flush(self, topic_partition: TopicPartition) -> None:
-        """Return when everything appended so far is on stable storage. Raises KAFKA_STORAGE_ERROR."""
-        task = self.partition(topic_partition).log.prepare_flush()
-        await self._executor.run(task.run)
-        task.complete(self._clock.now_ms())
+    def _log_flushed(self, log: UnifiedLog) -> None:
+        partition = self._partitions.get(log.topic_partition)
+        if partition is None or partition.log is not log or not partition.is_leader:
+            return
+        if partition.advance_high_watermark():
+            self.delayed_fetches.wake(partition.topic_partition)
 
     def log_start_offset_after(self, error: ApiError, topic_partition: TopicPartition) -> int:
         """The log start offset that Kafka's answer to a failed produce carries."""

@@ -253,7 +253,9 @@ class KafkaServer:
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, self._random, self._clock.monotonic_s
         )
-        self._upkeep = upkeep = LogUpkeep(log_manager, replicas.high_watermarks, self._clock, self._executor)
+        self._upkeep = upkeep = LogUpkeep(
+            log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
+        )
         self._internal_topics = InternalTopicCreator(controller.ensure_internal_topic)
         config_handlers = ConfigHandlers(self._configs, controller, LoggerLevels())
         self.registry = registry = HandlerRegistry(
@@ -297,6 +299,7 @@ class KafkaServer:
         self._socket_server.close_connections()
         await self._dispatcher.drain()
         await self._supervisor.stop()
+        await self._replica_manager.group_commit.idle()
         if self._metrics_server is not None:
             self._metrics_server.close()
         broker = self._controller.image.brokers.get(self._claim.broker_id)

@@ -12,6 +12,7 @@ from enum import IntEnum
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.log_config import UNLIMITED
 from storage.producer_state import AppendOrigin
 from storage.unified_log import LogAppendInfo, UnifiedLog
 
@@ -57,7 +58,8 @@ class Partition:
     """This broker's replica of `topic_partition`.
 
     Invariants: log_start_offset <= high_watermark <= log_end_offset. The high watermark never falls while the leader
-    epoch stays the same.
+    epoch stays the same. It does not pass the log's `flush_bound`: whoever completes a flush calls
+    `advance_high_watermark`.
     """
 
     __slots__ = (
@@ -99,8 +101,9 @@ class Partition:
 
         The (epoch, log end) pair is persisted before the first append can happen (trap M4).
         """
+        if not self._is_leader or image.leader_epoch != self.image.leader_epoch:
+            self.leader_epoch_start_offset = self.log.log_end_offset
         self.image = image
-        self.leader_epoch_start_offset = self.log.log_end_offset
         self.log.assign_epoch_start_offset(image.leader_epoch)
         self._is_leader = True
         self.is_settled = True
@@ -159,8 +162,10 @@ class Partition:
 
     def advance_high_watermark(self) -> bool:
         """Recompute the high watermark from the in-sync replicas; whether it moved."""
-        if len(self.image.isr) == 1 and self.log.log_end_offset > self.high_watermark:
-            self.high_watermark = self.log.log_end_offset
+        log = self.log
+        end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_bound
+        if len(self.image.isr) == 1 and end_offset > self.high_watermark:
+            self.high_watermark = end_offset
             return True
         return False
 
@@ -190,6 +195,13 @@ class Partition:
     def offsets(self) -> PartitionOffsets:
         """The offsets of this moment."""
         return PartitionOffsets(self.log.log_start_offset, self.high_watermark, self.last_stable_offset)
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether the high watermark has reached what there was when this broker became leader. Before that, offsets
+        that were visible under the last leader may seem not to be there (KIP-207).
+        """
+        return self.high_watermark >= self.leader_epoch_start_offset
 
     def readable_end(self, isolation: IsolationLevel) -> int:
         """The first offset a consumer may not read."""

@@ -10,12 +10,15 @@ from storage.log_state import LogState
 from storage.partition_metadata import PARTITION_METADATA
 from storage.segment_search import segment_index
 
+_MANY_FLUSHES = 64
+
 
 class FlushTask:
     """The fsyncs that make a log safe up to `offset`: files first, then the directories that hold their names.
 
     `run` (or `run_together`) may be called on any thread and touches nothing of the log; making the task and
-    `complete` belong to the log's owner.
+    `complete` belong to the log's owner. Whatever an earlier task of the log has not completed yet is done again by
+    this one: a file counts as clean from the moment its fsync begins.
     """
 
     __slots__ = ("_truncations", "directories", "error", "file_system", "files", "log", "offset", "optional_paths")
@@ -42,6 +45,11 @@ class FlushTask:
                 self._collect(closing)
         except OSError as error:
             raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
+        if log.flush_in_flight is not None:
+            self._take_over(log.flush_in_flight)
+        log.flush_in_flight = self
+        if self.offset >= log.active_segment.base_offset:
+            log.has_unflushed_sealed_segments = False
 
     def _collect(self, closing: bool) -> None:
         log = self.log
@@ -63,6 +71,11 @@ class FlushTask:
             self.directories = [log.path, log.directory.path]
             log.has_unsynced_names = False
 
+    def _take_over(self, earlier: FlushTask) -> None:
+        self.files += [file for file in earlier.files if file not in self.files]
+        self.optional_paths += [path for path in earlier.optional_paths if path not in self.optional_paths]
+        self.directories += [path for path in earlier.directories if path not in self.directories]
+
     def run(self) -> None:
         """Fsync everything; an error is kept for `complete`."""
         run_together([self])
@@ -77,13 +90,20 @@ class FlushTask:
         if self.error is not None:
             doing = f"Error while flushing log for {log.topic_partition} in dir {log.directory.path}"
             raise log.directory.fail(self.error, doing) from self.error
+        if log.flush_in_flight is self:
+            log.flush_in_flight = None
         if log.truncations == self._truncations:
             log.recovery_point = max(log.recovery_point, self.offset)
+            log.highest_recovery_point = max(log.highest_recovery_point, log.recovery_point)
+            # Behind the cut nothing was written yet, so a task that reaches the cut reaches the end.
+            log.has_unsynced_cut = log.has_unsynced_cut and self.offset < log.log_end_offset
         log.last_flushed_ms = now_ms
 
 
 def run_together(tasks: Sequence[FlushTask]) -> None:
     """`FlushTask.run` for all of them, every directory only once."""
+    if len(tasks) > _MANY_FLUSHES:
+        tasks[0].file_system.start_sync()
     directories: dict[str, list[FlushTask]] = {}
     for task in tasks:
         try:

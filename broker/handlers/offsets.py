@@ -32,6 +32,7 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 UNKNOWN = -1
 LONG_MAX = 2**63 - 1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
+FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 FIRST_VERSION_WITH_ONE_OFFSET = 1
 """KIP-79: version 0 lists beginnings of segments instead."""
 
@@ -86,13 +87,17 @@ class OffsetHandlers:
         )
         log = partition.log
         if timestamp == LATEST_TIMESTAMP:
+            _check_high_watermark(partition, version)
             return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
         if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             _, offset, leader_epoch = log.earliest()
             return _listed(asked.partition_index, offset, leader_epoch)
         if timestamp == LATEST_TIERED_TIMESTAMP:
             return _listed(asked.partition_index)
-        return self._search(partition, asked.partition_index, timestamp, isolation)
+        found = self._search(partition, asked.partition_index, timestamp, isolation)
+        if found.offset == UNKNOWN:
+            _check_high_watermark(partition, version)
+        return found
 
     def _search(self, partition: Partition, index: int, timestamp: int, isolation: IsolationLevel) -> ListedPartition:
         if timestamp == MAX_TIMESTAMP:
@@ -197,6 +202,18 @@ def _asked_repeatedly(request: ListOffsetsRequest) -> frozenset[tuple[str, int]]
         return frozenset()
     times = Counter((topic.name, p.partition_index) for topic in topics for p in topic.partitions)
     return frozenset(partition for partition, count in times.items() if count > 1)
+
+
+def _check_high_watermark(partition: Partition, version: int) -> None:
+    """Raise OFFSET_NOT_AVAILABLE, or what old clients take for a reason to ask again, while the end is not known."""
+    if not partition.knows_high_watermark:
+        raise ApiError(
+            ErrorCode.OFFSET_NOT_AVAILABLE
+            if version >= FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE
+            else ErrorCode.LEADER_NOT_AVAILABLE,
+            f"the high watermark {partition.high_watermark} of {partition.topic_partition} has not reached offset "
+            f"{partition.leader_epoch_start_offset}, where its leader's epoch began",
+        )
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Awaitable
 
@@ -37,6 +38,8 @@ SMALLEST_RECORD_BYTES = 14
 
 Topic = ProduceResponse.TopicProduceResponse
 Partition = ProduceResponse.PartitionProduceResponse
+_Waiting = tuple[list[Partition], int, TopicPartition, asyncio.Future[None]]
+"""An answer that has to wait for a flush, as its place in its topic's answers."""
 
 
 class ProduceHandlers:
@@ -57,23 +60,24 @@ class ProduceHandlers:
         """Append every partition's batch; acks=0 is answered by silence, or by hanging up when something failed."""
         topics: list[Topic] = []
         failure: ErrorCode | None = None
-        to_flush: list[TopicPartition] = []
+        waiting: list[_Waiting] = []
         for topic_data in request.topic_data:
             if not topic_data.partition_data:
                 continue
-            topic = Topic(name=topic_data.name, partition_responses=[])
-            topics.append(topic)
+            answers: list[Partition] = []
+            topics.append(Topic(name=topic_data.name, partition_responses=answers))
             for data in topic_data.partition_data:
                 topic_partition = TopicPartition(topic_data.name, data.index)
                 try:
                     info = self._append(context, request, topic_partition, data.records)
                 except ApiError as error:
                     failure = error.error_code
-                    topic.partition_responses.append(self._refusal(topic_partition, error))
+                    answers.append(self._refusal(topic_partition, error))
                     continue
-                if self._replica_manager.must_flush(topic_partition):
-                    to_flush.append(topic_partition)
-                topic.partition_responses.append(
+                if info.awaits_flush:
+                    flushed = self._replica_manager.when_flushed(topic_partition, info)
+                    waiting.append((answers, len(answers), topic_partition, flushed))
+                answers.append(
                     Partition(
                         index=data.index,
                         error_code=ErrorCode.NONE,
@@ -82,20 +86,21 @@ class ProduceHandlers:
                         log_start_offset=info.log_start_offset,
                     )
                 )
-        if request.acks == 0 and failure is not None:
-            raise CloseConnection(f"a produce request with acks=0 failed with {failure.name}")
-        response = ProduceResponse(responses=topics) if request.acks else None
-        if to_flush:
-            return self._after_flush(to_flush, response)
-        return response
+        if waiting:
+            return self._after_flush(topics, failure, waiting, request.acks)
+        return _answer(topics, failure, request.acks)
 
     async def _after_flush(
-        self, partitions: list[TopicPartition], response: ProduceResponse | None
+        self, topics: list[Topic], failure: ErrorCode | None, waiting: list[_Waiting], acks: int
     ) -> ProduceResponse | None:
-        """flush.messages asks for the records on disk before the acknowledgement."""
-        for topic_partition in partitions:
-            await self._replica_manager.flush(topic_partition)
-        return response
+        """Answer once every partition is flushed, or could not be. What is asked for together is flushed together."""
+        for answers, index, topic_partition, flushed in waiting:
+            try:
+                await flushed
+            except ApiError as error:
+                failure = error.error_code
+                answers[index] = self._refusal(topic_partition, error)
+        return _answer(topics, failure, acks)
 
     def _append(
         self,
@@ -132,6 +137,14 @@ class ProduceHandlers:
                 for index, message in error.record_errors
             ]
         return refusal
+
+
+def _answer(topics: list[Topic], failure: ErrorCode | None, acks: int) -> ProduceResponse | None:
+    if acks:
+        return ProduceResponse(responses=topics)
+    if failure is not None:
+        raise CloseConnection(f"a produce request with acks=0 failed with {failure.name}")
+    return None
 
 
 class RequestError(ApiError):

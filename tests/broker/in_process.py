@@ -165,6 +165,7 @@ class InProcessBroker:
         self.clock = ManualClock()
         self.network = MemoryNetwork()
         self.file_system = MemoryFileSystem()
+        self.executor = InlineExecutor()
         self._settings = SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
         self.server: KafkaServer
 
@@ -173,7 +174,7 @@ class InProcessBroker:
             BrokerConfig(self._settings),
             clock=self.clock,
             random=SeededRandom(),
-            executor=InlineExecutor(),
+            executor=self.executor,
             network=self.network,
             file_system=self.file_system,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker.group_commit import GroupCommit
 from broker.log_upkeep import LogUpkeep
 from broker.supervisor import Supervisor
 from broker.system import ThreadExecutor
@@ -56,7 +57,8 @@ class Rig:
         self.clock = ManualClock()
         self.executor = ThreadExecutor(2)
         self.logs: LogManager = open_manager(self.disk, LogConfig(segment_bytes=200, file_delete_delay_ms=10))[0]
-        self.upkeep = LogUpkeep(self.logs, lambda: {TP: 2}, self.clock, self.executor)
+        self.group_commit = GroupCommit(self.executor, self.clock, lambda log: None)
+        self.upkeep = LogUpkeep(self.logs, lambda: {TP: 2}, self.clock, self.executor, self.group_commit)
         self.log = self.logs.get_or_create(TP, None, self.logs.default_config, self.clock.ms)
 
     def checkpoint(self, name: str) -> dict[TopicPartition, int]:
@@ -83,6 +85,7 @@ def test_no_round_waits_for_the_disk_on_the_event_loop(rig: Rig) -> None:
         rig.clock.ms += 11
         await rig.upkeep.delete_files()
         await rig.upkeep.flush()
+        await rig.group_commit.idle()
         await rig.upkeep.checkpoint_recovery_points()
         await rig.upkeep.checkpoint_log_start_offsets()
         await rig.upkeep.checkpoint_high_watermarks()

@@ -84,7 +84,7 @@ def reopen(file_system: MemoryFileSystem, config: LogConfig | None = None) -> Un
 
 def flush_dirty(manager: LogManager, now_ms: int) -> None:
     """Do the flushes that are due. A directory that fails goes offline."""
-    tasks = manager.flush_tasks(now_ms)
+    tasks = [log.prepare_flush(offset) for log, offset in manager.due_flushes(now_ms)]
     run_together(tasks)
     for task in tasks:
         with contextlib.suppress(ApiError):

@@ -424,7 +424,7 @@ class TestRoll:
         append(log, b"b")
         flush_dirty(manager, T0)
         assert log.recovery_point == 1
-        assert manager.flush_tasks(T0) == []
+        assert manager.due_flushes(T0) == []
 
     def test_flush_ms(self) -> None:
         file_system = MemoryFileSystem()

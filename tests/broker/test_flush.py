@@ -1,0 +1,391 @@
+"""What is acknowledged and shown when topics have flush.messages, and how few fsyncs that takes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    FetchResponse,
+    FindCoordinatorRequest,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from protocol.records import Record, build_batch
+from protocol.schema import Response
+from protocol.topic_partition import TopicPartition
+from storage.log_flush import run_together
+from storage.memory_file_system import Fault, MemoryFileSystem
+from tests.broker.in_process import InProcessBroker, Wire
+from tests.broker.seams import InlineExecutor
+from tests.broker.test_in_process import fetch, values_in
+
+T = TypeVar("T")
+
+
+class HeldFlushes(InlineExecutor):
+    """Runs everything at once but flushes, which wait for `finish` while `held`."""
+
+    def __init__(self) -> None:
+        self.held = True
+        self.rounds: list[int] = []
+        """How many logs each round so far flushed."""
+        self._waiting: list[Callable[[], None]] = []
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        if function is not run_together:
+            return super().run(function, *args)
+        self.rounds.append(len(args[0]))  # type: ignore[arg-type]
+        if not self.held:
+            return super().run(function, *args)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        assert not self._waiting, "two rounds at a time"
+
+        def carry_out() -> None:
+            future.set_result(function(*args))
+
+        self._waiting.append(carry_out)
+        return future
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a round waits for the disk."""
+        return bool(self._waiting)
+
+    async def finish(self) -> None:
+        """Let the disk finish with the round that is under way."""
+        self._waiting.pop()()
+        await settle()
+
+    def let_go(self) -> None:
+        """The disk is quick from now on."""
+        self.held = False
+        while self._waiting:
+            self._waiting.pop()()
+
+
+class Stage(InProcessBroker):
+    """A broker whose disk finishes a flush when it is told to."""
+
+    def __init__(self, file_system: MemoryFileSystem | None = None, **settings: str) -> None:
+        super().__init__(**settings)
+        self.disk = self.executor = HeldFlushes()
+        if file_system is not None:
+            self.file_system = file_system
+
+    async def __aexit__(self, *_: object) -> None:
+        self.disk.let_go()
+        await super().__aexit__(*_)
+
+    async def topic(self, name: str, partitions: int = 1, **configs: str) -> Wire:
+        """Create a topic; gives a connection."""
+        wire = self.connect()
+        config = CreateTopicsRequest.CreatableTopicConfig
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=[],
+            configs=[config(name=key.replace("_", "."), value=value) for key, value in configs.items()],
+        )
+        created = await wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+        assert isinstance(created, CreateTopicsResponse)
+        assert created.topics[0].error_code == ErrorCode.NONE, created.topics[0].error_message
+        return wire
+
+    def produce(self, request: ProduceRequest) -> asyncio.Task[ProduceResponse]:
+        """Produce on a connection of its own."""
+
+        async def ask() -> ProduceResponse:
+            response = await self.connect().ask(request, 11)
+            assert isinstance(response, ProduceResponse)
+            return response
+
+        return asyncio.create_task(ask())
+
+    async def latest(self, topic: str, version: int = 7) -> tuple[ErrorCode, int]:
+        """What ListOffsets says of the end of partition 0."""
+        asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1, current_leader_epoch=-1)
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])]
+        response = await self.connect().ask(ListOffsetsRequest(replica_id=-1, topics=topics), version)
+        assert isinstance(response, ListOffsetsResponse)
+        (found,) = response.topics[0].partitions
+        return ErrorCode(found.error_code), found.offset
+
+    def kill(self) -> MemoryFileSystem:
+        """What a broker that starts after this one's sudden death finds."""
+        self.file_system.kill_process()
+        return self.file_system.copy()
+
+
+def request(
+    topic: str, *values: bytes, partitions: int = 1, acks: int = 1, sequence: int | None = None
+) -> ProduceRequest:
+    """One batch of `values` for each of the first `partitions`; with `sequence` of an idempotent producer."""
+    producer = {} if sequence is None else {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+    batch = build_batch([Record(0, 1_700_000_000_000, None, value, []) for value in values], **producer)
+    data = [ProduceRequest.PartitionProduceData(index=index, records=batch) for index in range(partitions)]
+    return ProduceRequest(
+        acks=acks, timeout_ms=1000, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=data)]
+    )
+
+
+def outcomes(response: ProduceResponse) -> list[tuple[ErrorCode, int]]:
+    """(error, base offset) of each partition."""
+    return [
+        (ErrorCode(each.error_code), each.base_offset)
+        for topic in response.responses
+        for each in topic.partition_responses
+    ]
+
+
+async def settle() -> None:
+    """Let everything happen that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def values(wire: Wire, topic: str, offset: int = 0) -> list[bytes | None]:
+    """What a consumer is given from `offset` on."""
+    return values_in(await wire.ask(fetch(topic, offset), 12))
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(acks: int) -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            wire = await broker.topic("t", flush_messages="1")
+            reader = broker.connect()
+            waiting = asyncio.create_task(reader.ask(fetch("t", 0, max_wait_ms=60_000), 12))
+            producing = broker.produce(request("t", b"a", b"b", acks=acks))
+            await settle()
+            assert broker.disk.is_flushing
+            assert (producing.done(), waiting.done()) == (False, False)
+            assert await broker.latest("t") == (ErrorCode.NONE, 0)
+            assert await values(wire, "t") == []
+            await broker.disk.finish()
+            assert outcomes(await producing) == [(ErrorCode.NONE, 0)]
+            assert values_in(await waiting) == [b"a", b"b"]
+            assert await broker.latest("t") == (ErrorCode.NONE, 2)
+
+    asyncio.run(scenario())
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            wire = await broker.topic("t")
+            assert outcomes(await broker.produce(request("t", b"a", acks=-1))) == [(ErrorCode.NONE, 0)]
+            assert await values(wire, "t") == [b"a"]
+            assert broker.disk.rounds == []
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_during_a_flush_shares_the_next_one() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", flush_messages="1")
+            first = broker.produce(request("t", b"first"))
+            await settle()
+            others = [broker.produce(request("t", b"%d" % number)) for number in range(20)]
+            await settle()
+            await broker.disk.finish()
+            assert first.done()
+            assert not any(other.done() for other in others)
+            await broker.disk.finish()
+            answers = [outcomes(await other)[0] for other in others]
+            assert sorted(answers) == [(ErrorCode.NONE, offset) for offset in range(1, 21)]
+            assert broker.disk.rounds == [1, 1]
+            assert not broker.disk.is_flushing
+
+    asyncio.run(scenario())
+
+
+def test_partitions_are_flushed_together() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", partitions=30, flush_messages="1")
+            await broker.topic("u", partitions=2, flush_messages="1")
+            many = broker.produce(request("t", b"a", partitions=30))
+            few = broker.produce(request("u", b"a", partitions=2))
+            await settle()
+            await broker.disk.finish()
+            assert outcomes(await many) == [(ErrorCode.NONE, 0)] * 30
+            assert outcomes(await few) == [(ErrorCode.NONE, 0)] * 2
+            assert broker.disk.rounds == [32]
+
+    asyncio.run(scenario())
+
+
+def test_every_third_record_waits_for_a_flush() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            wire = await broker.topic("t", flush_messages="3")
+            for offset in range(2):
+                assert outcomes(await broker.produce(request("t", b"%d" % offset))) == [(ErrorCode.NONE, offset)]
+            assert broker.disk.rounds == []
+            third = broker.produce(request("t", b"2"))
+            await settle()
+            fourth, fifth, sixth = (broker.produce(request("t", b"%d" % offset)) for offset in (3, 4, 5))
+            await settle()
+            assert await values(wire, "t") == [b"0", b"1"]
+            await broker.disk.finish()
+            # Three records are on disk now, so that two more may be acknowledged without being there.
+            assert [each.done() for each in (third, fourth, fifth, sixth)] == [True, True, True, False]
+            assert await values(wire, "t") == [b"0", b"1", b"2", b"3", b"4"]
+            await broker.disk.finish()
+            assert outcomes(await sixth) == [(ErrorCode.NONE, 5)]
+            assert broker.disk.rounds == [1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_flush_is_answered_and_never_tried_again() -> None:
+    async def scenario() -> None:
+        async with Stage(log_dirs="/data,/other") as broker:
+            wire = await broker.topic("t", partitions=2, flush_messages="1")
+            logs = broker.server._log_manager.logs  # type: ignore[union-attr]
+            bad = logs[TopicPartition("t", 0)].directory.path
+            assert logs[TopicPartition("t", 1)].directory.path != bad
+            flushes: list[str] = []
+
+            def inject(operation: str, path: str) -> Fault | None:
+                if operation != "flush" or "/t-" not in path:
+                    return None
+                flushes.append(path)
+                return Fault(errno.EIO) if path.startswith(f"{bad}/") else None
+
+            broker.disk.held = False
+            broker.file_system.inject = inject
+            later = [broker.produce(request("t", b"x", partitions=2)) for _ in range(2)]
+            first, second = [outcomes(await each) for each in later]
+            assert first == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (ErrorCode.NONE, 0)]
+            assert second == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (ErrorCode.NONE, 1)]
+            assert len([path for path in flushes if path.startswith(bad)]) == 1
+            refused = await wire.ask(fetch("t", 0), 12)
+            assert isinstance(refused, FetchResponse)
+            answered = refused.responses[0].partitions[0]
+            assert (answered.error_code, answered.records) == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+            assert outcomes(await broker.produce(request("t", b"y", partitions=2))) == [
+                (ErrorCode.KAFKA_STORAGE_ERROR, -1),
+                (ErrorCode.NONE, 2),
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_with_acks_0_silence_and_a_flush_or_hanging_up() -> None:
+    async def scenario() -> None:
+        async with Stage(log_dirs="/data,/other") as broker:
+            wire = await broker.topic("t", flush_messages="1")
+            wire.send(request("t", b"a", acks=0), 11)
+            await settle()
+            assert await broker.latest("t") == (ErrorCode.NONE, 0)
+            await broker.disk.finish()
+            assert await broker.latest("t") == (ErrorCode.NONE, 1)
+            broker.disk.held = False
+            broker.file_system.inject = lambda operation, path: (
+                Fault(errno.EIO) if operation == "flush" and "/t-0/" in path else None
+            )
+            wire.send(request("t", b"b", acks=0), 11)
+            await settle()
+            assert wire.is_closed
+
+    asyncio.run(scenario())
+
+
+def test_a_repeated_batch_waits_for_the_flush_of_the_first() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", flush_messages="1")
+            first = broker.produce(request("t", b"a", sequence=0))
+            await settle()
+            again = broker.produce(request("t", b"a", sequence=0))
+            await settle()
+            assert not again.done()
+            await broker.disk.finish()
+            assert outcomes(await first) == outcomes(await again) == [(ErrorCode.NONE, 0)]
+            assert outcomes(await broker.produce(request("t", b"a", sequence=0))) == [(ErrorCode.NONE, 0)]
+
+    asyncio.run(scenario())
+
+
+def test_what_recovery_found_is_shown_once_it_is_flushed() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", flush_messages="1")
+            acknowledged = broker.produce(request("t", b"a"))
+            await settle()
+            await broker.disk.finish()
+            await acknowledged
+            never_answered = broker.produce(request("t", b"b"))
+            await settle()
+            left = broker.kill()
+            never_answered.cancel()
+        async with Stage(left) as broker:
+            await settle()
+            assert broker.disk.is_flushing
+            assert await broker.latest("t") == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+            assert await broker.latest("t", version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+            await broker.disk.finish()
+            assert await broker.latest("t") == (ErrorCode.NONE, 2)
+            assert await values(broker.connect(), "t") == [b"a", b"b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_topic_lets_its_producers_go() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", flush_messages="1")
+            producing = [broker.produce(request("t", b"a"))]
+            await settle()
+            producing.append(broker.produce(request("t", b"b")))
+            await settle()
+            broker.server._log_manager.delete(TopicPartition("t", 0), broker.clock.ms)  # type: ignore[union-attr]
+            await broker.disk.finish()
+            assert [outcomes(await each)[0][0] for each in producing] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+            assert await broker.topic("u")  # the directory is none the worse for it
+
+    asyncio.run(scenario())
+
+
+def test_offsets_are_committed_as_their_topic_is_flushed() -> None:
+    async def scenario() -> None:
+        async with Stage(log_flush_interval_messages="1", offsets_topic_num_partitions="1") as broker:
+            wire = await broker.topic("t")
+            partition = OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=0, committed_offset=3, committed_metadata=None
+            )
+            topics = [OffsetCommitRequest.OffsetCommitRequestTopic(name="t", partitions=[partition])]
+            commit = OffsetCommitRequest(group_id="g", topics=topics)
+
+            async def ask() -> Response:
+                return await wire.ask(commit, 8)
+
+            broker.disk.held = False
+            await broker.connect().ask(FindCoordinatorRequest(key="g", key_type=0), 2)
+            await settle()
+            broker.disk.held = True
+            committing = asyncio.create_task(ask())
+            await settle()
+            assert broker.disk.is_flushing
+            assert not committing.done()
+            await broker.disk.finish()
+            answer = await committing
+            assert isinstance(answer, OffsetCommitResponse)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    asyncio.run(scenario())
