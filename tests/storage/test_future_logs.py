@@ -124,7 +124,7 @@ class TestMoving:
         for number in range(3, 20):
             append(log, value(number), epoch=number // 7)
             assert step(manager, max_bytes=100).error is None
-        assert 0 < future.log_end_offset
+        assert future.log_end_offset > 0
         moved = finish(manager)
         assert values_in(moved) == values(20)
         assert moved.leader_epochs.entries == log.leader_epochs.entries

@@ -15,6 +15,7 @@ from storage.log_config import LogConfig
 from storage.log_loading import LoadProgress
 from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem
+from storage.partition_metadata import write_topic_id
 from tests.storage.support import (
     DIR,
     T0,
@@ -232,8 +233,9 @@ class TestLoading:
     def test_same_partition_in_two_directories(self) -> None:
         file_system = MemoryFileSystem()
         manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
-        manager.get_or_create(TP, None, CONFIG, T0)
+        manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
         file_system.make_dir("/b/t-0")
+        write_topic_id(file_system, "/b/t-0", UUID(int=1))
         file_system.kill_process()
         with pytest.raises(LogDirError, match="Duplicate log directories for t-0"):
             open_manager(file_system, CONFIG, "/a", "/b")
