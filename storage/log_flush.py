@@ -40,7 +40,7 @@ class FlushTask:
         self.error: OSError | None = None
         try:
             # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
-            is_worth_it = log.active_segment.was_used or log.log_end_offset > 0
+            is_worth_it = (log.active_segment.was_used or log.log_end_offset > 0) and not log.is_as_loaded
             if self.offset > log.recovery_point or (is_worth_it and (closing or log.has_unsynced_names)):
                 self._collect(closing)
         except OSError as error:

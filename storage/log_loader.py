@@ -138,6 +138,10 @@ class LogLoader:
             log = self._recover(topic_id, segments, log_start, snapshots)
         else:
             log = self._make_log(topic_id, segments, log_start, log_end, log_end, snapshots)
+            if self._recovered:
+                _ = log.producer_state  # it is no longer as it was closed
+            for segment in (segments[0], segments[-1]):
+                segment.put_away()
         if log.log_end_offset < log_start:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
@@ -281,8 +285,8 @@ class LogLoader:
         log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
         cache = log.leader_epochs
         for epoch, offset in epochs:
-            if epoch > cache.latest_epoch:
-                cache.assign(epoch, offset)
+            if epoch > log.leader_epochs.latest_epoch:
+                log.leader_epochs.assign(epoch, offset)
         if known_end <= log_end:
             producers.map_end_offset = log_end
             log.use_producer_state(producers)

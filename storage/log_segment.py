@@ -654,6 +654,11 @@ class LogSegment:
             if index is not None:
                 index.close()
 
+    def put_away(self) -> None:
+        """As `close`, and forget what is known of the files: for a segment that was only looked at."""
+        self.close()
+        self._file = self._offset_index = self._time_index = None
+
     def close(self) -> None:
         """Let go of the descriptors; they are opened again when needed."""
         if self._file is not None:

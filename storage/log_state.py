@@ -24,6 +24,7 @@ class LogState:
     __slots__ = (
         "_file_system",
         "_leader_epochs",
+        "_led_from",
         "_producer_state",
         "_snapshot_offsets",
         "_written_epoch",
@@ -87,6 +88,8 @@ class LogState:
         """How often the end was cut off; a flush that began before such a moment proves nothing."""
         self._producer_state: ProducerStateManager | None = None
         self._leader_epochs: LeaderEpochFileCache | None = None
+        self._led_from: EpochEntry | None = None
+        """An epoch that began while the others had not been read."""
         self._written_epoch = -1
         self.boundaries = BatchBoundaries()
         self.cleaner_checkpoint: int | None = None
@@ -140,8 +143,18 @@ class LogState:
             # What a crash took from the log, or retention, may still be in the file.
             epochs.truncate_from_end(self.log_end_offset)
             epochs.truncate_from_start(self.log_start_offset)
+            if self._led_from is not None:
+                epochs.assign(*self._led_from)
+                self._led_from = None
             self._leader_epochs = epochs
         return epochs
+
+    @property
+    def is_as_loaded(self) -> bool:
+        """Whether nothing was changed, or only read, since the log was opened after a clean stop: then closing it
+        again has nothing to do.
+        """
+        return self._producer_state is None and self._leader_epochs is None and not self.has_unsynced_names
 
     def _epochs_in_batches(self) -> Iterator[EpochEntry]:
         latest = -1

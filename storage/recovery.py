@@ -38,6 +38,8 @@ def recover_segment(
     and stay below `end_offset` (the base of the next segment). `on_batch` sees the header of each valid batch that
     begins a leader epoch or has a producer id, `on_bytes` how many bytes were read. Raises OSError.
     """
+    if segment.size == 0:
+        return segment.base_offset  # thousands of partitions may be empty: no file is looked at for them
     builder = IndexBuilder(segment.base_offset, index_interval_bytes)
     add = builder.add_batch
     next_offset, valid_bytes, latest_epoch = segment.base_offset, 0, -1

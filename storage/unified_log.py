@@ -193,8 +193,12 @@ class UnifiedLog(LogState):
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        if leader_epoch >= 0:
-            self.leader_epochs.assign(leader_epoch, self.log_end_offset)
+        if leader_epoch < 0:
+            return
+        if self._leader_epochs is None:
+            self._led_from = EpochEntry(leader_epoch, self.log_end_offset)
+        else:
+            self._leader_epochs.assign(leader_epoch, self.log_end_offset)
 
     def _write_epoch(self, leader_epoch: int, offset: int) -> None:
         if leader_epoch < 0:
@@ -495,7 +499,7 @@ class UnifiedLog(LogState):
         KAFKA_STORAGE_ERROR.
         """
         try:
-            if self.log_end_offset > self.log_start_offset:
+            if self.log_end_offset > self.log_start_offset and not self.is_as_loaded:
                 self.active_segment.seal()
                 self.producer_state.take_snapshot()
             if self._leader_epochs is not None:
