@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.file_system import File, FileSystem
-from storage.log_segment import SNAPSHOT_SUFFIX, file_name
+from storage.log_segment import SNAPSHOT_SUFFIX, LogSegment, file_name
 from storage.log_state import LogState
 from storage.partition_metadata import PARTITION_METADATA
 from storage.segment_search import segment_index
@@ -21,7 +21,17 @@ class FlushTask:
     this one: a file counts as clean from the moment its fsync begins.
     """
 
-    __slots__ = ("_truncations", "directories", "error", "file_system", "files", "log", "offset", "optional_paths")
+    __slots__ = (
+        "_truncations",
+        "_without_indexes",
+        "directories",
+        "error",
+        "file_system",
+        "files",
+        "log",
+        "offset",
+        "optional_paths",
+    )
 
     def __init__(self, file_system: FileSystem, log: LogState, offset: int, *, closing: bool = False) -> None:
         """With `closing` also what spares the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR when what is
@@ -33,6 +43,7 @@ class FlushTask:
         self.log = log
         self.offset = min(offset, log.log_end_offset)
         self._truncations = log.truncations
+        self._without_indexes: LogSegment | None = None
         self.files: list[File] = []
         self.optional_paths: list[str] = []
         """Files that may have been removed meanwhile, or never existed."""
@@ -57,11 +68,15 @@ class FlushTask:
         last = len(segments) - 1
         first = segment_index(segments, log.recovery_point)
         until = last if self.offset == log.log_end_offset else segment_index(segments, self.offset - 1)
+        if until == last and not closing:
+            self._without_indexes = log.active_segment
         for at in range(first, until + 1):
             if segments[at].was_used or log.recovery_point < self.offset:
                 self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
             if at < last:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
+        if closing:  # the next start believes it
+            self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
         epochs = log.leader_epochs.take_unsynced()
         if epochs is not None:
             self.optional_paths.append(epochs)
@@ -93,7 +108,11 @@ class FlushTask:
         if log.flush_in_flight is self:
             log.flush_in_flight = None
         if log.truncations == self._truncations:
-            log.recovery_point = max(log.recovery_point, self.offset)
+            offset, segment = self.offset, self._without_indexes
+            if segment is not None and segment is not log.active_segment:
+                # It was sealed meanwhile. Recovery has to look at it until a flush has covered its indexes.
+                offset = min(offset, segment.base_offset)
+            log.recovery_point = max(log.recovery_point, offset)
             log.highest_recovery_point = max(log.highest_recovery_point, log.recovery_point)
             # Behind the cut nothing was written yet, so a task that reaches the cut reaches the end.
             log.has_unsynced_cut = log.has_unsynced_cut and self.offset < log.log_end_offset

@@ -374,6 +374,26 @@ def test_a_second_power_cut_does_not_bring_back_what_recovery_cut_off(segment_by
         assert values_in(log) in ([(0, b"a")], [(0, b"a"), (1, b"B")]), f"seed {seed}"
 
 
+def test_indexes_of_a_segment_that_was_sealed_amid_a_flush_are_as_safe_as_its_records() -> None:
+    file_system = MemoryFileSystem()
+    manager = open_manager(file_system, CONFIG)[0]
+    log = manager.get_or_create(TP, None, CONFIG, T0)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    task = log.prepare_flush()
+    log.roll(T0)
+    task.run()
+    task.complete(T0)
+    manager.checkpoint_recovery_points()
+    sealed = log.segments[0].path_of(".timeindex")
+    written = file_system.read_file(sealed)
+    assert written, "sealing completes the time index"
+    file_system.cut_power(PowerCut.LOSE, lambda _count: 0)
+    log = open_manager(file_system, CONFIG)[0].logs[TP]
+    assert values_in(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert file_system.read_file(sealed) == written, "or else recovery has made it anew"
+
+
 def test_meta_properties_are_there_whole_or_not_at_all() -> None:
     for mode in PowerCut:
         for at in range(1, 8):
