@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from broker.cleaner_worker import CleanerWorker, ExecutorWorker, ProcessWorker
 from broker.config_service import ConfigService
 from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
 from broker.controller_service import StartUpError as ClusterError
@@ -34,6 +36,7 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.internal_topics import InternalTopicCreator
+from broker.log_cleaner import LogCleaner
 from broker.log_loading import load_logs
 from broker.log_upkeep import LogUpkeep
 from broker.logger_levels import LoggerLevels
@@ -42,6 +45,7 @@ from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.server import Endpoint, SocketServer
 from broker.producer_ids import ProducerIds
 from broker.registry import HandlerRegistry
+from broker.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replica_manager import ReplicaManager
 from broker.seams import Clock, Executor, Network, Random
 from broker.supervisor import Supervisor
@@ -88,13 +92,16 @@ class KafkaServer:
         executor: Executor,
         network: Network,
         file_system: FileSystem,
+        new_cleaner_worker: Callable[[], CleanerWorker] | None = None,
         launched_s: float | None = None,
     ) -> None:
+        """Without `new_cleaner_worker`, compaction runs on `executor`."""
         self._config = config
         self._clock = clock
         self._random = random
         self._executor = executor
         self._file_system = file_system
+        self._new_cleaner_worker = new_cleaner_worker or partial(ExecutorWorker, file_system, executor)
         self._launched_s = clock.monotonic_s() if launched_s is None else launched_s
         self.failed = asyncio.Event()
         self._supervisor = Supervisor()
@@ -124,6 +131,8 @@ class KafkaServer:
         self.registry: HandlerRegistry
         self._dispatcher: Dispatcher
         self._upkeep: LogUpkeep
+        self._cleaner: LogCleaner
+        self._moves: ReplicaAlterLogDirsManager
 
     @classmethod
     def on_this_machine(cls, config: BrokerConfig, launched_s: float | None = None) -> KafkaServer:
@@ -136,6 +145,7 @@ class KafkaServer:
             executor=ThreadExecutor(threads),
             network=TcpNetwork(config.socket_listen_backlog_size),
             file_system=OsFileSystem(),
+            new_cleaner_worker=ProcessWorker,
             launched_s=launched_s,
         )
 
@@ -214,6 +224,14 @@ class KafkaServer:
         self._replica_manager = replicas = ReplicaManager(
             self._claim.broker_id, log_manager, self._clock, self._executor, configs.log_config
         )
+        self._cleaner = LogCleaner(
+            log_manager,
+            replicas.high_watermarks,
+            self._clock,
+            self._executor,
+            self._new_cleaner_worker,
+            lambda: configs.current,
+        )
         self._groups = groups = GroupCoordinatorService(
             group_config(config),
             ReplicatedCoordinatorLog(
@@ -243,6 +261,7 @@ class KafkaServer:
     def _apply_dynamic_config(self, config: BrokerConfig) -> None:
         """What was copied out of the configuration at the start is copied again; topics' defaults are derived."""
         self._controller.settings = controller_settings(config)
+        self._cleaner.config_changed(config)
         self._socket_server.limits.change(
             config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
         )
@@ -256,6 +275,9 @@ class KafkaServer:
         self._upkeep = upkeep = LogUpkeep(
             log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
         )
+        self._moves = moves = ReplicaAlterLogDirsManager(
+            log_manager, replicas, upkeep.checkpoint_log_start_offsets, self._clock, self._executor
+        )
         self._internal_topics = InternalTopicCreator(controller.ensure_internal_topic)
         config_handlers = ConfigHandlers(self._configs, controller, LoggerLevels())
         self.registry = registry = HandlerRegistry(
@@ -266,7 +288,7 @@ class KafkaServer:
                 MetadataHandlers(controller),
                 TopicHandlers(controller, config_handlers.describe_topic_config),
                 config_handlers,
-                LogDirHandlers(self._file_system, log_manager, replicas),
+                LogDirHandlers(self._file_system, log_manager, replicas, moves.alter),
                 GroupHandlers(groups),
                 GroupOffsetHandlers(
                     groups,
@@ -284,6 +306,8 @@ class KafkaServer:
             collector = BrokerCollector(registry, replicas, self._socket_server, sessions, groups)
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
         upkeep.schedule(self._supervisor, config)
+        self._cleaner.start()
+        moves.resume()
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         self._dispatcher = Dispatcher(registry, self._clock)
         await self._socket_server.start(self._dispatcher)
@@ -298,6 +322,8 @@ class KafkaServer:
         await self._groups.close()
         self._socket_server.close_connections()
         await self._dispatcher.drain()
+        await self._moves.close()
+        await self._cleaner.close()
         await self._supervisor.stop()
         await self._replica_manager.group_commit.idle()
         if self._metrics_server is not None:

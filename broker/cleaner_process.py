@@ -1,0 +1,74 @@
+"""The process in which compaction runs: `python -m broker.cleaner_process`, started by `broker.cleaner_worker`.
+
+JSON lines on standard input, one answer for each task on standard output:
+
+    {"bytes_per_second": 1000000.0}   from now on (also in the midst of a task)
+    {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's
+                                      or {"error": "what went wrong", "kind": "records", "errno": null},
+                                      see `broker.cleaner_failure.FailureKind`
+
+It ends when its input does: at once, whatever it is at, so that it never outlives its broker, also one that was killed.
+What it leaves then is a half-written `.cleaned` file, which the next start of the broker removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+from broker.cleaner_failure import WorkerFailure
+from broker.throttle import Throttle
+from storage.clean_task import CleanTask
+from storage.file_system import FileSystem, OsFileSystem
+from storage.log_cleaner import clean
+
+NICENESS = 10
+"""Compaction gets what the broker leaves: a tenth of the share of a process that is as busy."""
+
+
+def answer(file_system: FileSystem, task: str, throttle: Throttle) -> dict[str, Any]:
+    """Do one task; the line that tells how it went."""
+    try:
+        return {"result": clean(file_system, CleanTask.from_json(task), throttle).to_json()}
+    except Exception as error:  # noqa: BLE001 - the broker judges, whatever it is
+        failure = WorkerFailure.of(error)
+        return {"error": str(failure), "kind": failure.kind.value, "errno": failure.errno}
+
+
+def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle) -> None:
+    """Put what comes in where it belongs; ends the process at the end of the input."""
+    for text in lines:
+        message = json.loads(text)
+        if "bytes_per_second" in message:
+            throttle.bytes_per_second = message["bytes_per_second"]
+        if "task" in message:
+            tasks.put(message["task"])
+    os._exit(0)
+
+
+def main() -> None:
+    """Work until the input ends; does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which ends this process
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    throttle = Throttle(time.monotonic, time.sleep)
+    tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=read_lines, args=(sys.stdin, tasks, throttle), name="stdin", daemon=True).start()
+    file_system = OsFileSystem()
+    while True:
+        line = json.dumps(answer(file_system, tasks.get(), throttle))
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

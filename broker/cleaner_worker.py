@@ -1,0 +1,191 @@
+"""Who runs a clean: a process of its own on a real broker, the executor in a simulation. Both do the same function."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from pathlib import Path
+from typing import Any, Protocol
+
+from broker.cleaner_failure import FailureKind, WorkerFailure
+from broker.seams import Executor
+from storage.clean_task import CleanResult, CleanTask
+from storage.file_system import FileSystem
+from storage.log_cleaner import clean
+
+IDLE_S = 60.0
+"""A worker without work for that long ends: its interpreter is worth more memory than its next start is worth time."""
+
+_ROOT = Path(__file__).resolve().parents[1]
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from broker.cleaner_process import main; main()"
+_LONGEST_LINE = 1 << 26
+_LEAVING_S = 5.0
+
+
+class WorkerDiedError(Exception):
+    """The process ended in the midst of a task; the message says how."""
+
+
+class CleanerWorker(Protocol):
+    """Does one task at a time."""
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        """The result of `storage.log_cleaner.clean`. Raises WorkerFailure, WorkerDiedError (also after `close`)."""
+        ...
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        """Let the task that runs go at another rate from now on."""
+        ...
+
+    async def close(self) -> None:
+        """End it, whatever it does; a task under way raises WorkerDiedError."""
+        ...
+
+
+class ExecutorWorker:
+    """Runs tasks on the broker's executor and file system: for simulations, where a process would be out of reach."""
+
+    def __init__(self, file_system: FileSystem, executor: Executor) -> None:
+        self._file_system = file_system
+        self._executor = executor
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:  # noqa: ARG002 - no time passes here
+        try:
+            # Through JSON as in a process, so that a simulation finds what does not survive it.
+            sent = CleanTask.from_json(task.to_json())
+            return await self._executor.run(clean, self._file_system, sent, _unthrottled)
+        except Exception as error:
+            raise WorkerFailure.of(error) from error
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        """No time passes here."""
+
+    async def close(self) -> None:
+        """Tasks end by themselves."""
+
+
+def _unthrottled(_size: int) -> None:
+    """As many bytes as there are."""
+
+
+class ProcessWorker:
+    """Runs tasks in a process, which is started for the first one and ended when there was none for `idle_s`."""
+
+    def __init__(self, idle_s: float = IDLE_S) -> None:
+        self._idle_s = idle_s
+        self._process: Process | None = None
+        self._is_closed = False
+        self._ending: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        request = {"bytes_per_second": _finite(bytes_per_second), "task": task.to_json()}
+        was_there = self._process is not None
+        try:
+            answer = await self._ask(request)
+        except WorkerDiedError:
+            if not was_there:
+                raise
+            answer = await self._ask(request)  # it may have ended before it was asked
+        self._ending = asyncio.get_running_loop().call_later(self._idle_s, self._leave)
+        if "result" in answer:
+            return CleanResult.from_json(answer["result"])
+        raise WorkerFailure(answer["error"], FailureKind(answer["kind"]), answer["errno"])
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        process = await self._started()
+        assert process.stdout is not None
+        try:
+            self._send(request)
+            line = await process.stdout.readline()
+        except (OSError, ValueError) as error:
+            raise await self._died(process) from error
+        if not line.endswith(b"\n"):
+            raise await self._died(process)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                self._send({"bytes_per_second": _finite(bytes_per_second)})
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._ending is not None:
+            self._ending.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process, patience_s=0)
+        await asyncio.gather(*self._leaving)
+
+    async def _started(self) -> Process:
+        if self._is_closed:
+            raise WorkerDiedError("it was closed")
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-c",
+                _START,
+                str(_ROOT),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_LONGEST_LINE,
+            )
+        return self._process
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    async def _died(self, process: Process) -> WorkerDiedError:
+        if self._process is process:
+            self._process = None
+        code = await _end(process, _LEAVING_S)
+        return WorkerDiedError(f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+
+    def _leave(self) -> None:
+        process, self._process, self._ending = self._process, None, None
+        if process is not None:
+            task = asyncio.get_running_loop().create_task(_let_go(process), name="cleaner-leaves")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+
+async def _let_go(process: Process) -> None:
+    await _end(process, patience_s=_LEAVING_S)
+
+
+async def _end(process: Process, patience_s: float) -> int:
+    """Close the input, wait `patience_s`, kill; gives the exit code."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if patience_s:
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(process.wait(), patience_s)
+    if process.returncode is None:
+        # Not by its own `kill`, which asks for the exit code and so takes it away from asyncio, that reports 255 then.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    return await process.wait()
+
+
+def _finite(bytes_per_second: float) -> float:
+    """JSON has no infinity."""
+    return bytes_per_second if math.isfinite(bytes_per_second) else sys.float_info.max
