@@ -23,6 +23,8 @@ def take_clean_shutdown(file_system: FileSystem, directory: str) -> CleanShutdow
     try:
         content = file_system.read_file(path)
     except FileNotFoundError:
+        # The process before may have died between removing it and this; a power cut would bring it back.
+        file_system.sync_dir(directory)
         return None
     file_system.remove(path)
     file_system.sync_dir(directory)

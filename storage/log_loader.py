@@ -16,6 +16,7 @@ from protocol.record_format import MAGIC_AT
 from protocol.records import RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileInfo, FileSystem
+from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, LogDirectory
 from storage.log_segment import (
@@ -41,7 +42,6 @@ from storage.unified_log import UnifiedLog
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
 """A first message larger than this is taken for damage, not for an old format."""
-_MAX_OFFSET = 2**63 - 1
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _LOG_FILE = re.compile(r"\d{20}\.log")
 
@@ -260,12 +260,12 @@ class LogLoader:
     ) -> UnifiedLog:
         point = min(self._options.recovery_point, segments[-1].base_offset)
         first = max((at for at, segment in enumerate(segments) if segment.base_offset <= point), default=0)
-        epochs: list[tuple[int, int]] = []
+        epochs: list[EpochEntry] = []
         producers = self._producers_before(segments, first, snapshots)
 
         def note(batch: RecordBatch) -> None:
-            if not epochs or batch.partition_leader_epoch > epochs[-1][0]:
-                epochs.append((batch.partition_leader_epoch, batch.base_offset))
+            if not epochs or batch.partition_leader_epoch > epochs[-1].epoch:
+                epochs.append(EpochEntry(batch.partition_leader_epoch, batch.base_offset))
             producers.replay(batch)
 
         known_end = producers.map_end_offset
@@ -283,7 +283,9 @@ class LogLoader:
             if after is not None:
                 log_end = after
         log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
-        cache = log.leader_epochs
+        if epochs and epochs[-1].epoch < log.leader_epochs.latest_epoch:
+            # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.
+            log.leader_epochs.truncate_from_end(segments[first].base_offset)
         for epoch, offset in epochs:
             if epoch > log.leader_epochs.latest_epoch:
                 log.leader_epochs.assign(epoch, offset)
@@ -297,7 +299,10 @@ class LogLoader:
     def _producers_before(self, segments: list[LogSegment], first: int, snapshots: list[int]) -> ProducerStateManager:
         """The producers as of the start of segment number `first`, or of a snapshot behind it."""
         state = ProducerStateManager(self._file_system, self._path, str(self._topic_partition), snapshots)
-        state.load(segments[0].base_offset, _MAX_OFFSET)
+        # Not those above: a power cut can bring back what a truncation removed, and what they know is read anyway.
+        # But the one where the log begins is all that is left of the producers before.
+        begin = segments[0].base_offset
+        state.load(begin, max(begin, self._options.recovery_point))
         start = segments[first].base_offset
         if state.map_end_offset < start:
             for batch in headers_from(segments[:first], state.map_end_offset):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from protocol.uuids import uuid_from_text, uuid_to_text
+from storage.checkpoints import write_atomically
 from storage.file_system import FileSystem
 
 PARTITION_METADATA = "partition.metadata"
@@ -40,6 +41,6 @@ def read_topic_id(file_system: FileSystem, directory: str) -> UUID | None:
 
 
 def write_topic_id(file_system: FileSystem, directory: str, topic_id: UUID) -> None:
-    """Write the file; not fsynced (the first flush of the log does that)."""
+    """Write the file, whole or not at all; not fsynced (the first flush of the log does that)."""
     content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
-    file_system.write_file(f"{directory}/{PARTITION_METADATA}", content.encode())
+    write_atomically(file_system, f"{directory}/{PARTITION_METADATA}", content.encode(), sync=False)

@@ -161,9 +161,9 @@ class UnifiedLog(LogState):
     ) -> None:
         segment = self.active_segment
         config = self.config
-        if segment.should_roll(len(data), last_offset, max_timestamp, now_ms, config, self._jitter_ms(segment)):
-            segment = self.roll(now_ms, last_offset)
         try:
+            if segment.should_roll(len(data), last_offset, max_timestamp, now_ms, config, self._jitter_ms(segment)):
+                segment = self.roll(now_ms, last_offset)
             segment.append(data, last_offset, max_timestamp, max_timestamp_offset, config.index_interval_bytes)
         except OSError as error:
             raise self._append_failed(error, segment) from error

@@ -1,0 +1,98 @@
+"""What an end at the wrong moment can bring back or leave half done; each of these was found by the programme."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from protocol.errors import ApiError, ErrorCode
+from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE, take_clean_shutdown, write_clean_shutdown
+from storage.log_config import LogConfig
+from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
+from storage.producer_state import decode_snapshot
+from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, new_log, open_manager, reopen
+
+CONFIG = LogConfig(segment_bytes=400)
+
+
+def nothing(_count: int) -> int:
+    return 0
+
+
+def test_marker_whose_removal_was_not_fsynced_does_not_come_back() -> None:
+    file_system = MemoryFileSystem()
+    file_system.make_dirs(DIR)
+    file_system.sync_dir("/")
+    write_clean_shutdown(file_system, DIR, 1)
+    file_system.remove(f"{DIR}/{CLEAN_SHUTDOWN_FILE}")  # and here the process died
+    assert take_clean_shutdown(file_system, DIR) is None
+    file_system.cut_power(PowerCut.LOSE, nothing)
+    assert take_clean_shutdown(file_system, DIR) is None
+
+
+def test_topic_id_is_written_whole_or_not_at_all() -> None:
+    for fault in (Fault(crash_amid=True, written_bytes=20), Fault(errno.ENOSPC, written_bytes=20)):
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system)
+
+        def inject(operation: str, path: str, fault: Fault = fault) -> Fault | None:
+            return fault if operation == "write_file" else None
+
+        file_system.inject = inject
+        with pytest.raises((SimulatedCrash, ApiError)):
+            manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+        file_system.kill_process()
+        manager, report = open_manager(file_system)
+        assert not report.refused
+        assert manager.get_or_create(TP, TOPIC_ID, CONFIG, T0).topic_id == TOPIC_ID
+
+
+def test_snapshot_of_an_orderly_stop_is_on_disk() -> None:
+    file_system = MemoryFileSystem()
+    manager, _ = open_manager(file_system)
+    log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+    append(log, b"x", producer_id=5, producer_epoch=0, base_sequence=0)
+    manager.close_cleanly(T0)
+    file_system.cut_power(PowerCut.LOSE, nothing)
+    path = f"{DIR}/t-0/{1:020d}.snapshot"
+    assert decode_snapshot(path, file_system.read_file(path))[5].last_sequence == 0
+
+
+def test_snapshot_above_the_recovery_point_is_not_believed() -> None:
+    """A truncation removed it, a power cut brought it back, and the log has reached its offset in another way."""
+    file_system = MemoryFileSystem()
+    log = new_log(CONFIG, file_system)
+    append(log, b"x", producer_id=5, producer_epoch=0, base_sequence=0)
+    append(log, b"x", producer_id=5, producer_epoch=0, base_sequence=1)
+    log.roll(T0)
+    path = f"{DIR}/t-0/{2:020d}.snapshot"
+    snapshot = file_system.read_file(path)
+    log.truncate_to(1, T0)
+    append(log, b"x", producer_id=6, producer_epoch=0, base_sequence=0)
+    file_system.write_file(path, snapshot)
+    entries = reopen(file_system, CONFIG).producer_state.entries
+    assert {producer: entry.batches[-1].last_offset for producer, entry in entries.items()} == {5: 0, 6: 1}
+
+
+def test_epoch_whose_batches_never_came_does_not_stay() -> None:
+    """The end was cut off and an epoch began there; a power cut undid the one and kept the other."""
+    file_system = MemoryFileSystem()
+    log = new_log(CONFIG, file_system)
+    for value in (b"a", b"b", b"c"):
+        append(log, value, epoch=1)
+    file_system.write_file(f"{DIR}/t-0/leader-epoch-checkpoint", b"0\n2\n1 0\n3 2\n")
+    assert reopen(file_system, CONFIG).leader_epochs.entries == [(1, 0)]
+
+
+def test_error_in_looking_whether_to_roll_takes_the_directory_offline() -> None:
+    file_system = MemoryFileSystem()
+    append(new_log(CONFIG, file_system), b"x")
+    log = reopen(file_system, CONFIG)
+    assert log.producer_state.entries == {}
+    file_system.faults_in_reads = True
+    file_system.inject = lambda operation, path: Fault(errno.EIO) if operation == "pread" else None
+    with pytest.raises(ApiError) as caught:
+        append(log, b"y")
+    assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.directory.failure is not None
