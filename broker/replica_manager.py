@@ -196,6 +196,11 @@ class ReplicaManager:
                 config = by_topic[topic_partition.topic] = self._log_config_of(image, topic_partition.topic)
             partition.log.config = config
 
+    def use_log(self, topic_partition: TopicPartition, log: UnifiedLog) -> None:
+        """The replica has been moved: `log`, which holds the same, takes the place of its log."""
+        self._partitions[topic_partition].log = log
+        self.delayed_fetches.wake(topic_partition)
+
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Partition]:

@@ -1,27 +1,88 @@
-"""DescribeLogDirs (KIP-113): what lies where, and how large it is."""
+"""AlterReplicaLogDirs and DescribeLogDirs (KIP-113): what lies where, how large it is, and where it should lie."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
 
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
-from protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem
+from storage.log_directory import LogDirectory
 from storage.log_manager import LogManager
+from storage.unified_log import UnifiedLog
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
+
+INVALID_OFFSET_LAG = -1
+"""Of a future replica whose log is not available."""
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 class LogDirHandlers:
-    """Describes log directories, failed ones included."""
+    """Describes log directories, failed ones included, and has replicas moved between them."""
 
-    def __init__(self, file_system: FileSystem, log_manager: LogManager, replica_manager: ReplicaManager) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        log_manager: LogManager,
+        replica_manager: ReplicaManager,
+        alter: Callable[[TopicPartition, str], None],
+    ) -> None:
         self._file_system = file_system
         self._log_manager = log_manager
         self._replica_manager = replica_manager
+        self._alter = alter
+
+    @api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2))
+    def alter_replica_log_dirs(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: AlterReplicaLogDirsRequest,
+    ) -> AlterReplicaLogDirsResponse:
+        """Begin the moves; they go on when this is answered. Of a partition named twice the last directory counts."""
+        targets = {
+            TopicPartition(topic.name, index): directory.path
+            for directory in request.dirs
+            for topic in directory.topics
+            for index in topic.partitions
+        }
+        results: dict[str, AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = {}
+        for topic_partition, path in targets.items():
+            topic = results.setdefault(
+                topic_partition.topic,
+                AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
+                    topic_name=topic_partition.topic, partitions=[]
+                ),
+            )
+            topic.partitions.append(
+                AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
+                    partition_index=topic_partition.partition, error_code=self._error_of(topic_partition, path)
+                )
+            )
+        return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=list(results.values()))
+
+    def _error_of(self, topic_partition: TopicPartition, path: str) -> ErrorCode:
+        try:
+            self._alter(topic_partition, path)
+        except ApiError as error:
+            logger.warning("Unable to alter log dirs for %s: %s", topic_partition, error)
+            # Clients know this older code for it.
+            missing = error.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.REPLICA_NOT_AVAILABLE if missing else error.error_code
+        return ErrorCode.NONE
 
     @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))
     def describe_log_dirs(
@@ -33,39 +94,53 @@ class LogDirHandlers:
         wanted: set[TopicPartition] | None = None
         if request.topics is not None:
             wanted = {TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions}
-        results = []
-        for directory in self._log_manager.directories:
-            if directory.failure is not None:
-                results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[]))
-                continue
-            total_bytes, usable_bytes = self._file_system.disk_space(directory.path)
-            results.append(
-                Result(
-                    error_code=ErrorCode.NONE,
-                    log_dir=directory.path,
-                    topics=self._topics_in(directory.path, wanted),
-                    total_bytes=total_bytes,
-                    usable_bytes=usable_bytes,
-                )
-            )
-        return DescribeLogDirsResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results=results)
+        return DescribeLogDirsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            results=[self._describe(directory, wanted) for directory in self._log_manager.directories],
+        )
 
-    def _topics_in(self, path: str, wanted: set[TopicPartition] | None) -> list[Topic]:
+    def _describe(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> Result:
+        failed = Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
+        if directory.failure is not None:
+            return failed
+        try:
+            total_bytes, usable_bytes = self._file_system.disk_space(directory.path)
+        except OSError as error:
+            logger.error("The space in %s cannot be told: %s", directory.path, error)
+            return failed
+        return Result(
+            error_code=ErrorCode.NONE,
+            log_dir=directory.path,
+            topics=self._topics_in(directory, wanted),
+            total_bytes=total_bytes,
+            usable_bytes=usable_bytes,
+        )
+
+    def _topics_in(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> list[Topic]:
         topics: dict[str, Topic] = {}
-        for partition in self._replica_manager:
-            log = partition.log
-            if log.directory.path != path or (wanted is not None and partition.topic_partition not in wanted):
+        for log, offset_lag, is_future in self._replicas():
+            name, index = topic_partition = log.topic_partition
+            if log.directory is not directory or (wanted is not None and topic_partition not in wanted):
                 continue
-            name, index = partition.topic_partition
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = Topic(name=name, partitions=[])
             topic.partitions.append(
-                DescribeLogDirsResponse.DescribeLogDirsPartition(
+                Partition(
                     partition_index=index,
                     partition_size=log.size_bytes,
-                    offset_lag=max(0, partition.high_watermark - log.log_end_offset),
-                    is_future_key=False,
+                    offset_lag=offset_lag,
+                    is_future_key=is_future,
                 )
             )
         return list(topics.values())
+
+    def _replicas(self) -> Iterator[tuple[UnifiedLog, int, bool]]:
+        """Every replica and future replica with its lag: behind the high watermark, or behind the replica."""
+        for partition in self._replica_manager:
+            yield partition.log, max(0, partition.high_watermark - partition.log.log_end_offset), False
+        for topic_partition, future in self._log_manager.futures.logs.items():
+            log = self._log_manager.logs.get(topic_partition)
+            lag = INVALID_OFFSET_LAG if log is None else log.log_end_offset - future.log_end_offset
+            yield future, lag, True
