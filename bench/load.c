@@ -1,6 +1,7 @@
 /* load: the peak-rate client of bench/run, on librdkafka's C API. A load tool in Python would measure itself.
  *
  *   load produce   BOOTSTRAP TOPIC RECORDS BYTES ACKS    batched, as fast as the broker takes it
+ *   load keyed     BOOTSTRAP TOPIC RECORDS BYTES KEYS    as produce with acks=1, BYTES with a key of 12, by chance among so many
  *   load unbatched BOOTSTRAP TOPIC RECORDS BYTES ACKS    one record a request, pipelined
  *   load consume   BOOTSTRAP TOPIC RECORDS               one partition from its beginning
  *   load latency   BOOTSTRAP TOPIC RECORDS RATE          RATE records a second, produced and consumed by this process
@@ -117,16 +118,19 @@ static struct producer producer(const char *bootstrap, const char *topic, const 
 /* Made so that the client is not the limit sooner than it must: records are handed over by the thousand, and only failures
  * come back one by one. That all of them arrived, the log's end offset says. A producer sends to one broker from one thread,
  * and of batches one such thread makes fewer than a broker takes: batches come from two producers. */
-static int produce(const char *bootstrap, const char *topic, long long records, size_t size, const char *acks, int batched) {
-    enum { AT_ONCE = 1000, MOST_QUEUED = 150000, LEAST_QUEUED = 50000, PRODUCERS = 2 };
+static int produce(const char *bootstrap, const char *topic, long long records, size_t size, const char *acks, int batched, long long keys) {
+    enum { KEY_SIZE = 12, AT_ONCE = 1000, MOST_QUEUED = 150000, LEAST_QUEUED = 50000, PRODUCERS = 2 };
     struct producer producers[PRODUCERS];
     int count = batched ? PRODUCERS : 1;
+    static char names[AT_ONCE][24];
+    unsigned long long chance = 12345;
+    if (keys) size -= KEY_SIZE;
     char *bytes = payload(size);
 
     /* The first record finds the leader; the clock starts after it. The payload outlives every record: nothing is copied. */
     for (int i = 0; i < count; i++) {
         producers[i] = producer(bootstrap, topic, acks, batched);
-        if (rd_kafka_produce(producers[i].rkt, partition, 0, bytes, size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+        if (rd_kafka_produce(producers[i].rkt, partition, 0, bytes, size, keys ? "first" : NULL, keys ? 5 : 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
         if (rd_kafka_flush(producers[i].rk, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
     }
     long long before = end_offset(producers[0].rk, topic);
@@ -141,7 +145,14 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
             }
             rd_kafka_message_t messages[AT_ONCE];
             int wanted = records - sent < AT_ONCE ? (int)(records - sent) : AT_ONCE;
-            for (int m = 0; m < wanted; m++) messages[m] = (rd_kafka_message_t){.payload = bytes, .len = size};
+            for (int m = 0; m < wanted; m++) {
+                messages[m] = (rd_kafka_message_t){.payload = bytes, .len = size};
+                if (!keys) continue;
+                chance = chance * 6364136223846793005ull + 1442695040888963407ull;
+                snprintf(names[m], sizeof names[m], "%012llu", (chance >> 33) % (unsigned long long)keys);
+                messages[m].key = names[m];
+                messages[m].key_len = KEY_SIZE;
+            }
             int taken = rd_kafka_produce_batch(producers[i].rkt, partition, 0, messages, wanted);
             /* Those not taken find the queue full; they are made anew in the next round. */
             for (int m = 0; m < wanted; m++)
@@ -393,13 +404,14 @@ int main(int argc, char **argv) {
         *slash = '\0';
         partition = atoi(slash + 1);
     }
-    if (!strcmp(mode, "produce") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 1);
-    if (!strcmp(mode, "unbatched") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 0);
+    if (!strcmp(mode, "produce") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 1, 0);
+    if (!strcmp(mode, "keyed") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), "1", 1, atoll(argv[6]));
+    if (!strcmp(mode, "unbatched") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 0, 0);
     if (!strcmp(mode, "consume") && argc == 5) return consume(argv[2], argv[3], atoll(argv[4]));
     if (!strcmp(mode, "latency") && argc == 6) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]));
     if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
     if (!strcmp(mode, "create") && argc == 5) return create(argv[2], argv[3], atoi(argv[4]));
     if (!strcmp(mode, "delete") && argc == 4) return delete(argv[2], argv[3]);
-    die("usage: load produce|unbatched|consume|latency|first|create|delete BOOTSTRAP TOPIC ...");
+    die("usage: load produce|keyed|unbatched|consume|latency|first|create|delete BOOTSTRAP TOPIC ...");
     return 1;
 }

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from bench.brokers import Broker
+from bench.compaction import Cleaning, clean, fill
 from bench.load import Load, SparkReader
 
 LATENCY_RATE = 5_000
@@ -132,6 +133,45 @@ def latency(context: Context, broker: Broker, topic: str) -> Sample:
     )
 
 
+def compaction(records: int, size: int) -> Measure:
+    """Megabytes a second of a log that is cleaned, every key ten times in it; from the release to the checkpoint."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        made = fill(context.load, broker, topic, context.count(records), size)
+        before = broker.cpu_s()
+        dirty_bytes, left_bytes, seconds = clean(made)
+        spent = broker.cpu_s() - before
+        context.load.run("delete", broker.address, topic)
+        return Sample(
+            dirty_bytes / seconds / 1e6,
+            spent,
+            gigabytes=dirty_bytes / 1e9,
+            details={"percent_left": 100 * left_bytes / dirty_bytes},
+        )
+
+    return measure
+
+
+def latency_while_cleaning(context: Context, broker: Broker, topic: str) -> Sample:
+    """p99 in milliseconds as in `latency`, while the cleaner works and, below, while it rests."""
+    made = fill(context.load, broker, f"{topic}-dirty", context.count(5_000_000), 100)
+    context.load.run("latency", broker.address, f"{topic}-warm", context.count(10_000), LATENCY_RATE)
+    at_rest = context.load.run("latency", broker.address, topic, context.count(50_000), LATENCY_RATE)
+    began_s = time.monotonic()
+    cleaning = Cleaning(made)
+    result = context.load.run("latency", broker.address, f"{topic}-2", context.count(50_000), LATENCY_RATE)
+    ended_s = time.monotonic()
+    cleaning.wait()
+    shared = min(cleaning.ended_s, ended_s) - began_s
+    return Sample(
+        value=result["p99_ms"],
+        details={
+            "p99_ms_at_rest": at_rest["p99_ms"],
+            "percent_of_the_time_cleaning": 100 * shared / (ended_s - began_s),
+        },
+    )
+
+
 def start(context: Context, broker: Broker, topic: str) -> Sample:
     """Milliseconds from the launch until a client that is already waiting has its first acknowledgement (new topic)."""
     client = context.load.spawn("first", broker.address, topic)
@@ -240,6 +280,11 @@ SCENARIOS = [
         unbatched, target=4.0, also_warm=True,
     ),
     Scenario("latency", "p99 end to end at 5,000 records/s", "ms", latency, higher_is_better=False, target=0.5),
+    Scenario(
+        "latency-cleaning", "p99 end to end, cleaner at work", "ms", latency_while_cleaning, higher_is_better=False,
+    ),
+    Scenario("compact-1000", "compaction, 1 kB", "MB/s", compaction(1_000_000, 1000), target=1.0),
+    Scenario("compact-100", "compaction, 100 B", "MB/s", compaction(5_000_000, 100), target=0.5),
     Scenario(
         "start", "start to first acknowledged record", "ms", start,
         higher_is_better=False, target=0.15, limit=400, launches=True,

@@ -1,0 +1,112 @@
+"""Compaction: how fast a log is cleaned, and what those who produce and consume notice of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from bench.brokers import Broker
+from bench.load import Load
+
+VERSIONS = 10
+"""Records for each key."""
+HELD_BACK = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}
+RELEASED = "0.01"
+TIMEOUT_S = 600
+_POLL_S = 0.01
+
+
+class CompactedTopic:
+    """A topic whose cleaner is held back until `release`."""
+
+    def __init__(self, broker: Broker, topic: str, segment_bytes: int) -> None:
+        self.topic = topic
+        self._admin = AdminClient({"bootstrap.servers": broker.address})
+        self._directory = broker.directory / "data"
+        config = {**HELD_BACK, "segment.bytes": str(segment_bytes)}
+        self._admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
+        # Looked for often, so that what is measured is the cleaning, and not the wait for it: on both sides.
+        self._alter(ResourceType.BROKER, "0", "log.cleaner.backoff.ms", "100")
+
+    def _alter(self, kind: ResourceType, name: str, key: str, value: str) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(kind, name, incremental_configs=[entry])
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def segments(self) -> list[Path]:
+        """The log's files, in the order of their offsets."""
+        return sorted((self._directory / f"{self.topic}-0").glob("*.log"))
+
+    def release(self) -> None:
+        """Let the cleaner have it."""
+        self._alter(ResourceType.TOPIC, self.topic, "min.cleanable.dirty.ratio", RELEASED)
+
+    def clean_to(self) -> int:
+        """Below which offset the log is clean, by the checkpoint of either broker."""
+        try:
+            lines = (self._directory / "cleaner-offset-checkpoint").read_text().splitlines()
+        except FileNotFoundError:
+            return 0
+        return next((int(line.split()[2]) for line in lines if line.startswith(f"{self.topic} 0 ")), 0)
+
+    def await_clean(self, offset: int) -> None:
+        """Return when everything below `offset` is clean. Raises RuntimeError after `TIMEOUT_S`."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.clean_to() < offset:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.topic} is not clean up to {offset} after {TIMEOUT_S} s")
+            time.sleep(_POLL_S)
+
+
+def fill(load: Load, broker: Broker, topic: str, records: int, size: int) -> CompactedTopic:
+    """A topic of `records`, each key in it VERSIONS times; not cleaned."""
+    made = CompactedTopic(broker, topic, max(records * size // 10, 1 << 20))
+    load.run("keyed", broker.address, topic, records, size, max(records // VERSIONS, 1))
+    return made
+
+
+def clean(topic: CompactedTopic) -> tuple[float, float, float]:
+    """Release the cleaner; the bytes that were to be cleaned, those left of them, and the seconds it took."""
+    *sealed, active = topic.segments()
+    size = sum(path.stat().st_size for path in sealed)
+    end = int(active.stem)
+    began = time.monotonic()
+    topic.release()
+    topic.await_clean(end)
+    taken_s = time.monotonic() - began
+    left = sum(path.stat().st_size for path in topic.segments() if int(path.stem) < end)
+    return size, left, taken_s
+
+
+class Cleaning:
+    """`clean` on a thread of its own, so that something else can be measured meanwhile."""
+
+    def __init__(self, topic: CompactedTopic) -> None:
+        self._topic = topic
+        self._failure: Exception | None = None
+        self.ended_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="cleaning")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            clean(self._topic)
+        except Exception as failure:  # noqa: BLE001 - for the thread that waits
+            self._failure = failure
+        self.ended_s = time.monotonic()
+
+    def wait(self) -> None:
+        """Return when it is done; raises what it raised."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
