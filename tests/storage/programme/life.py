@@ -1,0 +1,238 @@
+"""The life of a broker's logs on one disk: what runs the steps of a scenario, and looks at what they left behind."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from protocol.compression import CompressionType
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import Record, RecordBatch, build_batch
+from protocol.topic_partition import TopicPartition
+from storage.log_config import LogConfig
+from storage.log_manager import LoadReport, LogManager
+from storage.memory_file_system import MemoryFileSystem
+from storage.unified_log import UnifiedLog
+from tests.storage.programme.history import History, Observation, ProducerState, Row, Violation, rows_of
+from tests.storage.support import DIR, T0, TP, open_manager, read_all
+
+OTHER = TopicPartition("other", 3)
+
+
+class Spec(NamedTuple):
+    """A batch to be made: values of `size` bytes, one key for each record if there are any."""
+
+    values: int = 1
+    size: int = 40
+    codec: CompressionType = CompressionType.NONE
+    producer_id: int = -1
+    keys: tuple[bytes, ...] = ()
+    is_tombstone: bool = False
+
+
+@functools.lru_cache(maxsize=4096)
+def make_batch(
+    spec: Spec, sequence: int, serial: int, timestamp: int, base: int, epoch: int
+) -> tuple[bytes, tuple[Row, ...]]:
+    """A batch as its producer sends it, and the records that it becomes at offset `base` in leader epoch `epoch`."""
+    records = []
+    for at in range(spec.values):
+        key = spec.keys[at] if spec.keys else b"key"
+        text = b"value %d.%d " % (serial, at)
+        value = None if spec.is_tombstone else text + b"." * (spec.size - len(text))
+        records.append(Record(0, timestamp + at, key, value))
+    has_id = spec.producer_id >= 0
+    data = build_batch(
+        records,
+        compression=spec.codec,
+        producer_id=spec.producer_id,
+        producer_epoch=0 if has_id else -1,
+        base_sequence=sequence if has_id else -1,
+    )
+    placed = RecordBatch(memoryview(bytearray(data)))
+    placed.assign_offsets(base, epoch)
+    return data, tuple(rows_of(placed))
+
+
+@dataclass
+class Neighbour:
+    """What may be on disk of a second topic, which comes and goes."""
+
+    may_exist: bool = False
+    may_be_missing: bool = True
+    may_return: bool = False
+    """By a power cut."""
+
+
+class Life:
+    """A broker's logs from the first start to their end, by one scenario.
+
+    `attempt` is how a step asks something of storage: a storage error is the only answer to tolerate, anything else
+    is a violation.
+    """
+
+    def __init__(self, file_system: MemoryFileSystem, config: LogConfig, directories: Sequence[str] = (DIR,)) -> None:
+        self.file_system = file_system
+        self.config = config
+        self.directories = tuple(directories)
+        self.manager: LogManager | None = None
+        self.log: UnifiedLog | None = None
+        self.history = History()
+        self.neighbour = Neighbour()
+        self.now_ms = T0
+        self.epoch = 0
+        self.serial = 0
+        self.high_watermark = 0
+        self.may_be_clean = False
+        self.lost_power = False
+        """Whether the last process ended by a power cut."""
+
+    def fork(self) -> Life:
+        """The same life once more, its process gone: it can end in another way."""
+        twin = copy.copy(self)
+        twin.file_system = self.file_system.copy()
+        twin.history = copy.deepcopy(self.history)
+        twin.neighbour = replace(self.neighbour)
+        twin.manager = twin.log = None
+        return twin
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    def attempt(self, action: Callable[[], object]) -> bool:
+        """Whether `action` succeeded."""
+        try:
+            action()
+        except ApiError as error:
+            if error.error_code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                raise
+            return False
+        return True
+
+    def is_online(self) -> bool:
+        """Whether there is a log, and its directory works."""
+        return self.log is not None and self.log.directory.failure is None
+
+    def may_go_on_after(self, path: str) -> bool:
+        """Whether a directory that has `path` still works, though a call on it failed."""
+        return self.manager is not None and any(
+            directory.failure is None for directory in self.manager.directories if path.startswith(directory.path)
+        )
+
+    def place(self, spec: Spec) -> tuple[memoryview, tuple[Row, ...]]:
+        """The next batch of this kind, and the records it will be."""
+        self.serial += 1
+        sequence = self.history.next_sequence(spec.producer_id) if spec.producer_id >= 0 else -1
+        data, rows = make_batch(spec, sequence, self.serial, self.now_ms, self.history.end, self.epoch)
+        return memoryview(bytearray(data)), rows
+
+    def end_process(self) -> None:
+        """The process is gone, and what the disk does to the next one is not over."""
+        inject = self.file_system.inject
+        self.file_system.kill_process()
+        self.file_system.inject = inject
+        self.manager = self.log = None
+
+    @contextmanager
+    def in_peace(self) -> Iterator[None]:
+        """Looking is not part of the life: no call of it is counted, and none fails."""
+        inject = self.file_system.inject
+        self.file_system.inject = lambda _operation, _path: None
+        try:
+            yield
+        finally:
+            self.file_system.inject = inject
+
+    def claim(self) -> None:
+        """Hold the log to what it says is on stable storage."""
+        if self.log is not None:
+            self.history.claimed(self.log.recovery_point)
+
+    # -- starting and looking -----------------------------------------------------------------------------------------
+
+    def load(self, file_system: MemoryFileSystem) -> tuple[LogManager, LoadReport]:
+        """What the next process finds on `file_system`. Raises LogDirError."""
+        return open_manager(file_system, self.config, *self.directories, now_ms=self.now_ms)
+
+    def settle(self) -> None:
+        """See what the next process will find, hold it against the history, and believe it."""
+        twin = self.file_system.copy()
+        manager, report = self.load(twin)
+        self.check_report(manager, report)
+        self.believe(manager)
+
+    def check_report(self, manager: LogManager, report: LoadReport) -> None:
+        """No end of any kind makes a log unusable, and only an orderly one looks clean."""
+        if report.refused or report.ignored:
+            raise Violation(f"refused: {report.refused}, ignored: {report.ignored}")
+        failures = [directory.failure for directory in manager.directories if directory.failure]
+        if failures:
+            raise Violation(f"offline after a start without faults: {failures}")
+        if report.clean and not self.may_be_clean:
+            raise Violation("the last run did not end in order, and looks clean")
+
+    def believe(self, manager: LogManager) -> None:
+        log = manager.get(TP)
+        history = self.history
+        if log is None:
+            if self.lost_power and history.now.flushed_end == 0:
+                self.history = History()
+            elif history.now.acked_end > 0 or history.start_asked > 0:
+                raise Violation("the partition is gone")
+        else:
+            history.reconcile(observe(log, manager.high_watermarks.get(TP, 0)), lost_power=self.lost_power)
+        there = manager.get(OTHER) is not None
+        if there and not (self.neighbour.may_exist or (self.lost_power and self.neighbour.may_return)):
+            raise Violation("a deleted partition came back")
+        if not there and not self.neighbour.may_be_missing:
+            raise Violation("the second partition is gone")
+        self.neighbour = Neighbour(
+            there, not there or self.neighbour.may_be_missing, self.neighbour.may_return and not self.lost_power
+        )
+
+    def check_live(self) -> None:
+        """What the log serves is what was acknowledged."""
+        if self.log is not None and self.is_online():
+            with self.in_peace():
+                self.history.must_equal(observe(self.log, 0))
+
+
+def observe(log: UnifiedLog, high_watermark: int) -> Observation:
+    """What the log shows to those who use it."""
+    start = log.log_start_offset
+    rows = [row for batch in read_all(log) for row in rows_of(batch) if row.offset >= start]
+    producers = {}
+    for producer_id, entry in log.producer_state.entries.items():
+        last = entry.batches[-1].last_offset if entry.batches else -1
+        producers[producer_id] = ProducerState(entry.producer_epoch, entry.last_sequence, last)
+    return Observation(
+        start,
+        log.log_end_offset,
+        log.segments[0].base_offset,
+        tuple(rows),
+        tuple(log.leader_epochs.entries),
+        producers,
+        high_watermark,
+    )
+
+
+def check_indexes(log: UnifiedLog) -> None:
+    """Every index entry is true: as `kafka-dump-log --index-sanity-check` sees it. Raises Violation."""
+    for segment in log.segments:
+        batches = dict(segment.headers())
+        ends = {batch.last_offset for batch in batches.values()}
+        for at in range(len(segment.offset_index)):
+            offset, position = segment.offset_index.entry(at)
+            if position not in batches or batches[position].base_offset > offset or offset not in ends:
+                raise Violation(f"{segment}: index entry {at} ({offset}, {position}) is not true")
+        largest = -1
+        stamps = {-1}
+        for at in range(len(segment.time_index)):
+            timestamp, offset = segment.time_index.entry(at)
+            stamps = {batch.max_timestamp for batch in batches.values() if batch.last_offset <= offset}
+            if timestamp <= largest or timestamp != max(stamps, default=-1):
+                raise Violation(f"{segment}: time index entry {at} ({timestamp}, {offset}) is not true")
+            largest = timestamp

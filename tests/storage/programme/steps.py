@@ -1,0 +1,333 @@
+"""What a scenario is made of: each step is one thing that a broker asks of its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from storage.log_manager import LogDirError, LogManager
+from storage.memory_file_system import SimulatedCrash
+from storage.unified_log import UnifiedLog
+from tests.storage.programme.history import Row, Violation
+from tests.storage.programme.life import OTHER, Life, Neighbour, Spec, make_batch
+from tests.storage.support import (
+    TOPIC_ID,
+    TP,
+    batches_at,
+    checkpoint_high_watermarks,
+    delete_expired,
+    flush_dirty,
+)
+
+Step = Callable[[Life], None]
+
+
+def _with_log(step: Callable[[Life, LogManager, UnifiedLog], None]) -> Step:
+    """A step that is left out while there is no log that works; its directory refuses everything then."""
+
+    def run(life: Life) -> None:
+        if life.log is not None and life.manager is not None and life.is_online():
+            step(life, life.manager, life.log)
+
+    run.__name__ = step.__name__
+    return run
+
+
+# -- starting and stopping --------------------------------------------------------------------------------------------
+
+
+def start(life: Life) -> None:
+    """The process starts; a directory that cannot be used ends it with one line."""
+    life.log = None
+    life.settle()
+    try:
+        life.manager, _ = life.load(life.file_system)
+    except LogDirError as error:
+        if not any(path in str(error) for path in life.directories):
+            raise Violation(f"no directory is named in '{error}'") from None
+        raise SimulatedCrash from None
+    # A directory that failed is left as it was, and so may be the marker in it.
+    life.may_be_clean = life.may_be_clean and any(directory.failure for directory in life.manager.directories)
+    life.lost_power = False
+    life.attempt(lambda: find_log(life))
+
+
+def find_log(life: Life) -> None:
+    """The partition's log, made if there is none."""
+    assert life.manager is not None
+    life.log = life.manager.get_or_create(TP, TOPIC_ID, life.config, life.now_ms, is_new=False)
+
+
+def stop(life: Life) -> None:
+    """The process ends in order, as far as the disk lets it."""
+    manager, log = life.manager, life.log
+    if manager is None or log is None:
+        life.end_process()
+        return
+    _checkpoint_high_watermark(life, manager, log)
+    life.may_be_clean = True
+    mark = life.history.begin_flush()
+    manager.close_cleanly(life.now_ms, broker_epoch=7)
+    with life.in_peace():
+        is_marked = life.file_system.exists(f"{log.directory.path}/{CLEAN_SHUTDOWN_FILE}")
+    if is_marked:
+        life.history.flushed(mark)
+        life.history.starts_at(log.log_start_offset, is_checkpointed=True)
+    life.end_process()
+
+
+def kill(life: Life) -> None:
+    """The process is killed."""
+    life.end_process()
+
+
+# -- appending --------------------------------------------------------------------------------------------------------
+
+
+def append(**options: object) -> Step:
+    """One batch as the leader; `options` are those of Spec."""
+    return appending(Spec(**options))  # type: ignore[arg-type]
+
+
+def appending(spec: Spec) -> Step:
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        data, rows = life.place(spec)
+        again = bytes(data)
+        life.history.sending(rows)
+        if not life.attempt(lambda: log.append_as_leader(data, leader_epoch=life.epoch, now_ms=life.now_ms)):
+            if life.is_online():  # a full disk
+                life.history.refused()
+            return
+        life.history.acknowledged()
+        if spec.producer_id >= 0:
+            _send_again(life, log, again, rows)
+
+    return run
+
+
+def _send_again(life: Life, log: UnifiedLog, data: bytes, rows: tuple[Row, ...]) -> None:
+    info = log.append_as_leader(memoryview(bytearray(data)), leader_epoch=life.epoch, now_ms=life.now_ms)
+    if (info.first_offset, info.last_offset, info.duplicate) != (rows[0].offset, rows[-1].offset, True):
+        raise Violation(f"{rows} sent again was answered {info}")
+
+
+def follow(*sizes: int, gap: int = 0) -> Step:
+    """Batches of so many records as a follower gets them, the first `gap` offsets further on."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        rows: list[Row] = []
+        batches = []
+        end = life.history.end + gap
+        for size in sizes:
+            life.serial += 1
+            data, made = _make(life, Spec(values=size), end)
+            batches.append((end, memoryview(data)))
+            rows += made
+            end += size
+        life.history.sending(rows)
+        sent = batches_at(*batches, epoch=life.epoch)
+        if life.attempt(lambda: log.append_as_follower(sent, now_ms=life.now_ms)):
+            life.history.acknowledged()
+        elif life.is_online():
+            life.history.refused()
+
+    return run
+
+
+def _make(life: Life, spec: Spec, base: int) -> tuple[bytes, tuple[Row, ...]]:
+    return make_batch(spec, -1, life.serial, life.now_ms, base, life.epoch)
+
+
+@_with_log
+def new_epoch(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """Another leader epoch begins at the log end."""
+    life.epoch += 1
+    life.attempt(lambda: log.assign_epoch_start_offset(life.epoch))
+
+
+@_with_log
+def roll(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """The active segment is sealed."""
+    life.attempt(lambda: log.roll(life.now_ms))
+
+
+# -- stable storage ---------------------------------------------------------------------------------------------------
+
+
+@_with_log
+def flush(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """Everything is fsynced."""
+    mark = life.history.begin_flush()
+    if life.attempt(lambda: log.flush(life.now_ms)):
+        life.history.flushed(mark)
+
+
+def flush_during(*steps: Step) -> Step:
+    """A flush on another thread, while the log goes on with `steps`; its recovery points are checkpointed after it."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        mark = life.history.begin_flush()
+        tasks = []
+        if life.attempt(lambda: tasks.append(log.prepare_flush())):
+            for step in steps:
+                step(life)
+            tasks[0].run()
+            if life.attempt(lambda: tasks[0].complete(life.now_ms)):
+                life.history.flushed(mark)
+        manager.checkpoint_recovery_points()
+
+    return run
+
+
+@_with_log
+def background(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """What a broker does now and then."""
+    life.now_ms += 100
+    life.file_system.now_ms = life.now_ms
+    life.attempt(lambda: flush_dirty(manager, life.now_ms))
+    manager.checkpoint_recovery_points()
+    _checkpoint_log_start(life, manager, log)
+    _checkpoint_high_watermark(life, manager, log)
+    delete_expired(manager, life.now_ms)
+
+
+def _checkpoint_log_start(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    manager.checkpoint_log_start_offsets()
+    if life.is_online():
+        life.history.starts_at(log.log_start_offset, is_checkpointed=True)
+
+
+def _checkpoint_high_watermark(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """The last record is not replicated yet."""
+    life.high_watermark = max(life.history.end - 1, log.log_start_offset)
+    life.history.checkpointing(life.high_watermark)
+    checkpoint_high_watermarks(manager, {TP: life.high_watermark})
+    if life.is_online():
+        life.history.checkpointed()
+
+
+# -- shortening -------------------------------------------------------------------------------------------------------
+
+
+def delete_records(count: int) -> Step:
+    """The log start moves up by `count` offsets."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        offset = min(log.log_start_offset + count, log.log_end_offset)
+        life.history.starting_at(offset)
+        if life.attempt(lambda: log.delete_records_before(offset, log.log_end_offset)):
+            life.history.starts_at(offset, is_checkpointed=False)
+        _checkpoint_log_start(life, manager, log)
+        life.attempt(log.delete_old_segments)
+
+    return run
+
+
+def retain(passing_ms: int) -> Step:
+    """Time passes, and retention gives up what is too old or too much."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        life.now_ms += passing_ms
+        life.file_system.now_ms = life.now_ms
+        life.history.starting_at(life.high_watermark)
+        before = log.log_start_offset
+        if life.attempt(lambda: log.expire_segments(life.now_ms, life.high_watermark)):
+            _check_retention(life, log, before)
+        _checkpoint_log_start(life, manager, log)
+        life.attempt(log.delete_old_segments)
+
+    return run
+
+
+def _check_retention(life: Life, log: UnifiedLog, before: int) -> None:
+    """What went had to, and what had to went."""
+    config, start = log.config, log.log_start_offset
+    size = log.size_bytes
+    gone = [row for row in life.history.now.rows if before <= row.offset < start]
+    too_old = life.now_ms - config.retention_ms
+    if config.retention_bytes < 0 and any(row.timestamp >= too_old for row in gone):
+        raise Violation(f"retention took a record that is not too old: {gone}")
+    if start > life.high_watermark:
+        raise Violation(f"retention went to {start}, beyond the high watermark {life.high_watermark}")
+    for segment, following in pairwise(log.segments):
+        if start < following.base_offset <= life.high_watermark:
+            stamps = [row.timestamp for row in life.history.now.rows if start <= row.offset < following.base_offset]
+            if stamps and max(stamps) < too_old:
+                raise Violation(f"retention left {segment}, which is too old")
+            if 0 <= config.retention_bytes <= size - segment.size:
+                raise Violation(f"retention left {segment} of {size} bytes")
+            return
+
+
+def truncate(batches: int) -> Step:
+    """The last batches are cut off, as a follower does that has what the new leader has not."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        bases = sorted({row.batch_base for row in life.history.now.rows if row.batch_base >= log.log_start_offset})
+        if len(bases) <= batches:
+            return
+        offset = bases[-batches]
+        life.history.shortening(max(row.batch_end for row in life.history.now.rows if row.batch_end <= offset))
+        if life.attempt(lambda: log.truncate_to(offset, life.now_ms)):
+            life.history.shortened()
+            manager.checkpoint_recovery_points()
+        elif life.is_online():  # a full disk
+            life.history.not_shortened()
+
+    return run
+
+
+# -- topics -----------------------------------------------------------------------------------------------------------
+
+
+def create_neighbour(life: Life) -> None:
+    """A second topic is made and written to."""
+    if life.manager is None:
+        return
+    manager = life.manager
+    life.neighbour = Neighbour(may_exist=True)
+
+    def create() -> None:
+        log = manager.get_or_create(OTHER, None, life.config, life.now_ms)
+        data, _ = _make(life, Spec(), 0)
+        log.append_as_leader(memoryview(bytearray(data)), leader_epoch=1, now_ms=life.now_ms)
+        log.flush(life.now_ms)
+
+    if life.attempt(create):
+        life.neighbour = Neighbour(may_exist=True, may_be_missing=False)
+
+
+def delete_neighbour(life: Life) -> None:
+    """And deleted, which leaves nothing of it."""
+    if life.manager is None or life.manager.get(OTHER) is None:
+        return
+    manager = life.manager
+    life.neighbour = Neighbour(may_exist=True)
+    if life.attempt(lambda: manager.delete(OTHER, life.now_ms)):
+        life.neighbour = Neighbour(may_return=True)
+    delete_expired(manager, life.now_ms)
+    life.now_ms += 1000
+    delete_expired(manager, life.now_ms)
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+@_with_log
+def look(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """A consumer reads and searches."""
+    rows = [row for row in life.history.now.rows if row.offset >= log.log_start_offset]
+
+    def search() -> None:
+        for row in rows[::3]:
+            log.read(row.offset, 100)
+            log.offset_for_timestamp(row.timestamp)
+
+    life.attempt(search)
