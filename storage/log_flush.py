@@ -52,7 +52,8 @@ class FlushTask:
         try:
             # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
             is_worth_it = (log.active_segment.was_used or log.log_end_offset > 0) and not log.is_as_loaded
-            if self.offset > log.recovery_point or (is_worth_it and (closing or log.has_unsynced_names)):
+            has_work = self.offset > log.recovery_point or log.has_unsynced_cut
+            if has_work or (is_worth_it and (closing or log.has_unsynced_names)):
                 self._collect(closing)
         except OSError as error:
             raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
@@ -77,6 +78,8 @@ class FlushTask:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         if closing:  # the next start believes it
             self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
+        if log.has_unsynced_cut and log.active_segment.file not in self.files:
+            self.files.append(log.active_segment.file)
         epochs = log.leader_epochs.take_unsynced()
         if epochs is not None:
             self.optional_paths.append(epochs)
@@ -115,7 +118,8 @@ class FlushTask:
             log.recovery_point = max(log.recovery_point, offset)
             log.highest_recovery_point = max(log.highest_recovery_point, log.recovery_point)
             # Behind the cut nothing was written yet, so a task that reaches the cut reaches the end.
-            log.has_unsynced_cut = log.has_unsynced_cut and self.offset < log.log_end_offset
+            if log.has_unsynced_cut and self.offset == log.log_end_offset:
+                log.note_synced_cut()
         log.last_flushed_ms = now_ms
 
 

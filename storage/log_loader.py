@@ -35,6 +35,7 @@ from storage.log_segment import (
     scan_headers,
 )
 from storage.partition_metadata import read_topic_id
+from storage.log_state import UNSYNCED_CUT
 from storage.producer_state import ProducerStateManager
 from storage.recovery import recover_segment
 from storage.segment_search import headers_from, segment_index
@@ -122,7 +123,9 @@ class LogLoader:
             int(match[1]) for name in files if (match := _SEGMENT_FILE.fullmatch(name)) and match[2] == SNAPSHOT_SUFFIX
         ]
         if not segments:
-            return self._create_first_segment(topic_id, snapshots)
+            result = self._create_first_segment(topic_id, snapshots)
+            result.log.has_unsynced_cut = UNSYNCED_CUT in files
+            return result
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
         # First of all: a power cut can bring back some of the segments deleted last, and what is missing between them
@@ -152,6 +155,7 @@ class LogLoader:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _finish_interrupted_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
+        log.has_unsynced_cut = log.has_unsynced_cut or UNSYNCED_CUT in files
         """Bring the directory to a state without `.deleted`, `.cleaned` and `.swap` files.
 
         `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their
@@ -242,7 +246,7 @@ class LogLoader:
             segments=segments,
             log_start_offset=min(log_start, log_end),
             log_end_offset=log_end,
-            recovery_point=min(recovery_point, log_end),
+            recovery_point=recovery_point,
             snapshot_offsets=tuple(snapshots),
             names_are_synced=self._options.clean and log_end > 0,
             now_ms=self._options.now_ms,

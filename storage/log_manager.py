@@ -43,7 +43,6 @@ _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _SET_ASIDE = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}-(delete|future|stray)")
 _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
 """The root of a file system has the first; Kafka leaves the other two beside its partitions."""
-_MANY_FLUSHES = 64
 
 
 @dataclass(slots=True)
@@ -416,27 +415,19 @@ class LogManager:
 
     # -- stable storage -----------------------------------------------------------------------------------------------
 
-    def flush_tasks(self, now_ms: int) -> list[FlushTask]:
-        """What is due: sealed segments of logs that rolled, and logs whose `flush_ms` is over."""
-        due: list[tuple[UnifiedLog, int | None]] = []
-        for log in self.logs.values():
-            if log.has_unflushed_sealed_segments:
-                log.has_unflushed_sealed_segments = False
-                due.append((log, log.active_segment.base_offset))
+    def due_flushes(self, now_ms: int) -> list[tuple[UnifiedLog, int]]:
+        """The logs that have to be flushed now, and up to which offset: sealed segments of logs that rolled, and all
+        of logs whose `flush_ms` is over. They stay due until a FlushTask for them is made.
+        """
+        due = []
+        for log in self.online_logs():
             if log.log_end_offset > log.recovery_point and now_ms - log.last_flushed_ms >= log.config.flush_ms:
-                due.append((log, None))
-        tasks = []
-        for log, offset in due:
-            try:
-                tasks.append(log.prepare_flush(offset))
-            except ApiError:
-                if log.directory.failure is None:  # a full disk: the index entries in memory could not be written
-                    log.has_unflushed_sealed_segments = True
-        return tasks
+                due.append((log, log.log_end_offset))
+            elif log.has_unflushed_sealed_segments:
+                due.append((log, log.active_segment.base_offset))
+        return due
 
     def _run(self, tasks: Sequence[FlushTask], now_ms: int) -> None:
-        if len(tasks) > _MANY_FLUSHES:
-            self._file_system.start_sync()
         run_together(tasks)
         for task in tasks:
             try:

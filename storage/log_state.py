@@ -5,6 +5,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
@@ -16,6 +17,12 @@ from storage.log_directory import LogDirectory
 from storage.log_segment import LogSegment
 from storage.producer_state import ProducerStateManager
 from storage.segment_search import BatchBoundaries, headers_from
+
+if TYPE_CHECKING:
+    from storage.log_flush import FlushTask
+
+UNSYNCED_CUT = "odradek-unsynced-cut"
+"""Our own; Kafka passes over files that it does not know."""
 
 
 class LogState:
@@ -33,8 +40,11 @@ class LogState:
         "cleaner_checkpoint",
         "config",
         "directory",
+        "flush_in_flight",
         "has_unflushed_sealed_segments",
+        "has_unsynced_cut",
         "has_unsynced_names",
+        "highest_recovery_point",
         "last_flushed_ms",
         "log_end_offset",
         "log_start_offset",
@@ -76,14 +86,22 @@ class LogState:
         self.active_segment = segments[-1]
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
-        self.recovery_point = recovery_point
+        self.recovery_point = min(recovery_point, log_end_offset)
         """Everything below is on stable storage."""
+        self.highest_recovery_point = recovery_point
+        """What a checkpoint on disk may say at most. More than `recovery_point` once the end was cut off."""
+        self.flush_in_flight: FlushTask | None = None
+        """The last task that was made and is not completed."""
         self.last_flushed_ms = now_ms
         self._snapshot_offsets = snapshot_offsets
         self.has_unsynced_names = not names_are_synced
         """Whether files were created since the directories were fsynced."""
         self.has_unflushed_sealed_segments = False
-        """Whether the log was rolled since `LogManager.flush_tasks` last made a task for it."""
+        """Whether the log was rolled since a FlushTask last reached its active segment."""
+        self.has_unsynced_cut = False
+        """Whether a power cut could undo that the end was cut off; nothing may be written behind such a cut. As long as
+        it is so there is a file UNSYNCED_CUT, for the process that comes after a sudden death of this one.
+        """
         self.truncations = 0
         """How often the end was cut off; a flush that began before such a moment proves nothing."""
         self._producer_state: ProducerStateManager | None = None
@@ -189,10 +207,31 @@ class LogState:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
 
+    def note_unsynced_cut(self) -> None:
+        """To be called before the end is cut off. Raises OSError."""
+        self._file_system.create(f"{self.path}/{UNSYNCED_CUT}")
+        self.truncations += 1
+        self.has_unsynced_names = self.has_unsynced_cut = True
+
+    def note_synced_cut(self) -> None:
+        """The cut is on stable storage. Raises ApiError KAFKA_STORAGE_ERROR."""
+        self.has_unsynced_cut = False
+        path = f"{self.path}/{UNSYNCED_CUT}"
+        try:
+            self._file_system.remove(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self.directory.fail(error, f"Error while removing {path}") from error
+
     @property
-    def unflushed_messages(self) -> int:
-        """Records that a power cut could take away (see `flush_messages`)."""
-        return self.log_end_offset - self.recovery_point
+    def flush_bound(self) -> int:
+        """Records from here on may be neither acknowledged nor shown, because of flush.messages: fewer than so many
+        below are not on stable storage. With flush.messages=1 it is the end of what is; the log end without a limit.
+
+        It bounds the high watermark, and it is what a follower may tell its leader as its fetch offset.
+        """
+        return min(self.log_end_offset, self.recovery_point + self.config.flush_messages - 1)
 
     def failed(self, error: OSError, doing: str) -> ApiError:
         """What to raise for an error of the disk that left the log as it was: unless the disk is just full, it is

@@ -16,6 +16,7 @@ from protocol.records import TimestampType, read_batches
 from storage.clean_task import CleanResult, CleanTask
 from storage.file_system import WouldWaitError, is_disk_full
 from storage.leader_epoch import EpochEntry
+from storage.log_config import UNLIMITED
 from storage.log_directory import DeferredDeletion, LogDirectory
 from storage.log_flush import FlushTask
 from storage.log_reader import (
@@ -40,6 +41,8 @@ from storage.segment_replacement import ReplacementTask
 from storage.segment_search import segment_index
 
 _NO_TIMESTAMP = -1
+_NO_EPOCH_WRITTEN = -2
+"""Below every epoch that a batch can have, so that the next one passes `_write_epoch`."""
 
 
 @dataclass(slots=True)
@@ -54,6 +57,8 @@ class LogAppendInfo:
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
+    awaits_flush: bool = False
+    """Whether flush.messages wants a flush before it is acknowledged or shown (see `LogState.flush_bound`)."""
 
 
 class UnifiedLog(LogState):
@@ -95,6 +100,7 @@ class UnifiedLog(LogState):
                     original.timestamp,
                     self.log_start_offset,
                     duplicate=True,
+                    awaits_flush=original.last_offset >= self.flush_bound,
                 )
         last_offset = first_offset + batch.last_offset_delta
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
@@ -104,13 +110,17 @@ class UnifiedLog(LogState):
             append_time_ms = max_timestamp = now_ms
         batch.assign_offsets(first_offset, leader_epoch, append_time_ms, latest)
         if leader_epoch != self._written_epoch:
-            self._write_epoch(leader_epoch, first_offset)
+            self._write_epoch(leader_epoch, first_offset, now_ms)
         self._write(batch.buffer, last_offset, max_timestamp, last_offset, now_ms)
         if batch.producer_id >= 0:
             state.update(batch, first_offset, max_timestamp)
         state.map_end_offset = last_offset + 1
         return LogAppendInfo(
-            first_offset, last_offset, -1 if append_time_ms is None else append_time_ms, self.log_start_offset
+            first_offset,
+            last_offset,
+            -1 if append_time_ms is None else append_time_ms,
+            self.log_start_offset,
+            awaits_flush=config.flush_messages != UNLIMITED and last_offset >= self.flush_bound,
         )
 
     def append_as_follower(self, records: memoryview, *, now_ms: int) -> LogAppendInfo | None:
@@ -142,7 +152,7 @@ class UnifiedLog(LogState):
         state = self.producer_state
         for batch in batches:
             if batch.partition_leader_epoch > self._written_epoch:
-                self._write_epoch(batch.partition_leader_epoch, batch.base_offset)
+                self._write_epoch(batch.partition_leader_epoch, batch.base_offset, now_ms)
         first, last = batches[0].base_offset, batches[-1].last_offset
         self._write(records[:size], last, max_timestamp, max_timestamp_offset, now_ms)
         for batch in batches:
@@ -191,7 +201,8 @@ class UnifiedLog(LogState):
         """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record
         is.
 
-        Raises ApiError KAFKA_STORAGE_ERROR.
+        Epochs that were not read yet are not read for this, as nobody may ever ask for them. Raises ApiError
+        KAFKA_STORAGE_ERROR.
         """
         if leader_epoch < 0:
             return
@@ -200,7 +211,10 @@ class UnifiedLog(LogState):
         else:
             self._leader_epochs.assign(leader_epoch, self.log_end_offset)
 
-    def _write_epoch(self, leader_epoch: int, offset: int) -> None:
+    def _write_epoch(self, leader_epoch: int, offset: int, now_ms: int) -> None:
+        """Whatever has to be on disk before a batch of an epoch that the one before did not have."""
+        if self.has_unsynced_cut:
+            self.flush(now_ms)  # by now its owner has mostly done so off this thread
         if leader_epoch < 0:
             return
         epochs = self.leader_epochs
@@ -231,8 +245,8 @@ class UnifiedLog(LogState):
             active.seal()
             state.map_end_offset = base_offset
             state.take_snapshot()
-            if sealed_is_kept and self.recovery_point == self.log_end_offset:
-                # Recovery will not look at the sealed segment again, so its indexes must be as safe as its records.
+            if sealed_is_kept and self.highest_recovery_point >= self.log_end_offset:
+                # Recovery will not look at the sealed segment again, so its records and its indexes must be safe.
                 for file in active.files_to_flush(with_indexes=True):
                     file.flush()
                 self._file_system.sync_dir(self.path)
@@ -405,24 +419,29 @@ class UnifiedLog(LogState):
 
         The log ends with its last batch then, below `offset` if offsets were skipped there.
 
-        The recovery point goes back as well; it has to be checkpointed before anything is appended.
-        Raises ApiError KAFKA_STORAGE_ERROR.
+        A power cut could bring back what was cut off, even behind what took its place. So the next append waits for an
+        fsync, unless a flush made after this call is complete by then: ask for one. Raises ApiError
+        KAFKA_STORAGE_ERROR.
         """
-        self.leader_epochs.truncate_from_end(offset)
-        self._written_epoch = -1
         if offset >= self.log_end_offset:
+            self.leader_epochs.truncate_from_end(offset)
+            self._written_epoch = -1
             return False
-        self._lower_cleaner_checkpoint(offset)
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
+        self._note_cut()
+        self.leader_epochs.truncate_from_end(offset)
+        self._lower_cleaner_checkpoint(offset)
         keep = segment_index(self.segments, offset) + 1
-        self.truncations += 1
-        self.has_unsynced_names = True
-        self._drop_segments(self.segments[keep:])
+        # The newest first, and for good before the cut: a power cut must not leave a hole below the recovery point.
+        dropped = self.segments[: keep - 1 : -1]
+        self._drop_segments(dropped)
         self.segments = self.segments[:keep]
         active = self.active_segment = self.segments[-1]
         try:
+            if dropped:
+                self._file_system.sync_dir(self.path)
             offset = active.truncate_to(offset)
         except OSError as error:
             doing = f"Error while truncating {self.topic_partition} in dir {self.directory.path}"
@@ -435,9 +454,19 @@ class UnifiedLog(LogState):
         self._fill(self.producer_state)
         return True
 
+    def _note_cut(self) -> None:
+        try:
+            self.note_unsynced_cut()
+        except OSError as error:
+            raise self.failed(error, f"Error while truncating {self.topic_partition}") from error
+        self._written_epoch = _NO_EPOCH_WRITTEN
+
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything; the log is empty and begins at `offset`. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Drop everything; the log is empty and begins at `offset`. See `truncate_to` for what the next append waits
+        for. Raises ApiError KAFKA_STORAGE_ERROR.
+        """
         state = self.producer_state
+        self._note_cut()
         self._lower_cleaner_checkpoint(offset)
         self._drop_segments(self.segments)
         try:
@@ -447,10 +476,7 @@ class UnifiedLog(LogState):
             raise self.directory.fail(error, doing) from error
         self.active_segment = LogSegment(self._file_system, self.path, offset, 0, now_ms)
         self.segments = [self.active_segment]
-        self.truncations += 1
         self.leader_epochs.clear()
-        self._written_epoch = -1
-        self.has_unsynced_names = True
         self.boundaries.forget()
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
         state.clear(offset)

@@ -70,7 +70,8 @@ class LogModel(RuleBasedStateMachine):
         self.durable_end = 0
         self.epoch = 0
         self.now_ms = T0
-        self.truncated = False
+        self.before_cut: list[Row] | None = None
+        """The rows before the end was cut off, as long as a power cut may bring them back."""
         self.serial = 0
         self.producers = 0
         self.new_producers()
@@ -101,6 +102,7 @@ class LogModel(RuleBasedStateMachine):
         return [b"%d" % number for number in range(self.serial - count, self.serial)]
 
     def note(self, first: int, values: list[bytes], timestamps: list[int]) -> None:
+        self.before_cut = None
         end = first + len(values)
         self.rows += [
             Row(first + at, value, stamp, end) for at, (value, stamp) in enumerate(zip(values, timestamps, strict=True))
@@ -179,7 +181,7 @@ class LogModel(RuleBasedStateMachine):
         self.log.flush(self.now_ms)
         # A gap at the very end, where no batch is, is not remembered.
         self.durable_end = self.rows[-1].batch_end if self.rows else self.log_start
-        self.truncated = False
+        self.before_cut = None
 
     @rule()
     def background_work(self) -> None:
@@ -203,15 +205,14 @@ class LogModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.log_start, self.log_end))
-        self.log.truncate_to(offset, self.now_ms)
+        if self.log.truncate_to(offset, self.now_ms) and self.before_cut is None:
+            self.before_cut = self.rows
         # The log ends with its last batch then, or where its last segment begins.
         self.rows = [row for row in self.rows if row.batch_end <= offset]
         assert (self.rows[-1].batch_end if self.rows else 0) <= self.log.log_end_offset <= offset
         self.log_start = min(self.log_start, self.log.log_end_offset)
-        self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_start_offsets()
         self.log_end = self.log.log_end_offset
-        self.truncated = True
         self.durable_end = min(self.durable_end, self.rows[-1].batch_end if self.rows else self.log_start)
         self.new_producers()
 
@@ -221,6 +222,7 @@ class LogModel(RuleBasedStateMachine):
     def stop_cleanly(self) -> None:
         self.manager.close_cleanly(self.now_ms)
         self.durable_end = self.log_end
+        self.before_cut = None
         self.file_system.kill_process()
         self.open_again()
         assert self.log.recovery_point == self.log_end
@@ -233,33 +235,23 @@ class LogModel(RuleBasedStateMachine):
     @rule(mode=st.sampled_from(PowerCut), data=st.data())
     def cut_power(self, mode: PowerCut, data: st.DataObject) -> None:
         random = data.draw(st.randoms(use_true_random=False))
-        self.manager.checkpoint_recovery_points()
+        if data.draw(st.booleans()):
+            self.manager.checkpoint_recovery_points()
         self.file_system.cut_power(mode, random.randrange)
         self.open()
         end = self.log.log_end_offset
         assert self.durable_end <= end
-        if self.truncated:
-            self.adopt()
-            return
-        assert end <= self.log_end
-        kept = [row for row in self.rows if row.offset < end]
+        if self.before_cut is None:
+            assert end <= self.log_end
+            rows = self.rows
+        else:
+            # Nothing was written behind the cut yet, so that it may be undone, as a whole or in part.
+            rows = self.before_cut
+            self.before_cut = None
+        kept = [row for row in rows if self.log_start <= row.offset < end]
         assert all(row.batch_end <= end for row in kept), "recovery cut a batch in two"
         self.rows = kept
         self.log_end = self.durable_end = end
-        self.new_producers()
-
-    def adopt(self) -> None:
-        """A cut that was not fsynced can be undone by a power cut; all batches must be whole and in order, then."""
-        self.rows = [
-            Row(record.offset, record.value or b"", record.timestamp, batch.next_offset)
-            for batch in read_all(self.log)
-            for record in batch.records()
-            if record.offset >= self.log_start
-        ]
-        offsets = [row.offset for row in self.rows]
-        assert offsets == sorted(set(offsets))
-        self.log_end = self.durable_end = self.log.log_end_offset
-        self.log_start = self.log.log_start_offset
         self.new_producers()
 
     # -- what must hold -----------------------------------------------------------------------------------------------
