@@ -1,0 +1,118 @@
+"""Power loss, on a real file system: an ext4 of its own is shut down under a broker at work, and mounted again.
+
+EXT4_IOC_SHUTDOWN without a flush of the journal is what a power cut is to the disk: what was not fsynced is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.compat.steady_load import Sender, create_topics, judge
+from tests.compat.test_kill_loop import SETTINGS, await_more
+
+EXT4_IOC_SHUTDOWN = 0x8004587D
+WITHOUT_FLUSHING_THE_LOG = 2
+DISK_MEGABYTES = 256
+
+
+class Disk:
+    """An ext4 in a file, mounted. Skips the test, saying why, where that cannot be had."""
+
+    def __init__(self, directory: Path) -> None:
+        self._image = directory / "disk.img"
+        self.mount_point = directory / "disk"
+        self.mount_point.mkdir()
+        if os.geteuid() != 0:
+            pytest.skip("only root can mount a file system")
+        for program in ("mkfs.ext4", "mount", "umount"):
+            if shutil.which(program) is None:
+                pytest.skip(f"{program} is missing")
+        with self._image.open("wb") as image:
+            image.truncate(DISK_MEGABYTES << 20)
+        subprocess.run(["mkfs.ext4", "-q", str(self._image)], check=True)
+        try:
+            self.mount()
+        except subprocess.CalledProcessError as failure:
+            pytest.skip(f"no loop device: {failure.stderr.decode().strip()}")
+
+    def mount(self) -> None:
+        """Mount it, replaying the journal."""
+        subprocess.run(
+            ["mount", "-o", "loop", str(self._image), str(self.mount_point)], check=True, capture_output=True
+        )
+
+    def unmount(self) -> None:
+        """Nobody may have a file open there."""
+        subprocess.run(["umount", str(self.mount_point)], check=True, capture_output=True)
+
+    def cut_power(self) -> None:
+        """From this moment on nothing reaches the disk, and every call fails."""
+        descriptor = os.open(self.mount_point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", WITHOUT_FLUSHING_THE_LOG))
+        except OSError as error:
+            pytest.skip(f"this kernel cannot shut a file system down: {error}")
+        finally:
+            os.close(descriptor)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    made = Disk(tmp_path)
+    yield made
+    with contextlib.suppress(subprocess.CalledProcessError):
+        made.unmount()
+
+
+@pytest.mark.parametrize("cuts", [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_what_is_acknowledged_with_flush_messages_1_survives(
+    cuts: int, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(cuts)
+    broker = BrokerProcess(tmp_path / "broker", {**SETTINGS, "log.dirs": str(disk.mount_point / "data")})
+    broker.start()
+    config = {"flush.messages": "1", "segment.bytes": "100000"}
+    create_topics(broker.address, {"flushed": config, "plain": {"segment.bytes": "100000"}})
+    flushed = [Sender("once", broker.address, "flushed", idempotent=True)]
+    flushed.append(Sender("again", broker.address, "flushed", idempotent=False))
+    # Shows that the cuts are real: some of what was acknowledged without a flush is gone.
+    plain: list[Sender] = []
+    try:
+        for sender in flushed:
+            sender.start()
+        for turn in range(cuts):
+            plain.append(Sender(f"plain{turn}", broker.address, "plain", idempotent=False))
+            plain[-1].start()
+            await_more([*flushed, plain[-1]], 30 + chance.randrange(60))
+            acknowledged = [list(sender.acknowledged) for sender in plain]
+            disk.cut_power()
+            broker.kill()
+            disk.unmount()
+            disk.mount()
+            broker.start()
+            plain[-1].stop()
+            # What it sent once the broker was back is another matter.
+            for sender, before in zip(plain, acknowledged, strict=True):
+                sender.acknowledged = before
+        await_more(flushed, 20)
+        for sender in flushed:
+            sender.stop()
+        verdict, gone = judge(broker.address, flushed), judge(broker.address, plain)
+    finally:
+        assert broker.stop() == 0
+    with capsys.disabled():
+        print(f"\npower cuts {cuts}; flush.messages=1: {verdict}; without: {gone}")
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    assert verdict.acknowledged > 50 * cuts
+    assert gone.lost > 0, "the power cuts took nothing: they prove nothing"
