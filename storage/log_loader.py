@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from uuid import UUID
 
 from protocol.record_format import MAGIC_AT
@@ -40,6 +41,7 @@ from storage.producer_state import ProducerStateManager
 from storage.recovery import recover_segment
 from storage.segment_search import headers_from, segment_index
 from storage.unified_log import UnifiedLog
+from storage.verification import Damage, Place, walk
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
 """A first message larger than this is taken for damage, not for an old format."""
@@ -108,6 +110,8 @@ class LogLoader:
         self._on_bytes = on_bytes
         self._recovered = 0
         self._truncated_bytes = 0
+        self._limit: int | None = None
+        """Where the log ends, if that is known although its last batch says otherwise."""
 
     def load(self, found: Iterable[FileInfo] | None = None) -> LoadResult:
         """Open the log; `found` is what its directory holds, where that was looked up already.
@@ -137,6 +141,8 @@ class LogLoader:
         self._rebuild_missing_indexes(segments, files)
         if self._options.clean:
             log_end = segments[-1].next_offset()
+            if log_end is not None and self._is_not_the_end(segments[-1], log_end):
+                log_end, self._limit = None, self._options.recovery_point
         if log_end is None:
             log = self._recover(topic_id, segments, log_start, snapshots)
         else:
@@ -236,7 +242,10 @@ class LogLoader:
         recovery_point: int,
         snapshots: list[int],
     ) -> UnifiedLog:
-        return UnifiedLog(
+        for segment, following in pairwise(segments):
+            segment.limit_offset = following.base_offset
+        segments[-1].limit_offset = log_end
+        log = UnifiedLog(
             file_system=self._file_system,
             directory=self._directory,
             path=self._path,
@@ -251,6 +260,9 @@ class LogLoader:
             names_are_synced=self._options.clean and log_end > 0,
             now_ms=self._options.now_ms,
         )
+        for segment in segments:
+            log.report_damages(segment)
+        return log
 
     def _create_first_segment(self, topic_id: UUID | None, snapshots: list[int]) -> LoadResult:
         base = self._options.log_start_offset
@@ -258,6 +270,19 @@ class LogLoader:
         segment = LogSegment(self._file_system, self._path, base, 0, self._options.now_ms)
         log = self._make_log(topic_id, [segment], base, base, base, snapshots)
         return LoadResult(log, lost_below_high_watermark=max(self._options.high_watermark - base, 0))
+
+    def _is_not_the_end(self, segment: LogSegment, log_end: int) -> bool:
+        """Whether the last batch of a log that was closed in order does not have its offsets any more.
+
+        They are not covered by its CRC; but where the log ended was written down. If that says less than what `segment`
+        holds without it, it is older than the log, and says nothing.
+        """
+        closed_at = self._options.recovery_point
+        if not segment.base_offset < closed_at < log_end:
+            return segment.base_offset < log_end < closed_at
+        start = Place(0, segment.base_offset, -1)
+        found = walk(segment.file.pread, start, segment.size, segment.size, closed_at)
+        return any(isinstance(each, Damage) and each.first_offset < closed_at for each in found)
 
     def _recover(
         self, topic_id: UUID | None, segments: list[LogSegment], log_start: int, snapshots: list[int]
@@ -278,7 +303,9 @@ class LogLoader:
             segment = segments[at]
             after = segments[at + 1].base_offset if at + 1 < len(segments) else None
             size = segment.size
-            log_end = recover_segment(segment, after, self._config.index_interval_bytes, note, self._on_bytes)
+            interval_bytes, recovery_point = self._config.index_interval_bytes, self._options.recovery_point
+            limit = self._limit if after is None else after
+            log_end = recover_segment(segment, limit, interval_bytes, note, self._on_bytes, recovery_point)
             self._recovered += 1
             if segment.size < size or self._is_cut_short(log_end, after):
                 self._truncated_bytes += size - segment.size

@@ -86,7 +86,7 @@ def _read_segment(
     """
     start = _position_of(log, segment, offset, may_wait=may_wait)
     sound_end = segment.size
-    if segment.unverified_end and (start is None or start < segment.unverified_end):
+    if segment.unverified_end and (start is None or start <= segment.unverified_end):
         start, sound_end = _checked(log, segment, offset, start, max_bytes, may_wait=may_wait)
     if start is None:
         return None

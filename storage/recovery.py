@@ -15,6 +15,7 @@ from protocol.record_format import ATTRIBUTES_AT, HEADER, LOG_OVERHEAD_BYTES, MA
 from protocol.records import HEADER_BYTES, RecordBatch
 from storage.indexes import IndexBuilder
 from storage.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.verification import Damage, Place, walk
 
 _CHUNK_BYTES = 1 << 20
 
@@ -30,9 +31,13 @@ def recover_segment(
     index_interval_bytes: int,
     on_batch: Callable[[RecordBatch], None],
     on_bytes: Callable[[int], None],
+    recovery_point: int = 0,
 ) -> int:
     """Walk all batches of `segment`, build its indexes anew and cut the file behind the last valid one; returns the
     next offset.
+
+    What is below `recovery_point` was on stable storage, so what is wrong there is no torn end: the segment goes on
+    behind such a `Damage`, and the log does not end before that offset.
 
     Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
     and stay below `end_offset` (the base of the next segment). `on_batch` sees the header of each valid batch that
@@ -54,9 +59,27 @@ def recover_segment(
         add(last_offset, max_timestamp, size, position)
         next_offset = last_offset + 1
         valid_bytes = position + size
-    if segment.size:
-        segment.cut(valid_bytes)
-        segment.use_indexes(builder)
+    damages: list[Damage] = []
+    if next_offset < recovery_point and valid_bytes < segment.size:
+        rest = walk(
+            segment.file.pread, Place(valid_bytes, next_offset, latest_epoch), segment.size, segment.size, limit
+        )
+        for each in rest:
+            if isinstance(each, Damage):
+                if each.first_offset >= recovery_point:
+                    break
+                if each.end == segment.size:
+                    next_offset = recovery_point if end_offset is None else end_offset
+                damages.append(each if each.end < segment.size else each._replace(end_offset=next_offset))
+                valid_bytes = each.end
+            else:
+                position, batch = each
+                on_batch(batch)
+                add(batch.last_offset, batch.max_timestamp, batch.size_in_bytes, position)
+                next_offset, valid_bytes = batch.next_offset, position + batch.size_in_bytes
+    segment.cut(valid_bytes)
+    segment.use_indexes(builder)
+    segment.take_checked(tuple(damages))
     return next_offset
 
 
