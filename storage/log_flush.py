@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from storage.file_system import File, FileSystem
@@ -131,7 +132,8 @@ def run_together(tasks: Sequence[FlushTask]) -> None:
     for task in tasks:
         try:
             for file in task.files:
-                file.flush()
+                with contextlib.suppress(FileNotFoundError):  # its segment was deleted or replaced meanwhile
+                    file.flush()
             for path in task.optional_paths:
                 try:
                     task.file_system.sync_file(path)

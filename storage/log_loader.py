@@ -155,13 +155,13 @@ class LogLoader:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
+        log.has_unsynced_cut = log.has_unsynced_cut or UNSYNCED_CUT in files
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
         return LoadResult(log, self._recovered, self._truncated_bytes, lost)
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _finish_interrupted_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
-        log.has_unsynced_cut = log.has_unsynced_cut or UNSYNCED_CUT in files
         """Bring the directory to a state without `.deleted`, `.cleaned` and `.swap` files.
 
         `.cleaned`: compaction had not finished, drop. `.swap`: it had, the new segments replace those in their

@@ -14,6 +14,10 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     # The records of the scenarios are years old.
     "log.retention.ms": "-1",
+    # Topics with a limit of their own are looked after at once.
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "log.cleaner.backoff.ms": "100",
 }
 
 

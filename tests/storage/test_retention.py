@@ -281,6 +281,20 @@ class TestActiveSegment:
         assert not {"flush", "sync_file", "sync_dir"} & set(calls)
 
 
+def test_what_goes_may_be_in_the_midst_of_a_flush() -> None:
+    """Indexes are opened by name for their fsync, and have another one by then."""
+    log = filled(LogConfig(retention_ms=0))
+    task = log.prepare_flush()
+    log.release_files()
+    log.expire_segments(T0 + 1, 15)
+    assert len(log.delete_old_segments()) == 5
+    task.run()
+    task.complete(T0)
+    assert log.directory.failure is None
+    log.flush(T0)
+    assert (log.recovery_point, log.log_end_offset) == (15, 15)
+
+
 def test_an_offline_directory_is_not_touched() -> None:
     log = filled(LogConfig(retention_ms=0))
     log.directory.take_offline("gone")
