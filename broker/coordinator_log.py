@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from broker.replica_manager import ReplicaManager
@@ -16,6 +17,8 @@ from storage.producer_state import AppendOrigin
 from storage.unified_log import LogAppendInfo
 
 ALL_IN_SYNC_REPLICAS = -1
+
+logger = logging.getLogger("kafka.coordinator.group.GroupMetadataManager")
 
 
 class ReplicatedCoordinatorLog:
@@ -76,11 +79,23 @@ class ReplicatedCoordinatorLog:
         return log.log_start_offset == log.log_end_offset
 
     async def read(self, partition: int) -> AsyncIterator[bytes]:
-        """See CoordinatorLog. Bytes are read off the loop; what a newer leader appends later is not ours to load."""
+        """See CoordinatorLog. Bytes are read and checked off the loop; what a newer leader appends later is not ours to
+        load.
+
+        What is damaged is passed over: a group that goes on from an older commit is better than one that is not served.
+        """
         log = self._replica_manager.partition(TopicPartition(CONSUMER_OFFSETS, partition)).log
         offset, end_offset = log.log_start_offset, log.log_end_offset
         while offset < end_offset:
-            info = log.read(offset, max_bytes=self._load_buffer_bytes, upper_bound_offset=end_offset)
+            try:
+                info = await self._executor.run(log.read, offset, self._load_buffer_bytes, end_offset)
+            except ApiError as error:
+                behind = log.offset_behind_damage(offset)
+                if behind is None:
+                    raise
+                logger.error("Loading groups from %s-%d goes on at %d: %s", CONSUMER_OFFSETS, partition, behind, error)
+                offset = behind
+                continue
             if info.file is None:
                 return
             chunk = bytes(await self._executor.run(info.file.pread, info.position, info.size))

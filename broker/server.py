@@ -20,6 +20,8 @@ from broker.controller_service import ControllerService, ControllerSettings, Int
 from broker.controller_service import StartUpError as ClusterError
 from broker.coordination.embedded import EmbeddedEnsemble
 from broker.coordinator_log import ReplicatedCoordinatorLog
+from broker.disk_space import CHECK_MS as DISK_CHECK_MS
+from broker.disk_space import DiskSpaceWatch
 from broker.dispatcher import Dispatcher
 from broker.fetch_session import FetchSessionCache
 from broker.group_coordinator_service import GroupCoordinatorService
@@ -120,6 +122,7 @@ class KafkaServer:
         # Set one after the other by `start`.
         self._log_manager: LogManager | None = None
         self._claim: Claim
+        self._space: DiskSpaceWatch
         self._load_report: LoadReport
         self._ensemble: EmbeddedEnsemble
         self._coordination: Coordination
@@ -185,6 +188,7 @@ class KafkaServer:
         self._claim = claim_directories(self._file_system, config)
         log_manager.lock_directories()
         self._log_manager = log_manager
+        self._space = DiskSpaceWatch(log_manager, self._executor, config.log_dir_reserve_bytes)
         return log_manager
 
     async def _open_coordination(self) -> MetadataImage:
@@ -200,6 +204,7 @@ class KafkaServer:
             self._random,
             controller_settings(config),
             lambda overrides: configs.validate_topic(overrides),  # noqa: PLW0108  made on the next line
+            self._space.refuse_new_partitions,
         )
         self._configs = configs = ConfigService(config, lambda: controller.image)
         configs.broker_id = self._claim.broker_id
@@ -284,7 +289,7 @@ class KafkaServer:
             [
                 ProduceHandlers(replicas),
                 FetchHandlers(replicas, sessions, self._executor, config.fetch_max_bytes),
-                OffsetHandlers(replicas, upkeep.checkpoint_log_start_offsets),
+                OffsetHandlers(replicas, self._executor, upkeep.checkpoint_log_start_offsets),
                 MetadataHandlers(controller),
                 TopicHandlers(controller, config_handlers.describe_topic_config),
                 config_handlers,
@@ -303,10 +308,14 @@ class KafkaServer:
         registry.add(ApiVersionsHandlers(registry))
         if config.metrics_listener:
             host, _, port = config.metrics_listener.rpartition(":")
-            collector = BrokerCollector(registry, replicas, self._socket_server, sessions, groups)
+            collector = BrokerCollector(
+                registry, replicas, self._socket_server, sessions, groups, log_manager.directories
+            )
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
         upkeep.schedule(self._supervisor, config)
         self._cleaner.start()
+        await self._space.check()
+        self._supervisor.every(DISK_CHECK_MS, "disk-space", self._space.check)
         moves.resume()
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         self._dispatcher = Dispatcher(registry, self._clock)

@@ -83,6 +83,8 @@ class UnifiedLog(LogState):
         directory = self.directory
         if directory.failure is not None:
             raise directory.offline_error()
+        if directory.headroom_bytes < len(records) and origin is AppendOrigin.CLIENT:
+            directory.admit(len(records))
         if records.readonly:
             records = memoryview(bytearray(records))
         config = self.config
@@ -177,6 +179,7 @@ class UnifiedLog(LogState):
             segment.append(data, last_offset, max_timestamp, max_timestamp_offset, config.index_interval_bytes)
         except OSError as error:
             raise self._append_failed(error, segment) from error
+        self.directory.headroom_bytes -= len(data)
         self.log_end_offset = last_offset + 1
         self.boundaries.remember(last_offset + 1, segment, segment.size)
 
@@ -302,6 +305,11 @@ class UnifiedLog(LogState):
             return None
         except OSError as error:
             raise self._read_failed(error) from error
+
+    def offset_behind_damage(self, offset: int) -> int | None:
+        """The first offset that can be read again, when a damage that was found has taken `offset`, else None."""
+        damage = self.segments[segment_index(self.segments, offset)].damage_of(offset)
+        return None if damage is None else damage.end_offset
 
     def _read_failed(self, error: OSError) -> ApiError:
         return self.directory.fail(error, f"Exception while reading from {self.topic_partition}")

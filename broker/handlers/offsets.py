@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
+from broker.seams import Executor
 from cluster.partition import IsolationLevel, Partition
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -19,6 +21,7 @@ from protocol.messages import (
     OffsetForLeaderEpochResponse,
 )
 from protocol.topic_partition import TopicPartition, is_internal
+from storage.log_segment import TimestampAndOffset
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -36,26 +39,65 @@ FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
 FIRST_VERSION_WITH_ONE_OFFSET = 1
 """KIP-79: version 0 lists beginnings of segments instead."""
 
+AskedPartition = ListOffsetsRequest.ListOffsetsPartition
 ListedTopic = ListOffsetsResponse.ListOffsetsTopicResponse
 ListedPartition = ListOffsetsResponse.ListOffsetsPartitionResponse
 EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 DeletedTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
 DeletedPartition = DeleteRecordsResponse.DeleteRecordsPartitionResult
+Found: TypeAlias = dict[TopicPartition, TimestampAndOffset | ApiError | None]
+"""What searches by timestamp have found, or what was in their way."""
 
 
 class OffsetHandlers:
     """Reads and moves offsets of partitions this broker leads."""
 
-    def __init__(self, replica_manager: ReplicaManager, persist_log_starts: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        executor: Executor,
+        persist_log_starts: Callable[[], Awaitable[None]],
+    ) -> None:
         """`persist_log_starts` returns once the log start offsets of this moment are on disk."""
         self._replica_manager = replica_manager
+        self._executor = executor
         self._persist_log_starts = persist_log_starts
 
     # -- ListOffsets ---------------------------------------------------------------------------------------------------
 
     @api(ApiKey.LIST_OFFSETS, versions=(0, 9))
-    def list_offsets(self, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    def list_offsets(
+        self, context: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
+        searches = [
+            (topic.name, asked)
+            for topic in request.topics
+            for asked in topic.partitions
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+        ]
+        if searches and context.api_version >= FIRST_VERSION_WITH_ONE_OFFSET:
+            return self._list_after(searches, context, request)
+        return self._list(context, request, {})
+
+    async def _list_after(
+        self, searches: Sequence[tuple[str, AskedPartition]], context: RequestContext, request: ListOffsetsRequest
+    ) -> ListOffsetsResponse:
+        """Search on another thread, as that may read and check much that is not in memory; then answer."""
+        found: Found = {}
+        for topic, asked in searches:
+            topic_partition = TopicPartition(topic, asked.partition_index)
+            try:
+                log = self._replica_manager.leader_of(topic_partition, asked.current_leader_epoch).log
+                if asked.timestamp == MAX_TIMESTAMP:
+                    found[topic_partition] = await self._executor.run(log.offset_of_max_timestamp)
+                else:
+                    found[topic_partition] = await self._executor.run(log.offset_for_timestamp, asked.timestamp)
+            except ApiError as error:
+                found[topic_partition] = error
+        return self._list(context, request, found)
+
+    def _list(self, context: RequestContext, request: ListOffsetsRequest, searched: Found) -> ListOffsetsResponse:
         isolation = IsolationLevel.of(request.isolation_level)
         repeated = _asked_repeatedly(request)
         topics = []
@@ -66,7 +108,7 @@ class OffsetHandlers:
                 try:
                     if (name, asked.partition_index) in repeated:
                         raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is asked twice")
-                    found = self._list_partition(name, asked, isolation, context.api_version)
+                    found = self._list_partition(name, asked, isolation, context.api_version, searched)
                 except ApiError as error:
                     found = _listed(asked.partition_index, error_code=error.error_code)
                 if context.api_version < FIRST_VERSION_WITH_LEADER_EPOCH:
@@ -76,7 +118,7 @@ class OffsetHandlers:
         return ListOffsetsResponse(topics=topics)
 
     def _list_partition(
-        self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition, isolation: IsolationLevel, version: int
+        self, topic: str, asked: AskedPartition, isolation: IsolationLevel, version: int, searched: Found
     ) -> ListedPartition:
         timestamp = asked.timestamp
         _check_timestamp(timestamp, version)
@@ -94,21 +136,15 @@ class OffsetHandlers:
             return _listed(asked.partition_index, offset, leader_epoch)
         if timestamp == LATEST_TIERED_TIMESTAMP:
             return _listed(asked.partition_index)
-        found = self._search(partition, asked.partition_index, timestamp, isolation)
-        if found.offset == UNKNOWN:
-            _check_high_watermark(partition, version)
-        return found
-
-    def _search(self, partition: Partition, index: int, timestamp: int, isolation: IsolationLevel) -> ListedPartition:
-        if timestamp == MAX_TIMESTAMP:
-            found = partition.log.offset_of_max_timestamp()
-        else:
-            found = partition.log.offset_for_timestamp(timestamp)
+        found = searched[partition.topic_partition]
+        if isinstance(found, ApiError):
+            raise found
         if found is None or found.offset >= partition.readable_end(isolation):
-            return _listed(index)
-        return _listed(index, found.offset, found.leader_epoch, timestamp=found.timestamp)
+            _check_high_watermark(partition, version)
+            return _listed(asked.partition_index)
+        return _listed(asked.partition_index, found.offset, found.leader_epoch, timestamp=found.timestamp)
 
-    def _list_segments(self, topic: str, asked: ListOffsetsRequest.ListOffsetsPartition) -> ListedPartition:
+    def _list_segments(self, topic: str, asked: AskedPartition) -> ListedPartition:
         """Version 0: up to `max_num_offsets` beginnings of segments, newest first, the end in front.
 
         Kafka compares `timestamp` with the time a segment's file was changed; here it is the largest timestamp in it,
