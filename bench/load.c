@@ -6,7 +6,8 @@
  *   load consume   BOOTSTRAP TOPIC RECORDS               one partition from its beginning
  *   load latency   BOOTSTRAP TOPIC RECORDS RATE          RATE records a second, produced and consumed by this process
  *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it
- *   load create    BOOTSTRAP TOPIC PARTITIONS            a topic, until every partition has a leader
+ *   load waiting   BOOTSTRAP TOPIC SECONDS BYTES PRODUCERS  so many producers, each with one record under way at a time, acks=1
+ *   load create    BOOTSTRAP TOPIC PARTITIONS [NAME=VALUE]  a topic, until every partition has a leader
  *   load delete    BOOTSTRAP TOPIC
  *
  * TOPIC may name a partition, as in `flights/1`; without one it is partition 0.
@@ -181,6 +182,85 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
     return 0;
 }
 
+struct waiting {
+    const char *bootstrap, *topic, *bytes;
+    size_t size;
+    pthread_barrier_t *ready;
+    double until;
+    long long delivered;
+    int done;
+    rd_kafka_resp_err_t err;
+};
+
+static void on_awaited(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
+    (void)rk;
+    struct waiting *waiting = opaque;
+    waiting->err = message->err;
+    waiting->done = 1;
+}
+
+static void send_and_wait(struct waiting *waiting, rd_kafka_t *rk, rd_kafka_topic_t *rkt) {
+    double began = now_s();
+    waiting->done = 0;
+    if (rd_kafka_produce(rkt, partition, 0, (void *)waiting->bytes, waiting->size, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+    while (!waiting->done) {
+        rd_kafka_poll(rk, 1000);
+        if (now_s() - began > FAIL_AFTER_S) die("no acknowledgement for %d s", FAIL_AFTER_S);
+    }
+    if (waiting->err) die("not taken: %s", rd_kafka_err2str(waiting->err));
+}
+
+static void *wait_for_each(void *opaque) {
+    struct waiting *waiting = opaque;
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set_dr_msg_cb(conf, on_awaited);
+    rd_kafka_conf_set_opaque(conf, waiting);
+    set(conf, "acks", "1");
+    set(conf, "linger.ms", "0");
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, waiting->bootstrap);
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, waiting->topic, NULL);
+    send_and_wait(waiting, rk, rkt); /* finds the leader, and is not counted */
+    pthread_barrier_wait(waiting->ready); /* all are connected */
+    pthread_barrier_wait(waiting->ready); /* the clock runs */
+    while (now_s() < waiting->until) {
+        send_and_wait(waiting, rk, rkt);
+        waiting->delivered++;
+    }
+    rd_kafka_topic_destroy(rkt);
+    rd_kafka_destroy(rk);
+    return NULL;
+}
+
+/* What producers get done that send a record only when the one before is acknowledged. */
+static int wait_for_all(const char *bootstrap, const char *topic, double seconds, size_t size, int producers) {
+    struct waiting *waiting = calloc((size_t)producers, sizeof *waiting);
+    pthread_t *threads = calloc((size_t)producers, sizeof *threads);
+    pthread_barrier_t ready;
+    char *bytes = payload(size);
+    pthread_barrier_init(&ready, NULL, (unsigned)producers + 1);
+    for (int i = 0; i < producers; i++) {
+        waiting[i] = (struct waiting){.bootstrap = bootstrap, .topic = topic, .bytes = bytes, .size = size, .ready = &ready};
+        if (pthread_create(&threads[i], NULL, wait_for_each, &waiting[i])) die("no thread");
+    }
+    pthread_barrier_wait(&ready);
+    double cpu = cpu_s(), began = now_s();
+    for (int i = 0; i < producers; i++) waiting[i].until = began + seconds;
+    pthread_barrier_wait(&ready);
+    long long records = 0;
+    for (int i = 0; i < producers; i++) {
+        pthread_join(threads[i], NULL);
+        records += waiting[i].delivered;
+    }
+    seconds = now_s() - began;
+    cpu = cpu_s() - cpu;
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), bootstrap);
+    long long taken = end_offset(rk, topic) - producers;
+    if (taken != records) die("%lld records were acknowledged, %lld are in the log", records, taken);
+    printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", records, records * (long long)size, seconds, cpu);
+    rd_kafka_destroy(rk);
+    return 0;
+}
+
 static rd_kafka_t *consumer(const char *bootstrap, const char *topic, int64_t offset, int connection_only) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "group.id", "bench");
@@ -346,7 +426,7 @@ static int first(const char *bootstrap, const char *topic) {
     _exit(0);
 }
 
-static int create(const char *bootstrap, const char *topic, int partitions) {
+static int create(const char *bootstrap, const char *topic, int partitions, char *config) {
     char text[256];
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "allow.auto.create.topics", "false");
@@ -354,6 +434,12 @@ static int create(const char *bootstrap, const char *topic, int partitions) {
     rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
     rd_kafka_NewTopic_t *topics[] = {rd_kafka_NewTopic_new(topic, partitions, 1, text, sizeof text)};
     if (!topics[0]) die("create: %s", text);
+    if (config) {
+        char *value = strchr(config, '=');
+        if (!value) die("create: %s has no value", config);
+        *value = '\0';
+        if (rd_kafka_NewTopic_set_config(topics[0], config, value + 1)) die("create: %s", config);
+    }
     rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(rk, RD_KAFKA_ADMIN_OP_CREATETOPICS);
     rd_kafka_AdminOptions_set_request_timeout(options, 300000, text, sizeof text);
     rd_kafka_AdminOptions_set_operation_timeout(options, 290000, text, sizeof text);
@@ -410,8 +496,9 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "consume") && argc == 5) return consume(argv[2], argv[3], atoll(argv[4]));
     if (!strcmp(mode, "latency") && argc == 6) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]));
     if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
-    if (!strcmp(mode, "create") && argc == 5) return create(argv[2], argv[3], atoi(argv[4]));
+    if (!strcmp(mode, "waiting") && argc == 7) return wait_for_all(argv[2], argv[3], atof(argv[4]), (size_t)atoll(argv[5]), atoi(argv[6]));
+    if (!strcmp(mode, "create") && (argc == 5 || argc == 6)) return create(argv[2], argv[3], atoi(argv[4]), argc == 6 ? argv[5] : NULL);
     if (!strcmp(mode, "delete") && argc == 4) return delete(argv[2], argv[3]);
-    die("usage: load produce|keyed|unbatched|consume|latency|first|create|delete BOOTSTRAP TOPIC ...");
+    die("usage: load produce|keyed|unbatched|consume|latency|waiting|first|create|delete BOOTSTRAP TOPIC ...");
     return 1;
 }

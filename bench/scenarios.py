@@ -14,6 +14,7 @@ from bench.load import Load, SparkReader
 
 LATENCY_RATE = 5_000
 IDLE_S = 5
+FSYNC_S = 20
 SPARK_PARTITIONS = 2
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
@@ -117,6 +118,22 @@ def unbatched(context: Context, broker: Broker, topic: str) -> Sample:
     spent = {"broker": sample.broker_cpu_s or 0, "client": sample.client_cpu_s or 0}
     details = {f"{whose}_CPU_us_a_request": seconds / requests * 1e6 for whose, seconds in spent.items()}
     return Sample(sample.value, details=details)
+
+
+def fsync_per_ack(producers: int) -> Measure:
+    """Acknowledgements a second to producers that wait for each one, of 100 bytes, each of them on disk before."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        context.load.run("create", broker.address, topic, 1, "flush.messages=1")
+        before = broker.cpu_s()
+        seconds = max(FSYNC_S * context.scale, 2)
+        result = context.load.run("waiting", broker.address, topic, seconds, 100, producers)
+        spent = broker.cpu_s() - before
+        context.load.run("delete", broker.address, topic)
+        rate = result["records"] / result["seconds"]
+        return Sample(rate, details={"ms_an_acknowledgement": producers / rate * 1e3, "broker_CPU_s": spent})
+
+    return measure
 
 
 def latency(context: Context, broker: Broker, topic: str) -> Sample:
@@ -279,6 +296,9 @@ SCENARIOS = [
     Scenario("unbatched", "produce, 1 record a request", "requests/s",
         unbatched, target=4.0, also_warm=True,
     ),
+    Scenario("fsync-1", "fsync per ack, 1 producer", "acks/s", fsync_per_ack(1), target=1.0),
+    Scenario("fsync-10", "fsync per ack, 10 producers", "acks/s", fsync_per_ack(10), target=3.0),
+    Scenario("fsync-100", "fsync per ack, 100 producers", "acks/s", fsync_per_ack(100), target=5.0),
     Scenario("latency", "p99 end to end at 5,000 records/s", "ms", latency, higher_is_better=False, target=0.5),
     Scenario(
         "latency-cleaning", "p99 end to end, cleaner at work", "ms", latency_while_cleaning, higher_is_better=False,
