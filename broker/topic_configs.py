@@ -8,7 +8,7 @@ from typing import Any
 from cluster.metadata_image import ConfigResourceType, MetadataImage
 from config.broker_config import BrokerConfig
 from config.definitions import Value
-from config.topic_config import parse_topic_config
+from config.topic_config import TOPIC_KEYS, parse_topic_config
 from protocol.compression import CompressionType
 from protocol.records import TimestampType
 from storage.log_config import LogConfig, ValidateRecords
@@ -41,8 +41,8 @@ def _log_config(values: Mapping[str, Value], validate_records: ValidateRecords) 
         flush_ms=typed["flush.ms"],
         max_message_bytes=typed["max.message.bytes"],
         message_timestamp_type=_TIMESTAMP_TYPES[typed["message.timestamp.type"]],
-        message_timestamp_before_max_ms=typed["message.timestamp.before.max.ms"],
-        message_timestamp_after_max_ms=typed["message.timestamp.after.max.ms"],
+        message_timestamp_before_max_ms=_timestamp_limit(typed, "message.timestamp.before.max.ms"),
+        message_timestamp_after_max_ms=_timestamp_limit(typed, "message.timestamp.after.max.ms"),
         compression_type=codec,
         compression_level=None if codec is None else typed.get(f"compression.{codec.name.lower()}.level"),
         cleanup_policy=frozenset(typed["cleanup.policy"]),
@@ -56,3 +56,11 @@ def _log_config(values: Mapping[str, Value], validate_records: ValidateRecords) 
         unclean_leader_election_enable=typed["unclean.leader.election.enable"],
         validate_records=validate_records,
     )
+
+
+def _timestamp_limit(values: Mapping[str, Any], name: str) -> int:
+    """The old single limit counts where the newer one was left alone (KIP-937)."""
+    limit: int = values[name]
+    if limit == TOPIC_KEYS[name].default:
+        limit = values["message.timestamp.difference.max.ms"]
+    return limit

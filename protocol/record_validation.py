@@ -82,7 +82,7 @@ def _timestamp_complaint(record: Record, batch: RecordBatch, rule: TimestampRule
             return None
         return (
             f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
-            f"The timestamp should be within [{rule.earliest_ms}, {rule.latest_ms}]"
+            f"The timestamp should be within [{_wrapped(rule.earliest_ms)}, {_wrapped(rule.latest_ms)}]"
         )
     if batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return (
@@ -90,6 +90,11 @@ def _timestamp_complaint(record: Record, batch: RecordBatch, rule: TimestampRule
             "Producer should not set timestamp type to LogAppendTime."
         )
     return None
+
+
+def _wrapped(number: int) -> int:
+    """`number` as 64 bits hold it: Kafka adds the limit to the time without asking whether there is room."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _summary(code: ErrorCode, errors: Sequence[RecordError]) -> str:
