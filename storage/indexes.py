@@ -324,7 +324,18 @@ class IndexBuilder:
         return bytes(self._offsets), bytes(self._times)
 
     def write(self, file_system: FileSystem, offset_index_path: str, time_index_path: str) -> None:
-        """Replace both files, so that a reader has either the old or the new ones. Raises OSError."""
-        offsets, times = self.contents()
-        write_atomically(file_system, offset_index_path, offsets, sync=False)
-        write_atomically(file_system, time_index_path, times, sync=False)
+        """Replace both files, so that a reader has either the old or the new ones. Raises OSError.
+
+        A file that is right already is left alone: after a crash most are, and ext4 writes a file out at once that is
+        renamed onto another.
+        """
+        for path, content in zip((offset_index_path, time_index_path), self.contents(), strict=True):
+            if not _holds(file_system, path, content):
+                write_atomically(file_system, path, content, sync=False)
+
+
+def _holds(file_system: FileSystem, path: str, content: bytes) -> bool:
+    try:
+        return file_system.read_file(path) == content
+    except FileNotFoundError:
+        return False

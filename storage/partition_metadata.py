@@ -6,6 +6,7 @@ It tells a partition of today's topic from one that a deleted topic of the same 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from uuid import UUID
 
 from protocol.uuids import uuid_from_text, uuid_to_text
@@ -33,11 +34,17 @@ def read_topic_id(file_system: FileSystem, directory: str) -> UUID | None:
     try:
         if values["version"].strip() != "0":
             raise ValueError(f"version {values['version']} is not known")
-        return uuid_from_text(values["topic_id"].strip())
+        return _topic_id(values["topic_id"].strip())
     except KeyError as missing:
         raise ValueError(f"{path} cannot be read: no {missing}") from None
     except ValueError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _topic_id(text: str) -> UUID:
+    """One object for all partitions of a topic, which are mostly read one after the other."""
+    return uuid_from_text(text)
 
 
 def write_topic_id(file_system: FileSystem, directory: str, topic_id: UUID) -> None:
