@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -33,10 +34,27 @@ NICENESS = 10
 """Compaction gets what the broker leaves: a tenth of the share of a process that is as busy."""
 
 
+def end_if_alone() -> None:
+    """End the process if nobody is left at the other end of the input, even if there is more to read in it.
+
+    The thread that reads may be late; a log must not be touched once another broker may have it.
+    """
+    alone = select.poll()
+    alone.register(sys.stdin.fileno(), 0)
+    if alone.poll(0):
+        os._exit(0)
+
+
 def answer(file_system: FileSystem, task: str, throttle: Throttle) -> dict[str, Any]:
     """Do one task; the line that tells how it went."""
+
+    def pause(size: int) -> None:
+        throttle(size)
+        end_if_alone()
+
+    end_if_alone()
     try:
-        return {"result": clean(file_system, CleanTask.from_json(task), throttle).to_json()}
+        return {"result": clean(file_system, CleanTask.from_json(task), pause).to_json()}
     except Exception as error:  # noqa: BLE001 - the broker judges, whatever it is
         failure = WorkerFailure.of(error)
         return {"error": str(failure), "kind": failure.kind.value, "errno": failure.errno}

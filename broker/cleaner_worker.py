@@ -112,7 +112,7 @@ class ProcessWorker:
         try:
             self._send(request)
             line = await process.stdout.readline()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # the last is uvloop's for a pipe that is closed
             raise await self._died(process) from error
         if not line.endswith(b"\n"):
             raise await self._died(process)
@@ -121,7 +121,7 @@ class ProcessWorker:
 
     def change_rate(self, bytes_per_second: float) -> None:
         if self._process is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RuntimeError):
                 self._send({"bytes_per_second": _finite(bytes_per_second)})
 
     async def close(self) -> None:
