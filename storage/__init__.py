@@ -28,6 +28,14 @@ Decisions, with their reasons:
   the segment, and the offset index is checked against the headers it points at and rebuilt when it lies.
 - Whatever waits for an fsync or removes files is a task: made by the thread that owns the logs, run by any, completed
   by the owner (`FlushTask`, `CheckpointTask`, `DeletionTask`). A log that is read may be read by any thread.
+- flush.messages=N means: at any moment fewer than N records that were acknowledged or shown are not on disk
+  (`LogState.flush_bound`). Kafka flushes inside the append and holds the log for that long; here the append returns at
+  once, so the bound is what makes the same promise. For N=1 it is the end of what is on disk.
+- A cut of the log's end (`UnifiedLog.truncate_to`) is on disk before anything is written behind it, else a power cut
+  could bring back what was cut off behind what took its place. The fsync belongs to the next flush, which runs on a
+  thread; only an append that comes earlier waits for it. A process that dies in between leaves a marker for the next
+  one. Segments behind the cut are renamed newest first, and that is fsynced at once: a hole in the middle of what was
+  flushed is the one thing that recovery, which trusts its recovery point, could not see.
 - Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients
   throw the half away), and the log remembers where recent reads and appends ended, so that a consumer in sequence
   costs no search.
