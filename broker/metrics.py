@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from broker.fetch_session import FetchSessionCache
@@ -16,6 +16,8 @@ from broker.group_coordinator_service import GroupCoordinatorService
 from broker.network.server import SocketServer
 from broker.registry import HandlerRegistry
 from broker.replica_manager import ReplicaManager
+from storage.log_directory import LogDirectory
+from storage.scrub import Scrub
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -33,7 +35,11 @@ class BrokerCollector:
         socket_server: SocketServer,
         fetch_sessions: FetchSessionCache,
         groups: GroupCoordinatorService,
+        log_directories: Sequence[LogDirectory],
+        scrub: Scrub,
     ) -> None:
+        self._scrub = scrub
+        self._log_directories = log_directories
         self._groups = groups
         self._registry = registry
         self._replica_manager = replica_manager
@@ -45,6 +51,53 @@ class BrokerCollector:
         yield from self._requests()
         yield from self._topics()
         yield from self._broker()
+        yield from self._directories()
+        yield from self._corruption()
+
+    def _directories(self) -> Iterable[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        manager = "kafka_log_logmanager"
+        directories = self._log_directories
+        is_offline = {directory.path: directory.failure is not None for directory in directories}
+        yield GaugeMetricFamily(
+            f"{manager}_offlinelogdirectorycount", "Log directories offline.", value=sum(is_offline.values())
+        )
+        offline = GaugeMetricFamily(
+            f"{manager}_logdirectoryoffline", "1: offline, 0: it works.", labels=["logDirectory"]
+        )
+        usable = GaugeMetricFamily(
+            "odradek_log_directory_usable_bytes", "Bytes left on the disk.", labels=["logDirectory"]
+        )
+        reached = GaugeMetricFamily(
+            "odradek_log_directory_reserve_reached",
+            "1: clients cannot write, as log.dir.reserve.bytes are all that is left.",
+            labels=["logDirectory"],
+        )
+        for directory in directories:
+            labels = [directory.path]
+            offline.add_metric(labels, is_offline[directory.path])
+            usable.add_metric(labels, directory.usable_bytes)
+            reached.add_metric(labels, directory.is_reserve_reached)
+        yield from (offline, usable, reached)
+
+    def _corruption(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        damages = CounterMetricFamily(
+            "odradek_log_corruptions", "Damaged places found in files of the log.", labels=["logDirectory"]
+        )
+        for directory in self._log_directories:
+            damages.add_metric([directory.path], len(directory.corruptions))
+        yield damages
+        yield CounterMetricFamily(
+            "odradek_log_scrub_bytes", "Bytes of sealed segments read again.", value=self._scrub.checked_bytes
+        )
+        yield GaugeMetricFamily(
+            "odradek_log_scrub_last_full_pass_timestamp_seconds",
+            "When every sealed segment had been read again; 0: not yet.",
+            value=(self._scrub.last_pass_ended_ms or 0) / 1000,
+        )
 
     def _requests(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily

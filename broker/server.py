@@ -49,6 +49,7 @@ from broker.producer_ids import ProducerIds
 from broker.registry import HandlerRegistry
 from broker.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replica_manager import ReplicaManager
+from broker.scrubber import Scrubber
 from broker.seams import Clock, Executor, Network, Random
 from broker.supervisor import Supervisor
 from broker.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor
@@ -74,6 +75,7 @@ from storage.meta_properties import (
 )
 
 logger = logging.getLogger("kafka.server.KafkaServer")
+corruption_logger = logging.getLogger("kafka.log.UnifiedLog")
 
 NO_BROKER_ID = -1
 
@@ -183,6 +185,7 @@ class KafkaServer:
             log_config_of(config, MetadataImage(), ""),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failure=self._on_directory_failure,
+            on_corruption=corruption_logger.error,
         )
         # Whose the directories are is settled before anything in them, the lock files included, is touched.
         self._claim = claim_directories(self._file_system, config)
@@ -306,14 +309,28 @@ class KafkaServer:
             ]
         )
         registry.add(ApiVersionsHandlers(registry))
+        scrubber = Scrubber(
+            log_manager,
+            self._clock,
+            self._executor,
+            interval_ms=config.log_scrub_interval_ms,
+            bytes_per_second=config.log_scrub_max_bytes_per_second,
+        )
         if config.metrics_listener:
             host, _, port = config.metrics_listener.rpartition(":")
             collector = BrokerCollector(
-                registry, replicas, self._socket_server, sessions, groups, log_manager.directories
+                registry,
+                replicas,
+                self._socket_server,
+                sessions,
+                groups,
+                log_manager.directories,
+                scrubber.scrub,
             )
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
         upkeep.schedule(self._supervisor, config)
         self._cleaner.start()
+        scrubber.schedule(self._supervisor)
         await self._space.check()
         self._supervisor.every(DISK_CHECK_MS, "disk-space", self._space.check)
         moves.resume()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigKey, Matching, OneOf
-from .vocabulary import STRING
+from .definitions import ConfigKey, Matching, OneOf, Range
+from .vocabulary import LONG, STRING
 
 KEYS = (
     ConfigKey(
@@ -12,6 +12,28 @@ KEYS = (
         None,
         "host:port where metrics are served as Prometheus text over HTTP; not set, there is no such listener.",
         Matching(r"\[?[0-9a-zA-Z\-%._:]*\]?:[0-9]{1,5}", "must be host:port, such as 127.0.0.1:9308"),
+    ),
+    ConfigKey(
+        "log.dir.reserve.bytes",
+        LONG,
+        64 << 20,
+        "Bytes that clients must leave free on the disk of each log directory: below, produced records and new topics "
+        "are refused, and what the broker needs itself goes on. 0 lets clients fill the disk.",
+        Range(0),
+    ),
+    ConfigKey(
+        "log.scrub.interval.ms",
+        LONG,
+        24 * 3600 * 1000,
+        "Milliseconds between the beginnings of two passes that read all sealed segments and check them; -1: no passes.",
+        Range(-1),
+    ),
+    ConfigKey(
+        "log.scrub.max.bytes.per.second",
+        LONG,
+        8 << 20,
+        "How many bytes a second those passes read at most.",
+        Range(1),
     ),
     ConfigKey(
         "log.validate.records",

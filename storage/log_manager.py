@@ -80,13 +80,14 @@ class LogManager:
         producer_id_expiration_ms: int = 24 * 3600 * 1000,
         on_directory_failure: Callable[[str, str], None] = lambda _path, _reason: None,
     ) -> None:
+        on_corruption: Callable[[str], None] = lambda _message: None,
         """`on_directory_failure` is told path and reason when a directory goes offline, possibly in the midst of an
-        append.
+        append; `on_corruption`, on any thread, what is wrong with a file, once for each place that is damaged.
         """
         self._file_system = file_system
         self.default_config = default_config
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        self.directories = [LogDirectory(path, on_directory_failure) for path in log_dirs]
+        self.directories = [LogDirectory(path, on_directory_failure, on_corruption) for path in log_dirs]
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As checkpointed by the last run; what the replicas start from."""

@@ -583,7 +583,7 @@ class LogSegment:
         """
         found = self.find_batch(offset)
         position = self.size if found is None else found[0]
-        position = min((each.start for each in self.damages if each.end_offset > offset), default=position)
+        position = min([position, *(each.start for each in self.damages if each.end_offset > offset)])
         self.file.truncate(position)
         self._shortened(position)
         self.offset_index.truncate_to(offset)
