@@ -71,7 +71,10 @@ class ControllerService:
         random: Random,
         settings: ControllerSettings,
         validate_topic_config: Callable[[Mapping[str, str]], None],
+        refuse_new_partitions: Callable[[str], None] = lambda _topic: None,
     ) -> None:
+        """`refuse_new_partitions(topic)` raises ApiError when no partitions may be made now, whoever wants them."""
+        self._refuse_new_partitions = refuse_new_partitions
         self.settings = settings
         self._registration = registration
         self._coordination = coordination
@@ -289,6 +292,7 @@ class ControllerService:
                 plan = decisions.plan_topic(
                     topic, self._image, plans, defaults, self._validate_topic_config, self._random.randrange
                 )
+                self._refuse_new_partitions(topic.name)
             except ApiError as error:
                 outcome[topic.name] = error
             else:
@@ -344,6 +348,7 @@ class ControllerService:
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         added = decisions.expand_topic(topic, count, assignments, self._image)
+        self._refuse_new_partitions(name)
         if validate_only:
             return
         operations, grown = decisions.expansion_operations(topic, added, self._image)

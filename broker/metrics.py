@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from broker.cleaner_metrics import cleaner_metrics
 from broker.fetch_session import FetchSessionCache
 from broker.group_coordinator_service import GroupCoordinatorService
+from broker.log_cleaner import LogCleaner
 from broker.network.server import SocketServer
 from broker.registry import HandlerRegistry
 from broker.replica_manager import ReplicaManager
@@ -37,8 +39,10 @@ class BrokerCollector:
         groups: GroupCoordinatorService,
         log_directories: Sequence[LogDirectory],
         scrub: Scrub,
+        cleaner: LogCleaner,
     ) -> None:
         self._scrub = scrub
+        self._cleaner = cleaner
         self._log_directories = log_directories
         self._groups = groups
         self._registry = registry
@@ -51,35 +55,9 @@ class BrokerCollector:
         yield from self._requests()
         yield from self._topics()
         yield from self._broker()
-        yield from self._directories()
+        yield from log_directory_metrics(self._log_directories)
         yield from self._corruption()
-
-    def _directories(self) -> Iterable[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        manager = "kafka_log_logmanager"
-        directories = self._log_directories
-        is_offline = {directory.path: directory.failure is not None for directory in directories}
-        yield GaugeMetricFamily(
-            f"{manager}_offlinelogdirectorycount", "Log directories offline.", value=sum(is_offline.values())
-        )
-        offline = GaugeMetricFamily(
-            f"{manager}_logdirectoryoffline", "1: offline, 0: it works.", labels=["logDirectory"]
-        )
-        usable = GaugeMetricFamily(
-            "odradek_log_directory_usable_bytes", "Bytes left on the disk.", labels=["logDirectory"]
-        )
-        reached = GaugeMetricFamily(
-            "odradek_log_directory_reserve_reached",
-            "1: clients cannot write, as log.dir.reserve.bytes are all that is left.",
-            labels=["logDirectory"],
-        )
-        for directory in directories:
-            labels = [directory.path]
-            offline.add_metric(labels, is_offline[directory.path])
-            usable.add_metric(labels, directory.usable_bytes)
-            reached.add_metric(labels, directory.is_reserve_reached)
-        yield from (offline, usable, reached)
+        yield from cleaner_metrics(self._cleaner, [directory.path for directory in self._log_directories])
 
     def _corruption(self) -> Iterable[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -179,6 +157,30 @@ class BrokerCollector:
         for state, count in group_counts.items():
             states.add_metric([state.value], count)
         yield states
+
+
+def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metric]:
+    """Whether each log directory works, and what is left of its disk."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    manager = "kafka_log_logmanager"
+    is_offline = {directory.path: directory.failure is not None for directory in directories}
+    yield GaugeMetricFamily(
+        f"{manager}_offlinelogdirectorycount", "Log directories offline.", value=sum(is_offline.values())
+    )
+    offline = GaugeMetricFamily(f"{manager}_logdirectoryoffline", "1: offline, 0: it works.", labels=["logDirectory"])
+    usable = GaugeMetricFamily("odradek_log_directory_usable_bytes", "Bytes left on the disk.", labels=["logDirectory"])
+    reached = GaugeMetricFamily(
+        "odradek_log_directory_reserve_reached",
+        "1: clients cannot write, as log.dir.reserve.bytes are all that is left.",
+        labels=["logDirectory"],
+    )
+    for directory in directories:
+        labels = [directory.path]
+        offline.add_metric(labels, is_offline[directory.path])
+        usable.add_metric(labels, directory.usable_bytes)
+        reached.add_metric(labels, directory.is_reserve_reached)
+    yield from (offline, usable, reached)
 
 
 class MetricsServer:

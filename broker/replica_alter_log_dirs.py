@@ -127,13 +127,15 @@ class ReplicaAlterLogDirsManager:
             self._futures.drop(topic_partition, self._clock.now_ms())
             logger.error("%s is no longer moved to %s, which is offline", topic_partition, future.directory.path)
             return True
+        source, target = log.directory.path, future.directory.path
         try:
             is_done = await self._copy(log, future)
         except ApiError as error:
             return self._failed(topic_partition, error)
         if is_done:
-            self._moves.pop(topic_partition, None)
-            logger.info("%s has been moved from %s to %s", topic_partition, log.path, future.directory.path)
+            if topic_partition not in self._futures.logs:  # somebody may have asked for the next one already
+                self._moves.pop(topic_partition, None)
+            logger.info("%s has been moved from %s to %s", topic_partition, source, target)
         else:
             self._moves[topic_partition] = None
         return True

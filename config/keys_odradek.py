@@ -36,6 +36,13 @@ KEYS = (
         Range(1),
     ),
     ConfigKey(
+        "log.dir.reserve.bytes",
+        LONG,
+        64 << 20,
+        "Bytes clients must leave on the disk of each log directory; below, their records and new topics are refused.",
+        Range(0),
+    ),
+    ConfigKey(
         "log.validate.records",
         STRING,
         "header",

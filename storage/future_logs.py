@@ -268,6 +268,9 @@ class FutureLogs:
         """
         topic_partition = log.topic_partition
         future = self.logs[topic_partition]
+        if topic_partition in self._replaced:
+            old = self._replaced[topic_partition].path
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{old} of an earlier move could not be retired yet")
         path = f"{future.directory.path}/{topic_partition}"
         future.take_over_epochs(log)
         try:

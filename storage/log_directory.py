@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, ErrorCode
 from storage.file_system import FileSystem
+
+if TYPE_CHECKING:
+    from storage.disk_reserve import DiskReserve
 
 
 @dataclass(slots=True)
@@ -25,6 +29,10 @@ class DeferredDeletion:
     due_ms: int | None = None
 
 
+NO_LIMIT = 2**63 - 1
+"""Headroom of a directory that keeps no reserve."""
+
+
 class LogDirectory:
     """A log directory. `failure` is None while it works; afterwards it says what failed."""
 
@@ -34,8 +42,13 @@ class LogDirectory:
         "corruptions",
         "deferred_deletions",
         "failure",
+        "headroom_bytes",
+        "is_reserve_reached",
         "log_count",
         "path",
+        "reserve",
+        "total_bytes",
+        "usable_bytes",
         "written_checkpoints",
     )
 
@@ -53,6 +66,12 @@ class LogDirectory:
         self.deferred_deletions: list[DeferredDeletion] = []
         self.log_count = 0
         """Logs and future logs here: a new log goes to where the fewest are."""
+        self.headroom_bytes = NO_LIMIT
+        """What clients may append before somebody has to look (`storage.disk_reserve`); every append is counted."""
+        self.is_reserve_reached = False
+        self.reserve: DiskReserve | None = None
+        self.total_bytes = self.usable_bytes = -1
+        """Of the disk when it was last asked; -1 before."""
         self.written_checkpoints: dict[str, int] = {}
         """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
         self.corruptions: dict[tuple[str, int], str] = {}
@@ -64,6 +83,13 @@ class LogDirectory:
         """`message` tells what is wrong with the file at `path`; each position of it is told once. Any thread may."""
         if self.corruptions.setdefault((path, position), message) is message:
             self._on_corruption(message)
+
+    def admit(self, size: int) -> None:
+        """A client wants to append more than `headroom_bytes`. Raises ApiError KAFKA_STORAGE_ERROR when the disk has
+        not that much to spare.
+        """
+        if self.reserve is not None:
+            self.reserve.admit(size)
 
     def fail(self, error: OSError, doing: str) -> ApiError:
         """Take the directory offline because of `error`; returns what to raise."""

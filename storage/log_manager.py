@@ -23,6 +23,7 @@ from storage.checkpoints import (
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
 from storage.cleanable_log import correct_checkpoint
+from storage.disk_reserve import DiskReserve, SpaceTask
 from storage.file_system import FileSystem, Lock
 from storage.future_logs import FutureLogs
 from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
@@ -410,6 +411,21 @@ class LogManager:
             directory.deferred_deletions = waiting
         return tasks
 
+    def keep_reserve(self, reserve_bytes: int, on_change: Callable[[LogDirectory], None]) -> None:
+        """From now on clients must leave so many bytes of every disk; see `DiskReserve` for `on_change`."""
+        for directory in self.directories:
+            directory.reserve = DiskReserve(
+                self._file_system, directory, reserve_bytes, len(self.directories), on_change
+            )
+
+    def space_tasks(self) -> list[SpaceTask]:
+        """Asking every disk how much is left."""
+        return [
+            SpaceTask(directory, directory.reserve)
+            for directory in self.directories
+            if directory.failure is None and directory.reserve is not None
+        ]
+
     def directory_sync_task(self, directory: LogDirectory) -> DirectorySyncTask:
         """The fsync of the names in a directory, for any thread to run."""
         return DirectorySyncTask(self._file_system, directory)
@@ -519,9 +535,11 @@ class LogManager:
         self.unlock_directories()
 
 
-def _rank(directory: LogDirectory) -> tuple[bool, int]:
-    """Where a new log goes first: a directory that works, with the fewest logs; as configured among equals."""
-    return directory.failure is not None, directory.log_count
+def _rank(directory: LogDirectory) -> tuple[bool, bool, int]:
+    """Where a new log goes first: a directory that works and has room, with the fewest logs; as configured among
+    equals.
+    """
+    return directory.failure is not None, directory.is_reserve_reached, directory.log_count
 
 
 def _parent_of(path: str) -> str:

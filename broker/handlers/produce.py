@@ -22,6 +22,7 @@ from protocol.record_format import (
 )
 from protocol.records import CompressionType, RecordBatch
 from protocol.topic_partition import TopicPartition, is_internal
+from storage.disk_reserve import DiskReserveError
 from storage.log_validator import RecordValidationError
 from storage.unified_log import LogAppendInfo
 
@@ -128,7 +129,9 @@ class ProduceHandlers:
             if isinstance(error, RequestError)
             else self._replica_manager.log_start_offset_after(error, topic_partition),
         )
-        if isinstance(error, RequestError) and error.error_code is ErrorCode.CORRUPT_MESSAGE:
+        if isinstance(error, DiskReserveError) or (
+            isinstance(error, RequestError) and error.error_code is ErrorCode.CORRUPT_MESSAGE
+        ):
             refusal.error_message = error.message
         if isinstance(error, RecordValidationError):
             refusal.error_message = error.message

@@ -312,3 +312,16 @@ def test_the_target_fails_during_a_move() -> None:
         assert await alter(wire, B, ("t", 0)) == [("t", 0, ErrorCode.KAFKA_STORAGE_ERROR)]
 
     play(scenario)
+
+
+def test_the_next_move_is_asked_for_before_the_old_log_is_gone() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await wire.ask(new_topic("t"), 7)
+        await wire.ask(produce("t", [b"a"]), 11)
+        for path in (B, A, C, A):
+            await alter(wire, path, ("t", 0))
+            await until(lambda path=path: "t-0" in directories(broker, path))  # type: ignore[misc]
+            assert values_in(await wire.ask(fetch("t", 0), 12)) == [b"a"]
+        await until(is_at(broker, A))
+
+    play(scenario)

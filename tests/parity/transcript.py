@@ -39,6 +39,7 @@ _KEYS: Sequence[tuple[str, ...]] = (
     ("node_id",),
     ("broker_id",),
     ("key",),
+    ("log_dir",),
 )
 _ORDERED = frozenset({"synonyms"})
 """Lists of structs whose order says something."""
@@ -48,6 +49,7 @@ class Mask:
     """What is masked for one broker: its port and directories, and the ids it gave out, numbered as they appear."""
 
     def __init__(self, port: int, salt: str = "", data_directory: str = "") -> None:
+        self._knows_directory = bool(data_directory)
         self._erased = [(text, to) for text, to in ((salt, ""), (data_directory, "<data>")) if text]
         self._port = re.compile(rf"(?<!\d){port}(?!\d)")
         self._ids: dict[UUID, str] = {}
@@ -79,7 +81,7 @@ class Mask:
 
     def text(self, value: str, name: str = "") -> str:
         """Text without ports, random ids, directories."""
-        if name in {"cluster_id", "log_dir"} and value:
+        if value and (name == "cluster_id" or (name == "log_dir" and not self._knows_directory)):
             return f"<{name}>"
         for text, to in self._erased:
             value = value.replace(text, to)

@@ -1,0 +1,62 @@
+"""Watches the disks of the log directories: how much clients may write, and what they are told when it is nothing.
+
+See `storage.disk_reserve` for the rule. Here are the rounds, the log lines, and the refusal of new partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from broker.seams import Executor
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import is_internal
+from storage.log_directory import LogDirectory
+from storage.log_manager import LogManager
+
+logger = logging.getLogger("kafka.log.LogManager")
+
+CHECK_MS = 1_000
+"""How often the disks are asked. In between the appends are counted."""
+
+
+class DiskSpaceWatch:
+    """Owner of the reserve's state while the broker runs."""
+
+    def __init__(self, log_manager: LogManager, executor: Executor, reserve_bytes: int) -> None:
+        """From now on `reserve_bytes` of every disk are kept from clients (log.dir.reserve.bytes)."""
+        self._log_manager = log_manager
+        self._executor = executor
+        log_manager.keep_reserve(reserve_bytes, partial(_say, reserve_bytes))
+
+    async def check(self) -> None:
+        """Ask every disk."""
+        for task in self._log_manager.space_tasks():
+            await self._executor.run(task.run)
+            task.complete()
+
+    def refuse_new_partitions(self, topic: str) -> None:
+        """To be asked before partitions of `topic` are made; internal topics may use the reserve.
+
+        Raises ApiError POLICY_VIOLATION when every directory that works has reached it.
+        """
+        if is_internal(topic):
+            return
+        online = [directory for directory in self._log_manager.directories if directory.failure is None]
+        if not online or not all(directory.is_reserve_reached for directory in online):
+            return
+        reasons = "; ".join(directory.reserve.describe() for directory in online if directory.reserve is not None)
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"No disk has room for new partitions. {reasons}.")
+
+
+def _say(reserve_bytes: int, directory: LogDirectory) -> None:
+    if directory.is_reserve_reached:
+        logger.warning(
+            "Log directory %s has %d bytes left, log.dir.reserve.bytes is %d: clients cannot write there until space "
+            "returns",
+            directory.path,
+            directory.usable_bytes,
+            reserve_bytes,
+        )
+    else:
+        logger.info("Log directory %s has %d bytes left: clients write again", directory.path, directory.usable_bytes)

@@ -1,0 +1,136 @@
+"""A disk that is nearly full: clients are refused, what the broker needs itself goes on, and it heals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+
+from broker.metrics import log_directory_metrics
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    ProduceResponse,
+)
+from tests.broker.group_dialogues import commit
+from tests.broker.in_process import InProcessBroker, Wire
+from tests.broker.test_in_process import fetch, new_topic, produce, values_in
+
+MB = 1 << 20
+RESERVE = 4 * MB
+PAYLOAD = b"x" * 100_000
+
+
+def play(scenario: Callable[[InProcessBroker, Wire], Awaitable[None]], **settings: str) -> None:
+    async def run() -> None:
+        broker = InProcessBroker(log_dir_reserve_bytes=str(RESERVE), **settings)
+        broker.file_system.capacity_bytes = 10 * MB
+        async with broker:
+            await scenario(broker, broker.connect())
+
+    asyncio.run(run())
+
+
+async def send(wire: Wire, topic: str = "t", payload: bytes = PAYLOAD) -> tuple[ErrorCode, str | None]:
+    response = await wire.ask(produce(topic, [payload]), 11)
+    assert isinstance(response, ProduceResponse)
+    result = response.responses[0].partition_responses[0]
+    return ErrorCode(result.error_code), result.error_message
+
+
+async def create(wire: Wire, topic: str) -> tuple[ErrorCode, str | None]:
+    response = await wire.ask(new_topic(topic), 7)
+    assert isinstance(response, CreateTopicsResponse)
+    return ErrorCode(response.topics[0].error_code), response.topics[0].error_message
+
+
+async def fill(wire: Wire) -> None:
+    while (answer := await send(wire))[0] is ErrorCode.NONE:
+        continue
+    error, message = answer
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert message is not None
+    assert message.startswith("Log directory /data has ")
+    assert "log.dir.reserve.bytes=4194304" in message
+
+
+def test_clients_are_refused_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        assert (await create(wire, "t"))[0] is ErrorCode.NONE
+        await fill(wire)
+        assert broker.file_system.disk_space("/data")[1] > RESERVE - MB
+        error, message = await create(wire, "u")
+        assert error is ErrorCode.POLICY_VIOLATION
+        assert message is not None
+        assert message.startswith("No disk has room for new partitions. Log directory /data has ")
+        grown = await wire.ask(
+            CreatePartitionsRequest(
+                topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=3, assignments=None)],
+                timeout_ms=1000,
+                validate_only=False,
+            ),
+            3,
+        )
+        assert isinstance(grown, CreatePartitionsResponse)
+        assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
+        assert values_in(await wire.ask(fetch("t", 0), 12)) != []
+        deleted = await wire.ask(DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1000), 5)
+        assert deleted.responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+        for _ in range(2):
+            broker.clock.ms += 60_001
+            await broker.server._upkeep.delete_files()
+        await broker.server._space.check()
+        assert (await create(wire, "t"))[0] is ErrorCode.NONE
+        assert (await send(wire))[0] is ErrorCode.NONE
+
+    with caplog.at_level(logging.INFO, "kafka.log.LogManager"):
+        play(scenario)
+    said = [record.getMessage() for record in caplog.records if "bytes left" in record.getMessage()]
+    assert len(said) == 2
+    assert "clients cannot write there until space returns" in said[0]
+    assert "clients write again" in said[1]
+
+
+def test_groups_commit_into_the_reserve() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await create(wire, "t")
+        await fill(wire)
+        await broker.server._controller.ensure_internal_topic("__consumer_offsets")
+        for _ in range(3):
+            answer = await wire.ask(commit("g", [("t", 0, 5)]), 8)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+        assert (await send(wire))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+
+    play(scenario)
+
+
+def test_metrics_of_the_directories() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        log_manager = broker.server._log_manager
+        assert log_manager is not None
+        metrics = partial(log_directory_metrics, log_manager.directories)
+
+        def value(name: str) -> float:
+            (found,) = [metric for metric in metrics() if metric.name == name]
+            (sample,) = found.samples
+            return float(sample.value)
+
+        assert value("odradek_log_directory_reserve_reached") == 0
+        await create(wire, "t")
+        await fill(wire)
+        await broker.server._space.check()
+        assert value("odradek_log_directory_reserve_reached") == 1
+        assert RESERVE - MB < value("odradek_log_directory_usable_bytes") < RESERVE + MB
+        assert value("kafka_log_logmanager_logdirectoryoffline") == 0
+        assert value("kafka_log_logmanager_offlinelogdirectorycount") == 0
+        log_manager.directories[0].failure = "broken"
+        assert value("kafka_log_logmanager_logdirectoryoffline") == 1
+        log_manager.directories[0].failure = None
+
+    play(scenario)

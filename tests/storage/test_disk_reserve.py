@@ -1,0 +1,166 @@
+"""What clients may write while the reserve is kept, what others may, and how it heals."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.disk_reserve import DiskReserveError
+from storage.log_config import LogConfig
+from storage.log_directory import NO_LIMIT
+from storage.log_manager import LogManager
+from storage.memory_file_system import Fault, MemoryFileSystem
+from storage.producer_state import AppendOrigin
+from storage.unified_log import UnifiedLog
+from tests.storage.support import T0, TP, append, batch_of, batches_at, delete_expired, open_manager, values_in
+
+MB = 1 << 20
+RESERVE = 4 * MB
+CONFIG = LogConfig(segment_bytes=MB, file_delete_delay_ms=0)
+
+
+class Rig:
+    """Logs on a small disk, of which a part is kept."""
+
+    def __init__(self, capacity_bytes: int = 10 * MB, reserve_bytes: int = RESERVE, *directories: str) -> None:
+        self.disk = MemoryFileSystem()
+        self.disk.capacity_bytes = capacity_bytes
+        self.manager: LogManager = open_manager(self.disk, CONFIG, *(directories or ("/a",)))[0]
+        self.said: list[tuple[str, bool]] = []
+        self.manager.keep_reserve(reserve_bytes, lambda each: self.said.append((each.path, each.is_reserve_reached)))
+        self.check()
+
+    def check(self) -> None:
+        for task in self.manager.space_tasks():
+            task.run()
+            task.complete()
+
+    def log(self, topic_partition: TopicPartition = TP) -> UnifiedLog:
+        return self.manager.get_or_create(topic_partition, None, CONFIG, T0)
+
+    def fill(self, log: UnifiedLog) -> int:
+        """Append until it is refused; gives how many were taken."""
+        for count in range(10_000):
+            try:
+                append(log, b"x" * 100_000)
+            except DiskReserveError:
+                return count
+        raise AssertionError("it was never refused")
+
+
+def test_a_fast_producer_does_not_run_through_the_reserve_between_two_checks() -> None:
+    rig = Rig()
+    log = rig.log()
+    count = rig.fill(log)
+    assert 50 < count < 65
+    assert rig.disk.disk_space("/a")[1] > RESERVE - 200_000
+    assert values_in(log, count - 1) == [(count - 1, b"x" * 100_000)]
+    with pytest.raises(
+        DiskReserveError, match=r"Log directory /a has .* log\.dir\.reserve\.bytes=4194304 are"
+    ) as caught:
+        append(log, b"x" * 100_000)
+    assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.directory.failure is None
+
+
+def test_the_reserve_is_for_everybody_else() -> None:
+    rig = Rig()
+    log = rig.log()
+    rig.fill(log)
+    assert log.directory.is_reserve_reached
+    end = log.log_end_offset
+    log.append_as_leader(batch_of(b"a group's"), leader_epoch=0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
+    log.append_as_follower(batches_at((end + 1, batch_of(b"replicated"))), now_ms=T0)
+    log.flush(T0)
+    rig.manager.checkpoint_recovery_points()
+    assert [value for _, value in values_in(log, end)] == [b"a group's", b"replicated"]
+
+
+def test_it_heals_when_space_returns_and_not_at_the_edge() -> None:
+    rig = Rig()
+    log = rig.log()
+    rig.fill(log)
+    assert rig.said == [("/a", True)]
+    rig.check()
+    with pytest.raises(DiskReserveError):
+        append(log, b"x")
+    log.delete_records_before(log.log_end_offset - 5, log.log_end_offset)
+    log.delete_old_segments()
+    delete_expired(rig.manager, T0)
+    rig.check()
+    append(log, b"again")
+    assert rig.said == [("/a", True), ("/a", False)]
+    assert log.directory.headroom_bytes < NO_LIMIT
+
+
+def test_others_fill_the_disk() -> None:
+    rig = Rig()
+    log = rig.log()
+    append(log, b"before")
+    rig.disk.write_file("/other", bytes(8 * MB))
+    rig.check()
+    with pytest.raises(DiskReserveError):
+        append(log, b"after")
+    rig.disk.remove("/other")
+    rig.check()
+    append(log, b"after")
+
+
+def test_several_directories_on_one_disk_share_what_is_left() -> None:
+    rig = Rig(30 * MB, RESERVE, "/a", "/b", "/c")
+    logs = [rig.log(TopicPartition("t", number)) for number in range(3)]
+    assert sorted(log.directory.path for log in logs) == ["/a", "/b", "/c"]
+    refused = 0
+    while refused < 3:
+        refused = 0
+        for log in logs:
+            try:
+                append(log, b"x" * 100_000)
+            except DiskReserveError:
+                refused += 1
+    left = rig.disk.disk_space("/a")[1]
+    assert RESERVE - 3 * MB < left < RESERVE + MB
+
+
+def test_new_logs_go_where_there_is_room() -> None:
+    rig = Rig(10 * MB, RESERVE, "/a", "/b")
+    rig.manager.directories[0].is_reserve_reached = True
+    for number in range(3):
+        assert rig.log(TopicPartition("t", number)).directory.path == "/b"
+
+
+def test_without_a_reserve_the_disk_may_be_filled() -> None:
+    rig = Rig(MB, 0)
+    log = rig.log()
+    for _ in range(10):
+        append(log, b"x" * 100_000)
+    with pytest.raises(ApiError) as caught:
+        append(log, b"x" * 100_000)
+    assert not isinstance(caught.value, DiskReserveError)
+    assert log.directory.failure is None
+    assert rig.said == []
+    rig.check()
+    assert log.directory.usable_bytes < 200_000
+
+
+def test_a_disk_that_does_not_answer_is_offline() -> None:
+    rig = Rig()
+    log = rig.log()
+    rig.disk.faults_in_reads = True
+    rig.disk.inject = lambda operation, _path: Fault(errno.EIO) if operation == "disk_space" else None
+    rig.check()
+    assert "Error while asking for the space in /a" in (log.directory.failure or "")
+
+
+def test_what_is_appended_while_the_disk_is_asked_counts() -> None:
+    rig = Rig()
+    log = rig.log()
+    (task,) = rig.manager.space_tasks()
+    task.run()
+    for _ in range(50):
+        append(log, b"x" * 100_000)
+    task.complete()
+    assert log.directory.headroom_bytes < 6 * MB - 50 * 100_000 + 100_000
