@@ -17,15 +17,14 @@ KEYS = (
         "log.dir.reserve.bytes",
         LONG,
         64 << 20,
-        "Bytes that clients must leave free on the disk of each log directory: below, produced records and new topics "
-        "are refused, and what the broker needs itself goes on. 0 lets clients fill the disk.",
+        "Bytes clients must leave on the disk of each log directory; below, their records and new topics are refused.",
         Range(0),
     ),
     ConfigKey(
         "log.scrub.interval.ms",
         LONG,
         24 * 3600 * 1000,
-        "Milliseconds between the beginnings of two passes that read all sealed segments and check them; -1: no passes.",
+        "Milliseconds between the beginnings of two passes that read and check all sealed segments; -1: no passes.",
         Range(-1),
     ),
     ConfigKey(
@@ -34,13 +33,6 @@ KEYS = (
         8 << 20,
         "How many bytes a second those passes read at most.",
         Range(1),
-    ),
-    ConfigKey(
-        "log.dir.reserve.bytes",
-        LONG,
-        64 << 20,
-        "Bytes clients must leave on the disk of each log directory; below, their records and new topics are refused.",
-        Range(0),
     ),
     ConfigKey(
         "log.validate.records",
