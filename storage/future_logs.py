@@ -102,6 +102,8 @@ class FutureLogs:
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self._replaced: dict[TopicPartition, UnifiedLog] = {}
         """What is to be retired; see the module."""
+        self.outdone: list[UnifiedLog] = []
+        """What a start has found that another log of its name goes further than."""
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._truncations: dict[TopicPartition, int] = {}
         """`truncations` of the log when the future log was last made to fit it."""
@@ -188,19 +190,25 @@ class FutureLogs:
         self.drop(future.topic_partition, now_ms)
         self._add(future)
 
-    def resolve(self, log: UnifiedLog, other: UnifiedLog, now_ms: int) -> UnifiedLog:
-        """Two directories have the name of one log: gives the one that goes further, the other is set aside.
+    def resolve(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
+        """Two directories have the name of one log: gives the one that goes further, the other is `outdone`.
 
         That is how a crash between `replace` and `retire` looks, and how a directory that failed there looks once it
-        works again.
+        works again. The one given may hold nothing yet that a power cut would leave, so the other has to stay until it
+        is flushed and its log start checkpointed (`set_outdone_aside`).
         """
         best = further(log, other)
         worse = other if best is log else log
         start = min(worse.log_start_offset, best.log_end_offset)
         if start > best.log_start_offset:
             best.delete_records_before(start, start)
-        self._set_aside(worse, DELETE_SUFFIX, now_ms)
+        self.outdone.append(worse)
         return best
+
+    def set_outdone_aside(self, now_ms: int) -> None:
+        """What is outdone may go. Raises ApiError KAFKA_STORAGE_ERROR."""
+        while self.outdone:
+            self._set_aside(self.outdone.pop(), DELETE_SUFFIX, now_ms)
 
     def _set_aside(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
         directory, delay_ms = log.directory, log.config.file_delete_delay_ms

@@ -210,6 +210,8 @@ class LogManager:
         all_online = all(directory.failure is None for directory in self.directories) and not report.refused
         now_ms = max((task.options.now_ms for load in loads for task in load.tasks), default=0)
         report.ignored += self.futures.match(self.logs, all_online=all_online, now_ms=now_ms)
+        if self.futures.outdone:
+            self._finish_moves(now_ms)
         self.refused = report.refused
         return report
 
@@ -231,7 +233,7 @@ class LogManager:
             other = self.logs.pop(partition, None)
             if other is not None:
                 other.directory.log_count -= 1
-                log = self._one_of(other, log, task.options.now_ms)
+                log = self._one_of(other, log)
             self._add(log)
             reset = correct_checkpoint(log)
             if reset is not None:
@@ -241,6 +243,17 @@ class LogManager:
                 self.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
             if task.result.truncated_bytes or task.result.lost_below_high_watermark:
                 report.repaired.append(task.result)
+
+    def _finish_moves(self, now_ms: int) -> None:
+        """Do what was left to do of moves that ended between their last two steps; see `FutureLogs.resolve`."""
+        try:
+            for log in self.futures.outdone:
+                self.logs[log.topic_partition].flush(now_ms)
+            self.checkpoint_log_start_offsets()
+            if all(self.logs[log.topic_partition].directory.failure is None for log in self.futures.outdone):
+                self.futures.set_outdone_aside(now_ms)
+        except ApiError:
+            return  # a disk failed, and said so: the next start finds both again
 
     def _read_checkpoint(self, path: str, name: str, report: LoadReport) -> dict[TopicPartition, int]:
         try:
@@ -277,7 +290,7 @@ class LogManager:
         self.logs[log.topic_partition] = log
         log.directory.log_count += 1
 
-    def _one_of(self, log: UnifiedLog, other: UnifiedLog, now_ms: int) -> UnifiedLog:
+    def _one_of(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
         """Two directories have the name of one log; see `FutureLogs.resolve`. Raises LogDirError where that cannot be
         the end of a move.
         """
@@ -286,7 +299,7 @@ class LogManager:
                 f"Duplicate log directories for {log.topic_partition} are found in both {log.path} and {other.path}, "
                 "of two topics of that name: one of them must be removed."
             )
-        return self.futures.resolve(log, other, now_ms)
+        return self.futures.resolve(log, other)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 

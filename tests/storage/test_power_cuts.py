@@ -11,7 +11,7 @@ from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE, take_clean_shutdown, wri
 from storage.log_config import LogConfig
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.producer_state import decode_snapshot
-from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, new_log, open_manager, reopen
+from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, new_log, open_manager, reopen, values_in
 
 CONFIG = LogConfig(segment_bytes=400)
 
@@ -96,3 +96,28 @@ def test_error_in_looking_whether_to_roll_takes_the_directory_offline() -> None:
         append(log, b"y")
     assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.directory.failure is not None
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["process death", "power cut"])
+def test_copy_that_took_the_place_of_a_log_is_safe_before_the_log_goes(is_lost: bool) -> None:
+    file_system = MemoryFileSystem()
+    manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
+    log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    log.flush(T0)
+    manager.checkpoint_recovery_points()
+    log.delete_records_before(2, 3)
+    manager.checkpoint_log_start_offsets()
+    manager.futures.create(log, manager.futures.directory_at("/b"), T0)
+    assert manager.futures.catch_up(log, T0)
+    manager.replace_with_future(TP)
+    # The process dies here; the next finds two logs of one name, and is not there for long either.
+    file_system.kill_process()
+    assert list(open_manager(file_system, CONFIG, "/a", "/b")[0].logs) == [TP]
+    if is_lost:
+        file_system.cut_power(PowerCut.LOSE, nothing)
+    else:
+        file_system.kill_process()
+    found = open_manager(file_system, CONFIG, "/a", "/b")[0].logs[TP]
+    assert (found.log_start_offset, values_in(found)) == (2, [(2, b"c")])
