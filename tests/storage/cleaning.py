@@ -1,0 +1,112 @@
+"""Cleaning a log in one call, as the broker's cleaner does it in several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from protocol.records import CompressionType, Record, RecordBatch, build_batch
+from storage.clean_task import CleanResult, CleanTask
+from storage.cleanable_log import CleanableLog, cleanable_log, plan_cleaning
+from storage.file_system import FileSystem
+from storage.log_cleaner import clean
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from storage.producer_state import AppendOrigin
+from storage.unified_log import LogAppendInfo, UnifiedLog
+from tests.storage.support import T0
+
+COMPACT = LogConfig(
+    cleanup_policy=frozenset({"compact"}),
+    segment_bytes=1000,
+    index_interval_bytes=200,
+    min_cleanable_dirty_ratio=0.01,
+    delete_retention_ms=1000,
+    file_delete_delay_ms=100,
+)
+ENOUGH_KEYS = 1_000_000
+
+
+def nothing() -> None:
+    """Happens meanwhile."""
+
+
+def clean_log(
+    file_system: FileSystem,
+    manager: LogManager,
+    log: UnifiedLog,
+    now_ms: int = T0,
+    *,
+    high_watermark: int | None = None,
+    map_capacity: int = ENOUGH_KEYS,
+    before_clean: Callable[[], None] = nothing,
+    before_replace: Callable[[], None] = nothing,
+) -> tuple[CleanableLog, CleanResult] | None:
+    """Clean what there is to clean, to the end, checkpoint included; None when there is nothing."""
+    bound = log.log_end_offset if high_watermark is None else high_watermark
+    cleanable = cleanable_log(log, bound, now_ms)
+    if cleanable is None or cleanable.cleanable_bytes == 0:
+        return None
+    task = plan_cleaning(cleanable, now_ms, map_capacity)
+    write_cleaner_offsets(manager)
+    before_clean()
+    # Through JSON, as to a worker process and back.
+    result = CleanResult.from_json(clean(file_system, CleanTask.from_json(task.to_json())).to_json())
+    before_replace()
+    replacement = log.replace_segments(task, result)
+    replacement.run()
+    replacement.complete()
+    write_cleaner_offsets(manager)
+    return cleanable, result
+
+
+def write_cleaner_offsets(manager: LogManager) -> None:
+    for task in manager.cleaner_offset_tasks():
+        task.run()
+        task.complete()
+
+
+def put(
+    log: UnifiedLog,
+    *rows: tuple[bytes | None, bytes | None],
+    now_ms: int = T0,
+    timestamps: Sequence[int] | None = None,
+    compression: CompressionType = CompressionType.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+) -> LogAppendInfo:
+    """Append one batch of (key, value)."""
+    times = [now_ms] * len(rows) if timestamps is None else timestamps
+    batch = build_batch(
+        [Record(0, at, key, value) for at, (key, value) in zip(times, rows, strict=True)],
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+    )
+    origin = AppendOrigin.COORDINATOR if is_transactional else AppendOrigin.CLIENT
+    return log.append_as_leader(memoryview(bytearray(batch)), leader_epoch=0, now_ms=now_ms, origin=origin)
+
+
+def end_transaction(log: UnifiedLog, producer_id: int, epoch: int, kind: ControlRecordType, now_ms: int = T0) -> int:
+    """Append a marker; returns its offset."""
+    marker = build_end_txn_marker(
+        EndTxnMarker(kind, 0), timestamp=now_ms, producer_id=producer_id, producer_epoch=epoch
+    )
+    info = log.append_as_leader(
+        memoryview(bytearray(marker)), leader_epoch=0, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+    )
+    return info.last_offset
+
+
+def data_in(batches: Sequence[RecordBatch]) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of all records but markers."""
+    return [
+        (record.offset, record.key, record.value)
+        for batch in batches
+        if not batch.is_control
+        for record in batch.records()
+    ]
