@@ -17,6 +17,10 @@ from protocol.records import NO_SEQUENCE, RecordBatch, increment_sequence
 from storage.leader_epoch import EpochEntry
 
 _DELETE_HORIZON = 0x40
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_ABORT = b"\0\0\0\0"
+"""Key of an abort marker: version and type."""
 
 
 class Violation(AssertionError):
@@ -43,6 +47,10 @@ class Row(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+
+    @property
+    def is_marker(self) -> bool:
+        return bool(self.attributes & _CONTROL)
 
 
 def rows_of(batch: RecordBatch) -> list[Row]:
@@ -124,6 +132,7 @@ class FlushMark(NamedTuple):
 class History:
     """See the module's docstring."""
 
+    is_compacted: bool = False
     now: Version = field(default_factory=Version)
     sent: list[Row] = field(default_factory=list)
     """Appended and not answered."""
@@ -141,7 +150,11 @@ class History:
     """The highest log start that anybody asked for."""
     watermarks: list[int] = field(default_factory=lambda: [0])
     """High watermarks that the checkpoint may have."""
+    may_forget_watermark: bool = False
+    """Whether a start may find none where the one before found one."""
     truncations: int = 0
+    horizons: dict[int, int] = field(default_factory=dict)
+    """When the tombstones and markers that compaction has seen may go, by offset."""
 
     # -- what is asked and answered -----------------------------------------------------------------------------------
 
@@ -202,6 +215,33 @@ class History:
         self.now = self.unsure.pop()
         self.now.acked_end = self.now.end
 
+    def compacting(self, bound: int, now_ms: int, delete_retention_ms: int) -> None:
+        """What is superseded below `bound` is to go, and tombstones and markers seen for so long."""
+        rows = [row for row in self.now.rows if row.offset < bound]
+        aborted = aborted_in(rows)
+        latest = {row.key: row.offset for row in rows if not row.is_marker and row.offset not in aborted}
+        for row in rows:
+            if row.is_marker or (row.value is None and latest.get(row.key) == row.offset):
+                if now_ms > self.horizons.setdefault(row.offset, now_ms + delete_retention_ms):
+                    self.optional.add(row.offset)
+            elif row.offset in aborted or latest[row.key] != row.offset:
+                self.optional.add(row.offset)
+
+    def must_be_compact(self, found: Observation, bound: int) -> None:
+        """Below `bound` no key is twice, and nothing is left of aborted transactions. Raises Violation."""
+        aborted = aborted_in(self.now.rows)
+        seen: dict[bytes | None, Row] = {}
+        for row in found.rows:
+            if row.offset < bound and not row.is_marker:
+                if row.key in seen or row.offset in aborted:
+                    raise Violation(f"compaction left {seen.get(row.key, row)} below {bound}")
+                seen[row.key] = row
+
+    def moving(self) -> None:
+        """The checkpoint that has the high watermark is another directory's from now on."""
+        self.watermarks.append(0)
+        self.may_forget_watermark = True
+
     def starting_at(self, offset: int) -> None:
         """The log start is to move."""
         self.start_asked = max(self.start_asked, offset)
@@ -219,6 +259,7 @@ class History:
     def checkpointed(self) -> None:
         """It is."""
         self.watermarks = self.watermarks[-1:]
+        self.may_forget_watermark = False
 
     # -- what is found ------------------------------------------------------------------------------------------------
 
@@ -236,6 +277,8 @@ class History:
         for version in self.unsure:
             version.acked_end = min(version.acked_end, self.now.acked_end)
             version.flushed_end = min(version.flushed_end, self.now.flushed_end)
+        if lost_power and self.is_compacted:
+            candidates = [_without_lost_tails(version, found) for version in candidates]
         for version in candidates:
             reason = self._contradiction(version, found, lost_power=lost_power)
             if reason is None:
@@ -277,7 +320,26 @@ class History:
                 return f"instead of {row} there is {found.rows[at] if at < len(found.rows) else 'nothing'}"
         if at < len(found.rows):
             return f"{found.rows[at]} was never written so"
-        return self._wrong_epochs(found) or self._wrong_producers(version, found)
+        return (
+            self._wrong_compaction(version, found) or self._wrong_epochs(found) or self._wrong_producers(version, found)
+        )
+
+    def _wrong_compaction(self, version: Version, found: Observation) -> str | None:
+        """Compaction changes nothing for those who read all of the log."""
+        if not self.optional:
+            return None
+        rows = [row for row in version.rows if row.offset >= found.start and row.batch_end <= found.end]
+        aborted = aborted_in(version.rows)
+        before, after = latest_values(rows, aborted), latest_values(found.rows, aborted)
+        if before != after:
+            changed = {key for key in before | after if before.get(key) != after.get(key)}
+            return f"compaction changed the values of {changed}: {before} to {after}"
+        there = {row.offset for row in found.rows}
+        for row in found.rows:
+            marker = aborted.get(row.offset)
+            if marker is not None and marker < found.end and marker not in there:
+                return f"aborted offset {row.offset} is there, and its marker {marker} is not"
+        return None
 
     def _wrong_epochs(self, found: Observation) -> str | None:
         entries = found.epochs
@@ -328,4 +390,37 @@ def producers_in(rows: Sequence[Row], end: int) -> dict[int, ProducerState]:
             found[producer_id] = ProducerState(epoch, sequence, row.batch_end - 1)
         elif known is None or known.epoch != epoch:  # a transaction marker
             found[producer_id] = ProducerState(epoch, NO_SEQUENCE, -1)
+    return found
+
+
+def _without_lost_tails(version: Version, found: Observation) -> Version:
+    """What is left of a compacted log when a power cut took away the tails of sealed segments that were not flushed:
+    recovery cannot tell them from what compaction has dropped.
+    """
+    there = {row.offset for row in found.rows}
+    kept = version.copy()
+    kept.rows = [
+        row for row in version.rows if row.offset < max(version.flushed_end, found.start) or row.offset in there
+    ]
+    return kept
+
+
+def latest_values(rows: Iterable[Row], aborted: dict[int, int]) -> dict[bytes | None, bytes]:
+    """The value of each key after all rows; keys that were deleted are left out."""
+    found = {row.key: row.value for row in rows if not row.is_marker and row.offset not in aborted}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def aborted_in(rows: Iterable[Row]) -> dict[int, int]:
+    """The offsets of aborted transactions, each with that of the marker."""
+    ongoing: dict[int, list[int]] = {}
+    found = {}
+    for row in rows:
+        producer_id = row.producer.producer_id
+        if row.is_marker:
+            offsets = ongoing.pop(producer_id, [])
+            if row.key == _ABORT:
+                found.update(dict.fromkeys(offsets, row.offset))
+        elif row.attributes & _TRANSACTIONAL:
+            ongoing.setdefault(producer_id, []).append(row.offset)
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from protocol.compression import CompressionType
+from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import Record, RecordBatch, build_batch
 from protocol.topic_partition import TopicPartition
@@ -32,6 +33,14 @@ class Spec(NamedTuple):
     producer_id: int = -1
     keys: tuple[bytes, ...] = ()
     is_tombstone: bool = False
+    is_transactional: bool = False
+    marker: ControlRecordType | None = None
+    """The end of a transaction instead of values."""
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the same again is answered as a duplicate."""
+        return self.producer_id >= 0 and not self.is_transactional and self.marker is None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -39,6 +48,10 @@ def make_batch(
     spec: Spec, sequence: int, serial: int, timestamp: int, base: int, epoch: int
 ) -> tuple[bytes, tuple[Row, ...]]:
     """A batch as its producer sends it, and the records that it becomes at offset `base` in leader epoch `epoch`."""
+    if spec.marker is not None:
+        end = EndTxnMarker(spec.marker, 0)
+        data = build_end_txn_marker(end, timestamp=timestamp, producer_id=spec.producer_id, producer_epoch=0)
+        return data, _placed(data, base, epoch)
     records = []
     for at in range(spec.values):
         key = spec.keys[at] if spec.keys else b"key"
@@ -52,10 +65,15 @@ def make_batch(
         producer_id=spec.producer_id,
         producer_epoch=0 if has_id else -1,
         base_sequence=sequence if has_id else -1,
+        is_transactional=spec.is_transactional,
     )
-    placed = RecordBatch(memoryview(bytearray(data)))
-    placed.assign_offsets(base, epoch)
-    return data, tuple(rows_of(placed))
+    return data, _placed(data, base, epoch)
+
+
+def _placed(data: bytes, base: int, epoch: int) -> tuple[Row, ...]:
+    batch = RecordBatch(memoryview(bytearray(data)))
+    batch.assign_offsets(base, epoch)
+    return tuple(rows_of(batch))
 
 
 @dataclass
@@ -81,7 +99,7 @@ class Life:
         self.directories = tuple(directories)
         self.manager: LogManager | None = None
         self.log: UnifiedLog | None = None
-        self.history = History()
+        self.history = History(is_compacted=config.is_compacted)
         self.neighbour = Neighbour()
         self.now_ms = T0
         self.epoch = 0
@@ -179,7 +197,7 @@ class Life:
         history = self.history
         if log is None:
             if self.lost_power and history.now.flushed_end == 0:
-                self.history = History()
+                self.history = History(is_compacted=self.config.is_compacted)
             elif history.now.acked_end > 0 or history.start_asked > 0:
                 raise Violation("the partition is gone")
         else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.compression import CompressionType
+from protocol.control_records import ControlRecordType
 from storage.log_config import LogConfig
 from tests.storage.programme import steps
 from tests.storage.programme.steps import Step
@@ -103,4 +105,138 @@ _FOLLOWER = (
     steps.follow(1),
 )
 
-SCENARIOS = {"leader": Scenario(_LEADER, SMALL), "follower": Scenario(_FOLLOWER, SMALL)}
+
+_RETENTION = (
+    steps.start,
+    *[steps.append(size=300)] * 7,
+    steps.flush,
+    steps.append(size=300, producer_id=5),
+    steps.background,
+    steps.retain(400),
+    *[steps.append(size=300, values=2)] * 3,
+    steps.background,
+    steps.retain(500),
+    steps.append(producer_id=5),
+    steps.background,
+    steps.retain(2000),
+    steps.append(producer_id=5),
+    steps.kill,
+    steps.start,
+    steps.background,
+    steps.retain(3000),
+    _append,
+    steps.stop,
+    steps.start,
+    _append,
+)
+
+
+def _put(*keys: bytes, **options: object) -> Step:
+    return steps.append(keys=keys, values=len(keys), **options)
+
+
+_COMPACTED = (
+    steps.start,
+    _put(b"a", b"b", b"c"),
+    _put(b"a", size=300, producer_id=5),
+    _put(b"b", b"d", is_tombstone=True),
+    _put(b"e", producer_id=9, is_transactional=True, size=200),
+    _put(b"a", b"f", producer_id=8, is_transactional=True),
+    steps.append(producer_id=9, marker=ControlRecordType.ABORT),
+    _put(b"c", b"a", codec=CompressionType.ZSTD),
+    steps.append(producer_id=8, marker=ControlRecordType.COMMIT),
+    steps.roll,
+    _put(b"g", size=500, producer_id=5),
+    _put(b"b", b"h"),
+    steps.roll,
+    _put(b"x"),
+    steps.flush,
+    steps.background,
+    steps.compact(),
+    _put(b"a", b"x", size=400),
+    _put(b"h", is_tombstone=True),
+    _put(b"c", producer_id=5),
+    steps.roll,
+    _put(b"y"),
+    _put(b"y", b"a"),
+    steps.background,
+    steps.compact(_put(b"z"), steps.flush),
+    steps.background,
+    steps.kill,
+    steps.start,
+    _put(b"g", b"y", codec=CompressionType.GZIP),
+    steps.roll,
+    _put(b"x", is_tombstone=True),
+    steps.flush,
+    steps.background,
+    steps.compact(steps.delete_records(3), passing_ms=2000),
+    _put(b"q"),
+    steps.roll,
+    _put(b"x"),
+    steps.background,
+    steps.compact(steps.truncate(1)),
+    _put(b"a"),
+    steps.background,
+    steps.compact(passing_ms=2000),
+    steps.stop,
+    steps.start,
+    _put(b"q", producer_id=5),
+    steps.background,
+    steps.compact(),
+)
+_MOVING = (
+    steps.start,
+    steps.create_neighbour,
+    *[steps.append(size=300)] * 4,
+    steps.append(producer_id=5),
+    steps.background,
+    steps.delete_records(2),
+    steps.begin_move,
+    steps.copy(500),
+    steps.append(size=300, producer_id=5),
+    steps.copy(500),
+    steps.new_epoch,
+    _append,
+    steps.copy(100),
+    steps.truncate(1),
+    steps.new_epoch,
+    steps.append(producer_id=6),
+    steps.delete_records(2),
+    steps.end_move,
+    _append,
+    steps.background,
+    steps.begin_move,
+    steps.copy(400),
+    steps.kill,
+    steps.start,
+    steps.append(producer_id=5),
+    steps.copy(400),
+    steps.append(size=300),
+    steps.end_move,
+    steps.append(producer_id=6),
+    steps.background,
+    steps.delete_neighbour,
+    steps.begin_move,
+    steps.copy(300),
+    steps.stop,
+    steps.start,
+    steps.copy(300),
+    steps.end_move,
+    _append,
+)
+
+SCENARIOS = {
+    "leader": Scenario(_LEADER, SMALL),
+    "follower": Scenario(_FOLLOWER, SMALL),
+    "retention": Scenario(_RETENTION, replace(SMALL, retention_ms=1000, retention_bytes=2500)),
+    "compacted": Scenario(
+        _COMPACTED,
+        replace(
+            SMALL,
+            cleanup_policy=frozenset({"compact"}),
+            min_cleanable_dirty_ratio=0.01,
+            delete_retention_ms=1000,
+        ),
+    ),
+    "moving": Scenario(_MOVING, SMALL, (DIR, "/more")),
+}

@@ -6,11 +6,15 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from storage.file_system import is_disk_full
+from storage.future_logs import CopyTask
 from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import SimulatedCrash
+from storage.producer_state import AppendOrigin
 from storage.unified_log import UnifiedLog
+from tests.storage.cleaning import clean_log
 from tests.storage.programme.history import Row, Violation
-from tests.storage.programme.life import OTHER, Life, Neighbour, Spec, make_batch
+from tests.storage.programme.life import OTHER, Life, Neighbour, Spec, make_batch, observe
 from tests.storage.support import (
     TOPIC_ID,
     TP,
@@ -96,12 +100,13 @@ def appending(spec: Spec) -> Step:
         data, rows = life.place(spec)
         again = bytes(data)
         life.history.sending(rows)
-        if not life.attempt(lambda: log.append_as_leader(data, leader_epoch=life.epoch, now_ms=life.now_ms)):
+        by = AppendOrigin.COORDINATOR if spec.is_transactional or spec.marker is not None else AppendOrigin.CLIENT
+        if not life.attempt(lambda: log.append_as_leader(data, leader_epoch=life.epoch, now_ms=life.now_ms, origin=by)):
             if life.is_online():  # a full disk
                 life.history.refused()
             return
         life.history.acknowledged()
-        if spec.producer_id >= 0:
+        if spec.is_idempotent:
             _send_again(life, log, again, rows)
 
     return run
@@ -248,7 +253,7 @@ def retain(passing_ms: int) -> Step:
 def _check_retention(life: Life, log: UnifiedLog, before: int) -> None:
     """What went had to, and what had to went."""
     config, start = log.config, log.log_start_offset
-    size = log.size_bytes
+    size = sum(segment.size for segment in log.segments if segment.base_offset >= start)
     gone = [row for row in life.history.now.rows if before <= row.offset < start]
     too_old = life.now_ms - config.retention_ms
     if config.retention_bytes < 0 and any(row.timestamp >= too_old for row in gone):
@@ -282,6 +287,103 @@ def truncate(batches: int) -> Step:
             life.history.not_shortened()
 
     return run
+
+
+# -- compaction -------------------------------------------------------------------------------------------------------
+
+
+def compact(*meanwhile: Step, passing_ms: int = 0) -> Step:
+    """The log is cleaned, while it goes on with the steps `meanwhile`."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        life.now_ms += passing_ms
+        high_watermark = life.high_watermark
+        bound = min(high_watermark, log.recovery_point, log.active_segment.base_offset)
+        life.history.compacting(bound, life.now_ms, log.config.delete_retention_ms)
+
+        def go() -> None:
+            try:
+                done = clean_log(
+                    life.file_system,
+                    manager,
+                    log,
+                    life.now_ms,
+                    high_watermark=high_watermark,
+                    before_replace=lambda: [step(life) for step in meanwhile],
+                )
+            except OSError as error:  # as the broker does; a full disk gets another attempt
+                if not is_disk_full(error):
+                    log.directory.fail(error, "Error while cleaning")
+                return
+            if done is not None and log.cleaner_checkpoint == done[1].end_offset:
+                with life.in_peace():
+                    life.history.must_be_compact(observe(log, 0), done[1].end_offset)
+
+        life.attempt(go)
+
+    return run
+
+
+# -- moves ------------------------------------------------------------------------------------------------------------
+
+
+@_with_log
+def begin_move(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """The log is to be in the other directory."""
+    targets = [each for each in manager.directories if each is not log.directory and each.failure is None]
+    if targets and TP not in manager.futures.logs:
+        life.attempt(lambda: manager.futures.create(log, targets[0], life.now_ms))
+
+
+def copy(max_bytes: int) -> Step:
+    """Some of the log is copied."""
+
+    @_with_log
+    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+        if TP in manager.futures.logs:
+            life.attempt(lambda: _copy(life, manager, log, max_bytes))
+
+    return run
+
+
+def _copy(life: Life, manager: LogManager, log: UnifiedLog, max_bytes: int) -> None:
+    manager.futures.adjust(log, life.now_ms)
+    task = CopyTask(log, manager.futures.logs[TP], max_bytes, life.now_ms)
+    task.run()
+    if task.error is not None:
+        raise task.error
+
+
+@_with_log
+def end_move(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """The copy takes the place of the log."""
+    if TP not in manager.futures.logs:
+        return
+
+    def replace() -> None:
+        while not manager.futures.catch_up(log, life.now_ms):
+            _copy(life, manager, log, 1 << 20)
+        life.history.moving()
+        life.log = manager.replace_with_future(TP)
+
+    if not life.attempt(replace):
+        return
+    flush(life)
+    moved = life.log
+    if moved is None or not life.is_online():
+        return
+    _checkpoint_log_start(life, manager, moved)
+    if life.is_online():
+        life.attempt(lambda: _retire(life, manager))
+
+
+def _retire(life: Life, manager: LogManager) -> None:
+    directory = manager.futures.retire(TP, life.now_ms)
+    if directory is not None:
+        task = manager.directory_sync_task(directory)
+        task.run()
+        task.complete()
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
