@@ -260,9 +260,16 @@ class KafkaServer:
         controller.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
         controller.add_listener(configs.image_changed)
         configs.on_change(self._apply_dynamic_config)
+        self._upkeep = upkeep = LogUpkeep(
+            log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
+        )
+        controller.add_completion(partial(_settle_deletions, upkeep))
+        loaded = dict(log_manager.logs)
         await controller.start(
             self._claim.cluster_id, partial(_found_replicas, log_manager), unclean=not self._load_report.clean
         )
+        if self._load_report.has_stale_checkpoints or any(log_manager.get(at) is not log for at, log in loaded.items()):
+            await upkeep.settle_deletions()
         for directory in self._claim.unclaimed:
             write_meta_properties(self._file_system, directory, self._claim.broker_id, controller.image.cluster_id)
 
@@ -280,9 +287,7 @@ class KafkaServer:
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, self._random, self._clock.monotonic_s
         )
-        self._upkeep = upkeep = LogUpkeep(
-            log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
-        )
+        upkeep = self._upkeep
         self._moves = moves = ReplicaAlterLogDirsManager(
             log_manager, replicas, upkeep.checkpoint_log_start_offsets, self._clock, self._executor
         )
@@ -326,6 +331,7 @@ class KafkaServer:
                 groups,
                 log_manager.directories,
                 scrubber.scrub,
+                self._cleaner,
             )
             self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
         upkeep.schedule(self._supervisor, config)
@@ -464,6 +470,11 @@ def group_config(config: BrokerConfig) -> GroupConfig:
 
 def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
     return [FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch()) for log in log_manager.logs.values()]
+
+
+async def _settle_deletions(upkeep: LogUpkeep, old: MetadataImage, new: MetadataImage) -> None:
+    if any(name not in new.topics or new.topics[name].topic_id != topic.topic_id for name, topic in old.topics.items()):
+        await upkeep.settle_deletions()
 
 
 def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartition, leads: bool) -> None:
