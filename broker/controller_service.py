@@ -86,6 +86,7 @@ class ControllerService:
         self._term = ControllerTerm(0, 0)
         self._listeners: list[ImageListener] = []
         self._preparations: list[ImagePreparation] = []
+        self._completions: list[ImagePreparation] = []
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._auto_creating: set[str] = set()
@@ -109,6 +110,11 @@ class ControllerService:
 
         It is for what takes long and can be done in slices, so that the event loop serves others meanwhile."""
         self._preparations.append(preparation)
+
+    def add_completion(self, completion: ImagePreparation) -> None:
+        """`await completion(old, new)` comes after the listeners, before the change counts as made: a deleted topic's
+        nodes, for one, are still there."""
+        self._completions.append(completion)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
@@ -462,3 +468,5 @@ class ControllerService:
                 listener(old, image)
             except Exception:
                 logger.exception("A listener failed to apply the new metadata")
+        for complete in self._completions:
+            await complete(old, image)

@@ -17,6 +17,7 @@ from broker.supervisor import Supervisor
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
+from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from storage.log_manager import LogManager
 from storage.unified_log import UnifiedLog
 
@@ -28,6 +29,8 @@ FLUSH_CHECK_MS = 1_000
 
 FILE_DELETION_CHECK_MS = 1_000
 """How often files whose file.delete.delay.ms is over are looked for."""
+
+CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 
 LOGS_PER_SLICE = 200
 """Logs looked through for old segments before the event loop gets its turn: some milliseconds of work."""
@@ -45,9 +48,7 @@ class _DiskTask(Protocol):
 
 
 class LogUpkeep:
-    """The rounds, each a job of the supervisor's. A checkpoint file has one writer: its own round, and never two of
-    them at a time.
-    """
+    """The rounds, each a job of the supervisor's. A checkpoint file has one writer at a time."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class LogUpkeep:
         self._clock = clock
         self._executor = executor
         self._group_commit = group_commit
-        self._writing_log_starts = asyncio.Lock()
+        self._writing = {name: asyncio.Lock() for name in CHECKPOINTS}
 
     def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
         """Begin all rounds, at Kafka's intervals."""
@@ -133,16 +134,30 @@ class LogUpkeep:
 
     async def checkpoint_recovery_points(self) -> None:
         """Write recovery-point-offset-checkpoint of every log directory."""
-        await self._do(self._log_manager.recovery_point_tasks())
+        async with self._writing[RECOVERY_POINT_CHECKPOINT]:
+            await self._do(self._log_manager.recovery_point_tasks())
 
     async def checkpoint_log_start_offsets(self) -> None:
         """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards."""
-        async with self._writing_log_starts:
+        async with self._writing[LOG_START_OFFSET_CHECKPOINT]:
             await self._do(self._log_manager.log_start_offset_tasks())
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint of every log directory."""
-        await self._do(self._log_manager.high_watermark_tasks(self._high_watermarks()))
+        async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
+            await self._do(self._log_manager.high_watermark_tasks(self._high_watermarks()))
+
+    async def settle_deletions(self) -> None:
+        """To be called after logs were deleted, before others of their names are used.
+
+        Afterwards no checkpoint knows them (after a crash, what it says would be believed of the new logs), and no
+        power cut brings their directories back.
+        """
+        await self.checkpoint_recovery_points()
+        await self.checkpoint_log_start_offsets()
+        await self.checkpoint_high_watermarks()
+        logs = self._log_manager
+        await self._do([logs.directory_sync_task(each) for each in logs.directories if each.failure is None])
 
     async def expire_producers(self) -> None:
         """Forget idempotent producers that were silent for producer.id.expiration.ms."""
