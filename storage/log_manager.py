@@ -54,6 +54,8 @@ class LoadReport:
     broker_epoch: int = -1
     """Of the run that ended in order; -1 when it did not or did not say."""
     repaired: list[LoadResult] = field(default_factory=list)
+    has_stale_checkpoints: bool = False
+    """Whether a checkpoint knows a log that is no longer there: it must not be believed of the next one of its name."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
     ignored: list[str] = field(default_factory=list)
@@ -80,8 +82,8 @@ class LogManager:
         *,
         producer_id_expiration_ms: int = 24 * 3600 * 1000,
         on_directory_failure: Callable[[str, str], None] = lambda _path, _reason: None,
-    ) -> None:
         on_corruption: Callable[[str], None] = lambda _message: None,
+    ) -> None:
         """`on_directory_failure` is told path and reason when a directory goes offline, possibly in the midst of an
         append; `on_corruption`, on any thread, what is wrong with a file, once for each place that is damaged.
         """
@@ -182,6 +184,9 @@ class LogManager:
         log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
         cleaner_offsets = self._read_checkpoint(path, CLEANER_OFFSET_CHECKPOINT, report)
+        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
+        if not known <= {partition for partition, _ in partitions}:
+            report.has_stale_checkpoints = True
         tasks = []
         for partition, name in partitions:
             config = topic_configs.get(partition.topic)
