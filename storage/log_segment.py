@@ -7,6 +7,7 @@ idle segments cost a few hundred bytes each and no descriptor.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -295,9 +296,10 @@ class LogSegment:
 
     def _load_first_timestamp(self) -> int:
         self._first_timestamp = _NO_TIMESTAMP
-        for _, batch in self._unchecked_headers(0, self.size, chunk_bytes=HEADER_BYTES):
-            self._first_timestamp = batch.max_timestamp
-            break
+        with contextlib.suppress(ApiError):  # when to roll depends on it, and no more
+            for _, batch in self._unchecked_headers(0, self.size, chunk_bytes=HEADER_BYTES):
+                self._first_timestamp = batch.max_timestamp
+                break
         return self._first_timestamp
 
     def _load_max_timestamp(self) -> None:

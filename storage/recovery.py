@@ -52,7 +52,16 @@ def recover_segment(
     if end_offset is not None:
         limit = min(limit, end_offset)
     found = _without_impostor(segment.base_offset, _valid_batches(segment, limit, on_bytes))
-    for position, size, _, last_offset, max_timestamp, epoch, producer_id, chunk, at in found:
+    for position, size, base_offset, last_offset, max_timestamp, epoch, producer_id, chunk, at in found:
+        if (
+            base_offset > next_offset
+            and next_offset + last_offset - base_offset + 1 == recovery_point
+            and position + size == segment.size
+            and end_offset is None
+        ):
+            # The last batch: nothing follows to give a raised offset away, but where the log ended when it was flushed.
+            limit = recovery_point
+            break
         if producer_id >= 0 or epoch > latest_epoch:
             latest_epoch = max(latest_epoch, epoch)
             on_batch(RecordBatch(chunk[at : at + HEADER_BYTES]))
