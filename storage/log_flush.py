@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from storage.file_system import File, FileSystem
 from storage.log_segment import SNAPSHOT_SUFFIX, LogSegment, file_name
-from storage.log_state import LogState
+from storage.log_state import CUT_NOTE, LogState
 from storage.partition_metadata import PARTITION_METADATA
 from storage.segment_search import segment_index
 
@@ -79,8 +79,10 @@ class FlushTask:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         if closing:  # the next start believes it
             self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
-        if log.has_unsynced_cut and log.active_segment.file not in self.files:
-            self.files.append(log.active_segment.file)
+        if log.has_unsynced_cut:
+            self.optional_paths.append(f"{log.path}/{CUT_NOTE}")
+            if log.active_segment.file not in self.files:
+                self.files.append(log.active_segment.file)
         epochs = log.leader_epochs.take_unsynced()
         if epochs is not None:
             self.optional_paths.append(epochs)
@@ -116,11 +118,9 @@ class FlushTask:
             if segment is not None and segment is not log.active_segment:
                 # It was sealed meanwhile. Recovery has to look at it until a flush has covered its indexes.
                 offset = min(offset, segment.base_offset)
-            log.recovery_point = max(log.recovery_point, offset)
-            log.highest_recovery_point = max(log.highest_recovery_point, log.recovery_point)
-            # Behind the cut nothing was written yet, so a task that reaches the cut reaches the end.
-            if log.has_unsynced_cut and self.offset == log.log_end_offset:
-                log.note_synced_cut()
+            # Behind an unsynced cut nothing was written yet, so a task that reaches the cut reaches the end.
+            log.has_unsynced_cut = log.has_unsynced_cut and self.offset < log.log_end_offset
+            log.advance_recovery_point(offset)
         log.last_flushed_ms = now_ms
 
 

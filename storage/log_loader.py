@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -35,8 +35,8 @@ from storage.log_segment import (
     refuse_old_format,
     scan_headers,
 )
+from storage.log_state import CUT_NOTE
 from storage.partition_metadata import read_topic_id
-from storage.log_state import UNSYNCED_CUT
 from storage.producer_state import ProducerStateManager
 from storage.recovery import recover_segment
 from storage.segment_search import headers_from, segment_index
@@ -107,6 +107,7 @@ class LogLoader:
         self._path = f"{directory.path}/{options.name or topic_partition}"
         self._config = config
         self._options = options
+        self._checkpointed = options.recovery_point
         self._on_bytes = on_bytes
         self._recovered = 0
         self._truncated_bytes = 0
@@ -122,13 +123,15 @@ class LogLoader:
         files = {info.name: info for info in listed if not info.is_dir}
         topic_id = read_topic_id(self._file_system, self._path)
         files = self._finish_interrupted_swaps(files)
+        if CUT_NOTE in files:
+            self._heed_cut_note(files)
         segments = self._find_segments(files)
         snapshots = [
             int(match[1]) for name in files if (match := _SEGMENT_FILE.fullmatch(name)) and match[2] == SNAPSHOT_SUFFIX
         ]
         if not segments:
             result = self._create_first_segment(topic_id, snapshots)
-            result.log.has_unsynced_cut = UNSYNCED_CUT in files
+            self._pass_on_cut(result.log, CUT_NOTE in files)
             return result
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
@@ -155,11 +158,30 @@ class LogLoader:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
-        log.has_unsynced_cut = log.has_unsynced_cut or UNSYNCED_CUT in files
+        self._pass_on_cut(log, CUT_NOTE in files)
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
         return LoadResult(log, self._recovered, self._truncated_bytes, lost)
 
     # -- files --------------------------------------------------------------------------------------------------------
+
+    def _heed_cut_note(self, files: dict[str, FileInfo]) -> None:
+        """The end was cut off, and the checkpoint may still say more than is true; unless the log was closed since."""
+        path = f"{self._path}/{CUT_NOTE}"
+        if self._options.clean:
+            self._file_system.remove(path)
+            del files[CUT_NOTE]
+            return
+        said = self._file_system.read_file(path).strip()
+        known = int(said) if said.isdigit() else 0  # a power cut can leave it empty
+        self._options = replace(self._options, recovery_point=min(known, self._options.recovery_point))
+
+    def _pass_on_cut(self, log: UnifiedLog, is_noted: bool) -> None:
+        """What may have to be known of a cut by the next process that opens the log. Raises OSError."""
+        log.highest_recovery_point = max(self._checkpointed, log.recovery_point)
+        if is_noted:
+            log.has_unsynced_cut = log.has_cut_note = True
+        elif log.log_end_offset < self._checkpointed:
+            log.note_cut(log.log_end_offset)
 
     def _finish_interrupted_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
         """Bring the directory to a state without `.deleted`, `.cleaned` and `.swap` files.

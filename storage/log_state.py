@@ -21,8 +21,10 @@ from storage.segment_search import BatchBoundaries, headers_from
 if TYPE_CHECKING:
     from storage.log_flush import FlushTask
 
-UNSYNCED_CUT = "odradek-unsynced-cut"
-"""Our own; Kafka passes over files that it does not know."""
+CUT_NOTE = "odradek-cut"
+"""Holds the recovery point of a log whose end was cut off, for as long as its checkpoint may say more. Our own; Kafka
+passes over files that it does not know.
+"""
 
 
 class LogState:
@@ -41,6 +43,7 @@ class LogState:
         "config",
         "directory",
         "flush_in_flight",
+        "has_cut_note",
         "has_unflushed_sealed_segments",
         "has_unsynced_cut",
         "has_unsynced_names",
@@ -99,8 +102,10 @@ class LogState:
         self.has_unflushed_sealed_segments = False
         """Whether the log was rolled since a FlushTask last reached its active segment."""
         self.has_unsynced_cut = False
-        """Whether a power cut could undo that the end was cut off; nothing may be written behind such a cut. As long as
-        it is so there is a file UNSYNCED_CUT, for the process that comes after a sudden death of this one.
+        """Whether a power cut could undo that the end was cut off; nothing may be written behind such a cut."""
+        self.has_cut_note = False
+        """Whether there is a CUT_NOTE: because of `has_unsynced_cut`, which the process after a sudden death of this
+        one has to know, or because `recovery_point` has not come to `highest_recovery_point` again.
         """
         self.truncations = 0
         """How often the end was cut off; a flush that began before such a moment proves nothing."""
@@ -207,22 +212,32 @@ class LogState:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self.segments)
 
-    def note_unsynced_cut(self) -> None:
-        """To be called before the end is cut off. Raises OSError."""
-        self._file_system.create(f"{self.path}/{UNSYNCED_CUT}")
+    def note_cut(self, recovery_point: int) -> None:
+        """To be called before the end is cut off; everything below `recovery_point` stays, on stable storage. Raises
+        OSError.
+        """
+        content = f"{min(recovery_point, self.recovery_point)}\n"
+        self._file_system.write_file(f"{self.path}/{CUT_NOTE}", content.encode())
         self.truncations += 1
-        self.has_unsynced_names = self.has_unsynced_cut = True
+        self.has_unsynced_names = self.has_unsynced_cut = self.has_cut_note = True
 
-    def note_synced_cut(self) -> None:
-        """The cut is on stable storage. Raises ApiError KAFKA_STORAGE_ERROR."""
-        self.has_unsynced_cut = False
-        path = f"{self.path}/{UNSYNCED_CUT}"
-        try:
-            self._file_system.remove(path)
-        except FileNotFoundError:
+    def advance_recovery_point(self, offset: int) -> None:
+        """Everything below `offset` is on stable storage, and the cut if there is one. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
+        self.recovery_point = max(self.recovery_point, offset)
+        if self.recovery_point < self.highest_recovery_point:
             return
-        except OSError as error:
-            raise self.directory.fail(error, f"Error while removing {path}") from error
+        self.highest_recovery_point = self.recovery_point
+        if self.has_cut_note and not self.has_unsynced_cut:
+            self.has_cut_note = False
+            path = f"{self.path}/{CUT_NOTE}"
+            try:
+                self._file_system.remove(path)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise self.directory.fail(error, f"Error while removing {path}") from error
 
     @property
     def flush_bound(self) -> int:

@@ -438,10 +438,10 @@ class UnifiedLog(LogState):
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
-        self._note_cut()
+        keep = segment_index(self.segments, offset) + 1
+        self._note_cut(self.segments[keep - 1].base_offset)
         self.leader_epochs.truncate_from_end(offset)
         self._lower_cleaner_checkpoint(offset)
-        keep = segment_index(self.segments, offset) + 1
         # The newest first, and for good before the cut: a power cut must not leave a hole below the recovery point.
         dropped = self.segments[: keep - 1 : -1]
         self._drop_segments(dropped)
@@ -462,9 +462,9 @@ class UnifiedLog(LogState):
         self._fill(self.producer_state)
         return True
 
-    def _note_cut(self) -> None:
+    def _note_cut(self, recovery_point: int) -> None:
         try:
-            self.note_unsynced_cut()
+            self.note_cut(recovery_point)
         except OSError as error:
             raise self.failed(error, f"Error while truncating {self.topic_partition}") from error
         self._written_epoch = _NO_EPOCH_WRITTEN
@@ -474,7 +474,7 @@ class UnifiedLog(LogState):
         for. Raises ApiError KAFKA_STORAGE_ERROR.
         """
         state = self.producer_state
-        self._note_cut()
+        self._note_cut(offset)
         self._lower_cleaner_checkpoint(offset)
         self._drop_segments(self.segments)
         try:

@@ -72,6 +72,8 @@ class LogModel(RuleBasedStateMachine):
         self.now_ms = T0
         self.before_cut: list[Row] | None = None
         """The rows before the end was cut off, as long as a power cut may bring them back."""
+        self.has_deleted = False
+        """Whether records were deleted, so that a restart may no longer know their producers."""
         self.serial = 0
         self.producers = 0
         self.new_producers()
@@ -94,6 +96,8 @@ class LogModel(RuleBasedStateMachine):
         assert last <= self.log.log_end_offset <= self.log_end
         self.log_end = self.log.log_end_offset
         self.durable_end = min(self.durable_end, self.log_end)
+        if self.has_deleted:
+            self.new_producers()
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -199,6 +203,7 @@ class LogModel(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             self.log.delete_old_segments()
         self.log_start = offset
+        self.has_deleted = True
         self.rows = [row for row in self.rows if row.offset >= offset]
 
     @precondition(lambda self: self.log_end > self.log_start)
@@ -245,14 +250,26 @@ class LogModel(RuleBasedStateMachine):
             assert end <= self.log_end
             rows = self.rows
         else:
-            # Nothing was written behind the cut yet, so that it may be undone, as a whole or in part.
-            rows = self.before_cut
+            # Nothing was written behind the cut yet, so that it may be undone, as a whole or in part. It can have taken
+            # with it a batch that began below the log start.
+            rows = [row for row in self.everything() if not self.before_cut or row.offset < self.before_cut[0].offset]
+            rows += self.before_cut
             self.before_cut = None
+        self.log_start = self.log.log_start_offset
         kept = [row for row in rows if self.log_start <= row.offset < end]
         assert all(row.batch_end <= end for row in kept), "recovery cut a batch in two"
         self.rows = kept
         self.log_end = self.durable_end = end
         self.new_producers()
+
+    def everything(self) -> list[Row]:
+        """What the log holds."""
+        return [
+            Row(record.offset, record.value or b"", record.timestamp, batch.next_offset)
+            for batch in read_all(self.log)
+            for record in batch.records()
+            if record.offset >= self.log.log_start_offset
+        ]
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 
