@@ -61,6 +61,7 @@ class Script:
         self.log: UnifiedLog | None = None
         self.now_ms = T0
         self.sequence = 0
+        self.epoch = 1
 
     def run(self) -> None:
         for step in (
@@ -114,6 +115,7 @@ class Script:
         if self.log is None:
             return
         log = self.log
+        epoch = self.epoch = max(self.epoch, epoch)  # no log has epochs that go down
         offset = log.log_end_offset
         value = b"value %d at %d " % (epoch, offset) + b"." * 40
         self.expected.maybe.setdefault(offset, set()).add(value)
