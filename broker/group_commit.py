@@ -36,7 +36,7 @@ class _Rounds:
         self.requested: dict[UnifiedLog, int] = {}
         """Logs that the next round flushes whether somebody waits or not, and up to where at least."""
         self.waiting: dict[UnifiedLog, deque[_Waiter]] = {}
-        """Who waits for a log, in the order of the appends."""
+        """Who waits for a log, in order."""
         self.under_way = False
         self.running: asyncio.Future[None] | None = None
         """What the thread is at; the event loop itself would not hold on to it."""
@@ -62,7 +62,8 @@ class GroupCommit:
         rounds.requested[log] = max(offset, rounds.requested.get(log, 0))
 
     def wait(self, log: UnifiedLog, end_offset: int) -> asyncio.Future[None]:
-        """Have `log` flushed; done once `end_offset` is within its `flush_bound`.
+        """Have `log` flushed; done once everything below `end_offset` is on stable storage. Those of one log are done
+        in the order of the calls.
 
         Fails with ApiError KAFKA_STORAGE_ERROR, or NOT_LEADER_OR_FOLLOWER when the log was truncated meanwhile. Giving
         up on it calls nothing back.
@@ -142,11 +143,10 @@ def _release(rounds: _Rounds, log: UnifiedLog) -> None:
     waiting = rounds.waiting.get(log)
     if waiting is None:
         return
-    bound = log.flush_bound
     while waiting:
         end_offset, truncations, future = waiting[0]
         is_gone = truncations != log.truncations
-        if end_offset > bound and not is_gone:
+        if end_offset > log.recovery_point and not is_gone:
             return
         waiting.popleft()
         if future.done():

@@ -255,7 +255,9 @@ class ReplicaManager:
 
     def when_flushed(self, topic_partition: TopicPartition, info: LogAppendInfo) -> asyncio.Future[None]:
         """Done once an append that `awaits_flush` may be acknowledged; see `GroupCommit.wait` for how it fails."""
-        return self.group_commit.wait(self._partitions[topic_partition].log, info.last_offset + 1)
+        log = self._partitions[topic_partition].log
+        # All but so many are on stable storage then that flush.messages allows them to be acknowledged.
+        return self.group_commit.wait(log, info.last_offset + 2 - log.config.flush_messages)
 
     def _log_flushed(self, log: UnifiedLog) -> None:
         partition = self._partitions.get(log.topic_partition)

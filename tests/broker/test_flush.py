@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -26,10 +28,11 @@ from protocol.records import Record, build_batch
 from protocol.schema import Response
 from protocol.topic_partition import TopicPartition
 from storage.log_flush import run_together
-from storage.memory_file_system import Fault, MemoryFileSystem
+from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.seams import InlineExecutor
 from tests.broker.test_in_process import fetch, values_in
+from tests.storage.support import open_manager
 
 T = TypeVar("T")
 
@@ -387,5 +390,41 @@ def test_offsets_are_committed_as_their_topic_is_flushed() -> None:
             answer = await committing
             assert isinstance(answer, OffsetCommitResponse)
             assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+
+    asyncio.run(scenario())
+
+
+def durable_end(disk: MemoryFileSystem) -> int:
+    """Where the log of t-0 would end if the power were cut now, and all were lost that can be."""
+    left = disk.copy()
+    left.cut_power(PowerCut.LOSE, lambda count: 0)
+    log = open_manager(left, None, "/data")[0].logs.get(TopicPartition("t", 0))
+    return 0 if log is None else log.log_end_offset
+
+
+@settings(max_examples=40, deadline=None)
+@given(limit=st.integers(1, 5), steps=st.lists(st.integers(0, 3), min_size=5, max_size=20))
+def test_fewer_records_than_the_limit_are_at_stake(limit: int, steps: list[int]) -> None:
+    """Each step is a batch of so many records, or (0) the end of the fsync that is under way."""
+
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", flush_messages=str(limit))
+            sent = 0
+            answers: list[tuple[int, asyncio.Task[ProduceResponse]]] = []
+            for records in steps:
+                if records:
+                    sent += records
+                    answers.append((sent, broker.produce(request("t", *[b"x"] * records))))
+                    await settle()
+                elif broker.disk.is_flushing:
+                    await broker.disk.finish()
+                at_stake = durable_end(broker.file_system) + limit - 1
+                assert max((end for end, answer in answers if answer.done()), default=0) <= at_stake
+                assert (await broker.latest("t"))[1] <= at_stake
+            while broker.disk.is_flushing:
+                await broker.disk.finish()
+            assert all(answer.done() for _, answer in answers)
+            assert await broker.latest("t") == (ErrorCode.NONE, sent)
 
     asyncio.run(scenario())

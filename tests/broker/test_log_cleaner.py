@@ -1,0 +1,334 @@
+"""Which logs are cleaned when, and what becomes of failures; logs in memory, workers without processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.cleaner_failure import FailureKind, WorkerFailure
+from broker.cleaner_metrics import cleaner_metrics
+from broker.cleaner_worker import CleanerWorker, ExecutorWorker, WorkerDiedError
+from broker.log_cleaner import BYTES_A_KEY, MOST_DEATHS, CleanerThread, LogCleaner, map_capacity
+from config.broker_config import BrokerConfig
+from protocol.records import read_batches
+from protocol.topic_partition import TopicPartition
+from storage.clean_task import CleanResult, CleanTask
+from storage.log_config import LogConfig
+from storage.memory_file_system import MemoryFileSystem
+from storage.unified_log import UnifiedLog
+from tests.broker.seams import InlineExecutor, ManualClock
+from tests.storage.support import DIR, batch_of, open_manager
+
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=200, min_cleanable_dirty_ratio=0.3)
+ONE, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
+
+
+class Worker:
+    """Does the work at once, or what a test wants instead."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._inner = ExecutorWorker(rig.disk, InlineExecutor())
+        self.rates: list[float] = []
+        self.is_closed = False
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        self.rates.append(bytes_per_second)
+        self._rig.cleaned.append(task.path.rpartition("/")[2])
+        if self._rig.instead is not None:
+            await self._rig.instead(task)
+        return await self._inner.clean(task, bytes_per_second)
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        self.rates.append(bytes_per_second)
+
+    async def close(self) -> None:
+        self.is_closed = True
+        self._rig.closed.set()
+
+
+class Rig:
+    """A cleaner over two logs. `instead` is awaited before a worker does its task."""
+
+    def __init__(self, **settings: str) -> None:
+        self.disk = MemoryFileSystem()
+        self.clock = ManualClock()
+        self.manager, _ = open_manager(self.disk, COMPACTED, now_ms=self.clock.ms)
+        self.logs = {tp: self.manager.get_or_create(tp, None, COMPACTED, self.clock.ms) for tp in (ONE, OTHER)}
+        self.cleaned: list[str] = []
+        self.instead: Callable[[CleanTask], Awaitable[None]] | None = None
+        self.closed = asyncio.Event()
+        self.workers: list[Worker] = []
+        self.settings = {"log.dirs": DIR, "log.cleaner.backoff.ms": "1", **settings}
+        self.cleaner = LogCleaner(
+            self.manager,
+            lambda: {tp: log.log_end_offset for tp, log in self.logs.items()},
+            self.clock,
+            InlineExecutor(),
+            self._new_worker,
+            lambda: BrokerConfig(self.settings),
+        )
+
+    def _new_worker(self) -> CleanerWorker:
+        self.workers.append(Worker(self))
+        return self.workers[-1]
+
+    def change(self, **settings: str) -> None:
+        self.settings |= {name.replace("_", "."): value for name, value in settings.items()}
+        self.cleaner.config_changed(BrokerConfig(self.settings))
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Return when the cleaner, which is started, has got there (the test's time limit is the deadline)."""
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+    def metrics(self) -> dict[str, float]:
+        """Values by the end of their names."""
+        return {
+            metric.name.removeprefix("kafka_log_logcleaner").removeprefix("manager").removeprefix("_"): metric.samples[
+                0
+            ].value
+            for metric in cleaner_metrics(self.cleaner, [DIR])
+        }
+
+
+def fill(log: UnifiedLog, batches: int) -> None:
+    """Batches of one key, all but the last in sealed and flushed segments."""
+    for at in range(batches):
+        log.append_as_leader(batch_of(b"%d" % at + b"x" * 60), leader_epoch=0, now_ms=1)
+    log.roll(1)
+    log.append_as_leader(batch_of(b"last"), leader_epoch=0, now_ms=1)
+    log.flush(1)
+
+
+def values(log: UnifiedLog) -> list[bytes | None]:
+    found = []
+    for segment in log.segments:
+        data = segment.file.pread(0, segment.size)
+        found += [record.value for batch in read_batches(memoryview(data)) for record in batch.records()]
+    return found
+
+
+def play(scenario: Callable[[Rig], Awaitable[None]], **settings: str) -> None:
+    async def main() -> None:
+        rig = Rig(**{name.replace("_", "."): value for name, value in settings.items()})
+        try:
+            await scenario(rig)
+        finally:
+            await rig.cleaner.close()
+        assert all(worker.is_closed for worker in rig.workers)
+
+    asyncio.run(main())
+
+
+def test_the_filthiest_log_first_and_then_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        fill(rig.logs[ONE], 9)
+        await rig.cleaner.clean_filthiest(rig_thread(rig))
+        fill(rig.logs[ONE], 3)  # partly clean now
+        fill(rig.logs[OTHER], 6)
+        rig.cleaned.clear()
+        rig.cleaner.start()
+        await rig.until(lambda: rig.metrics()["max_dirty_percent"] == 0 and len(rig.cleaned) == 2)
+        assert rig.cleaned == ["other-0", "t-0"]
+        assert values(rig.logs[OTHER]) == [b"5" + b"x" * 60, b"last"]
+        assert rig.metrics()["cleaner_recopy_percent"] < 50
+        assert rig.metrics()["max_buffer_utilization_percent"] == 0
+        assert rig.metrics()["time_since_last_run_ms"] == 0
+        checkpoint = bytes(rig.disk.read_file(f"{DIR}/cleaner-offset-checkpoint")).decode()
+        assert sorted(checkpoint.splitlines()[2:]) == [f"other 0 {6}", "t 0 13"]
+
+    with caplog.at_level(logging.INFO):
+        play(scenario)
+    assert "cleaned log other-0 (dirty section = [0, 6])" in caplog.text
+    assert "6 messages), end size" in caplog.text
+
+
+def rig_thread(rig: Rig) -> CleanerThread:
+    """A cleaner thread that is driven by hand."""
+    worker = Worker(rig)
+    worker.is_closed = True
+    return CleanerThread(0, worker)
+
+
+def test_a_corrupt_log_is_set_aside_and_the_others_are_cleaned(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        fill(rig.logs[ONE], 9)
+        fill(rig.logs[OTHER], 6)
+        segment = rig.logs[ONE].segments[1]
+        corrupt(rig.disk, segment.path)
+        rig.cleaner.start()
+        await rig.until(lambda: rig.metrics()["uncleanable_partitions_count"] == 1 and "other-0" in rig.cleaned)
+        await rig.until(lambda: values(rig.logs[OTHER]) == [b"5" + b"x" * 60, b"last"])
+        assert rig.cleaned.count("t-0") == 1
+        assert rig.metrics()["uncleanable_bytes"] == sum(each.size for each in rig.logs[ONE].segments[:-1])
+        assert rig.metrics()["deadthreadcount"] == 0
+
+    play(scenario)
+    assert "Marking its partition (t-0) as uncleanable" in caplog.text
+
+
+def corrupt(disk: MemoryFileSystem, path: str) -> None:
+    data = bytearray(disk.read_file(path))
+    data[70] ^= 1
+    disk.write_file(path, bytes(data))
+
+
+def test_what_kills_its_workers_is_set_aside_after_a_few() -> None:
+    async def scenario(rig: Rig) -> None:
+        async def die(task: CleanTask) -> None:
+            if task.path.endswith("t-0"):
+                raise WorkerDiedError("killed by signal 9")
+
+        rig.instead = die
+        fill(rig.logs[ONE], 9)
+        rig.cleaner.start()
+        await rig.until(lambda: rig.metrics()["uncleanable_partitions_count"] == 1)
+        assert rig.cleaned == ["t-0"] * MOST_DEATHS
+        assert rig.metrics()["deadthreadcount"] == 1
+        fill(rig.logs[OTHER], 6)
+        await rig.until(lambda: rig.metrics()["deadthreadcount"] == 0)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_offline", "is_set_aside"),
+    [
+        (WorkerFailure("full", FailureKind.DISK, errno.ENOSPC), False, False),
+        (WorkerFailure("broken", FailureKind.DISK, errno.EIO), True, False),
+        (WorkerFailure("changed", FailureKind.ABORTED), False, False),
+        (WorkerFailure("no idea", FailureKind.BUG), False, True),
+    ],
+)
+def test_failures(failure: WorkerFailure, is_offline: bool, is_set_aside: bool) -> None:
+    async def scenario(rig: Rig) -> None:
+        async def fail(_task: CleanTask) -> None:
+            raise failure
+
+        rig.instead = fail
+        log = rig.logs[ONE]
+        fill(log, 9)
+        await rig.cleaner.clean_filthiest(rig_thread(rig))
+        assert (log.directory.failure is not None) == is_offline
+        assert (log.uncleanable_reason is not None) == is_set_aside
+        rig.instead = None
+        assert await rig.cleaner.clean_filthiest(rig_thread(rig)) == (not is_offline and not is_set_aside)
+
+    play(scenario)
+
+
+def test_a_failure_of_a_log_that_was_cut_meanwhile_says_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        log = rig.logs[ONE]
+
+        async def cut(_task: CleanTask) -> None:
+            log.truncate_to(4, 1)
+            raise WorkerFailure("corrupt", FailureKind.RECORDS)
+
+        rig.instead = cut
+        fill(log, 9)
+        assert not await rig.cleaner.clean_filthiest(rig_thread(rig))
+        assert log.uncleanable_reason is None
+
+    play(scenario)
+
+
+def test_the_result_for_a_log_that_was_cut_meanwhile_is_thrown_away() -> None:
+    async def scenario(rig: Rig) -> None:
+        log = rig.logs[ONE]
+
+        async def cut(_task: CleanTask) -> None:
+            log.truncate_to(4, 1)
+
+        rig.instead = cut
+        fill(log, 9)
+        assert not await rig.cleaner.clean_filthiest(rig_thread(rig))
+        assert [value and value[:1] for value in values(log)] == [b"0", b"1", b"2", b"3"]
+
+    play(scenario)
+
+
+def test_a_map_without_room_cleans_nothing_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        fill(rig.logs[ONE], 9)
+        assert not await rig.cleaner.clean_filthiest(rig_thread(rig))
+
+    play(scenario, log_cleaner_io_buffer_load_factor="0")
+    assert "offset map is too small to fit in even a single message" in caplog.text
+
+
+def test_threads_come_and_go_and_share_the_rate() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.cleaner.start()
+        assert len(rig.workers) == 1
+        rig.change(log_cleaner_threads="2", log_cleaner_io_max_bytes_per_second="1000")
+        assert [worker.rates[-1] for worker in rig.workers] == [500.0, 500.0]
+        rig.change(log_cleaner_threads="1")
+        assert rig.workers[0].rates[-1] == 1000.0
+        await rig.closed.wait()
+        assert [worker.is_closed for worker in rig.workers] == [False, True]
+        rig.change(log_cleaner_io_max_bytes_per_second="-1")
+        assert rig.workers[0].rates[-1] == sys.float_info.max
+
+    play(scenario)
+
+
+def test_two_threads_clean_two_logs_at_a_time() -> None:
+    async def scenario(rig: Rig) -> None:
+        both = asyncio.Barrier(2)
+
+        async def meet(_task: CleanTask) -> None:
+            await both.wait()
+
+        rig.instead = meet
+        fill(rig.logs[ONE], 9)
+        fill(rig.logs[OTHER], 6)
+        rig.cleaner.start()
+        await rig.until(lambda: len(values(rig.logs[ONE])) == len(values(rig.logs[OTHER])) == 2)
+
+    play(scenario, log_cleaner_threads="2")
+
+
+def test_a_new_backoff_ends_a_long_pause() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.cleaner.start()
+        await rig.until(lambda: rig.cleaner.numbers.last_run_ms is not None)
+        fill(rig.logs[ONE], 9)
+        rig.change(log_cleaner_backoff_ms="1")
+        await rig.until(lambda: rig.cleaned == ["t-0"])
+
+    play(scenario, log_cleaner_backoff_ms="1000000000")
+
+
+def test_without_the_cleaner_there_are_no_workers() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.cleaner.start()
+        rig.change(log_cleaner_threads="2")
+        assert rig.workers == []
+
+    play(scenario, log_cleaner_enable="false")
+
+
+def test_the_buffer_says_how_many_keys() -> None:
+    def capacity(size: int, threads: int, factor: float) -> int:
+        return map_capacity(
+            BrokerConfig(
+                {
+                    "log.cleaner.dedupe.buffer.size": str(size),
+                    "log.cleaner.threads": str(threads),
+                    "log.cleaner.io.buffer.load.factor": str(factor),
+                }
+            )
+        )
+
+    assert capacity(1280 * BYTES_A_KEY * 100, 1, 0.9) == 115_200
+    assert capacity(1280 * BYTES_A_KEY * 100, 2, 0.9) == 57_600
+    assert capacity(1280 * BYTES_A_KEY * 100, 1, 5) == 128_000
+    assert capacity(2**40, 1, 1) == math.floor((2**31 - 1) / BYTES_A_KEY)
