@@ -9,6 +9,16 @@ Decisions, with their reasons:
 - **Fsyncs of logs have one owner** (`group_commit`): a round for each log directory at a time, in which everybody's
   logs are flushed together; who comes meanwhile shares the next one. Producers, flush.ms and sealed segments ask the
   same owner, so that no acknowledgement rests on an fsync that somebody else has begun and not finished.
+- **Compaction runs in a process of its own** (`log_cleaner`, `cleaner_worker`): it goes over every record in Python and
+  would hold the interpreter, and with it every client, for as long. The process is there only while there is work, of
+  low priority, and ends with its input, however the broker ended. What it is asked and what it answers are plain
+  values (`storage.clean_task`), so that a simulation does the same work on its executor. It makes files only that no
+  log has yet; the loop, which owns the logs, puts them in their place if nothing happened to the log meanwhile.
+- **The map of keys holds the keys**, where Kafka's holds hashes of 16 bytes: no key can take another's place, and a
+  dictionary is what Python is fast at. It takes some seven times the memory for a key. What the map takes stays
+  log.cleaner.dedupe.buffer.size, so it is full after a seventh of Kafka's keys, and the rest is left to the next round.
+- **Nothing has to be compiled.** mypyc makes the record code of compaction faster where somebody asks for it
+  (`compiled`), from the same source, for the cleaner's process alone.
 - **Addresses are bound before anything is touched.** A port in use, a foreign or locked log directory and a bad value
   end the start with one line and exit code 1, and leave every file as it was.
 - **Kafka's names for loggers** (`kafka.server.KafkaServer` ...), so that people's log filters and

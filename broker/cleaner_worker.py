@@ -23,7 +23,14 @@ IDLE_S = 60.0
 """A worker without work for that long ends: its interpreter is worth more memory than its next start is worth time."""
 
 _ROOT = Path(__file__).resolve().parents[1]
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from broker.cleaner_process import main; main()"
+_START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from broker import compiled
+compiled.use()
+from broker.cleaner_process import main
+main()
+"""
 _LONGEST_LINE = 1 << 26
 _LEAVING_S = 5.0
 

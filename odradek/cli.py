@@ -1,9 +1,9 @@
 """The command `odradek NAME ARGS...`: the broker and every tool, by Kafka's script names without `kafka-`.
 
 A tool NAME is the module `tools.NAME` (dashes become underscores), run as `__main__` in this process: there is no table
-of commands to forget one in. `spark-NAME` is the job `spark_jobs.jobs.NAME`, in the same way. `server-start` and
-`server-stop` hand over to the scripts in `bin/`, so that an installed broker and a checkout's start, become a daemon,
-log and stop by the same lines.
+of commands to forget one in. `spark-NAME` is the job `spark_jobs.jobs.NAME`, in the same way. `server-start`,
+`server-stop` and `build-fast` hand over to the scripts in `bin/`, so that an installed broker and a checkout's start,
+become a daemon, log and stop by the same lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ import sys
 from pathlib import Path
 
 PACKAGE_DIR = Path(__file__).resolve().parent
-SERVER_SCRIPTS = {"server-start": "kafka-server-start.sh", "server-stop": "kafka-server-stop.sh"}
+SERVER_SCRIPTS = {
+    "server-start": "kafka-server-start.sh",
+    "server-stop": "kafka-server-stop.sh",
+    "build-fast": "build-fast",
+}
 
 
 def server_root() -> Path:
