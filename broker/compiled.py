@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,11 +63,8 @@ def main() -> int:
     if directory().is_dir():
         print(f"{SOURCE} is compiled already: {directory()}")
         return 0
-    try:
-        import mypyc  # noqa: F401
-        import setuptools  # noqa: F401
-    except ImportError as error:
-        print(f"{error}: pip install mypy setuptools (a C compiler is needed, too)", file=sys.stderr)
+    if find_spec("mypyc") is None or find_spec("setuptools") is None:
+        print("pip install mypy setuptools first (a C compiler is needed, too)", file=sys.stderr)
         return 1
     try:
         print(f"compiled: {build()}")
