@@ -104,6 +104,14 @@ class Broker(abc.ABC):
         if self.process is not None:
             await_listening(self.port, self.process)
 
+    def restart(self) -> None:
+        """Stop the broker in order and start it again on its data; what was prepared for it stays."""
+        if self.process is not None:
+            stop([self.process])
+        self.launch()
+        if self.process is not None:
+            await_listening(self.port, self.process)
+
     def stop(self) -> None:
         """Stop the broker and what was prepared for it; its data stay."""
         if self.process is not None:

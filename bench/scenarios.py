@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.brokers import Broker
 from bench.compaction import Cleaning, clean, fill
@@ -97,6 +97,26 @@ def consume(records: int, size: int) -> Measure:
         spent = broker.cpu_s() - before
         context.load.run("delete", broker.address, topic)
         return throughput(result, spent)
+
+    return measure
+
+
+def consume_after_restart(records: int, size: int) -> Measure:
+    """Records a second out of a topic that the broker found at its start, so that it has checked none of it yet; `warm`
+    is the same reading once more.
+    """
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        count = context.count(records)
+        context.load.run("produce", broker.address, topic, count, size, 1)
+        broker.restart()
+        context.load.run("first", broker.address, "bench-ready")
+        samples = []
+        for _ in range(2):
+            before = broker.cpu_s()
+            result = context.load.run("consume", broker.address, topic, count)
+            samples.append(throughput(result, broker.cpu_s() - before))
+        return replace(samples[0], warm=samples[1])
 
     return measure
 
@@ -293,6 +313,7 @@ SCENARIOS = [
     Scenario("consume-100", "consume 100 B", "records/s",
         consume(10_000_000, 100), target=0.9, also_warm=True,
     ),
+    Scenario("restarted-1000", "consume 1 kB after a restart", "records/s", consume_after_restart(2_000_000, 1000)),
     Scenario("unbatched", "produce, 1 record a request", "requests/s",
         unbatched, target=4.0, also_warm=True,
     ),

@@ -18,7 +18,7 @@ from crc32c import crc32c
 from protocol.record_format import ATTRIBUTES_AT, MAGIC_AT, MAGIC_V2
 from protocol.records import HEADER_BYTES, RecordBatch
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 256 * 1024
 _NEAR_BYTES = 256 * 1024
 """A check begins at the beginning of what was not checked if that is no further away, else where the index says."""
 _MAX_GAPS = 16
@@ -67,20 +67,22 @@ class _Batches:
         self._chunk = memoryview(b"")
         self._chunk_at = 0
 
-    def _bytes(self, position: int, size: int) -> memoryview:
-        """`size` bytes or more, as long as the file has them."""
+    def _bytes(self, position: int) -> memoryview:
+        """What the file has from `position` on, a header at least unless it ends."""
         at = position - self._chunk_at
-        if at < 0 or len(self._chunk) - at < size:
-            wanted = min(max(size, _CHUNK_BYTES), self.end - position)
-            self._chunk, self._chunk_at, at = memoryview(self._read(position, wanted)), position, 0
+        if at < 0 or len(self._chunk) - at < HEADER_BYTES:
+            self._chunk, self._chunk_at, at = memoryview(self._piece(position, self.end)), position, 0
         return self._chunk[at:]
+
+    def _piece(self, position: int, end: int) -> bytes:
+        return self._read(position, min(_CHUNK_BYTES, end - position))
 
     def at(self, position: int) -> RecordBatch | str:
         """The batch at `position` if size, magic and CRC are right, else what is wrong. `buffer` may hold only its
         beginning.
         """
         left = self.end - position
-        data = self._bytes(position, HEADER_BYTES) if left >= HEADER_BYTES else memoryview(b"")
+        data = self._bytes(position)
         if len(data) < HEADER_BYTES:
             return f"{left} bytes are no batch"
         batch = RecordBatch(data)
@@ -89,28 +91,23 @@ class _Batches:
             return f"magic {batch.magic}"
         if not HEADER_BYTES <= size <= left:
             return f"batch length {batch.length}"
-        computed = self._crc_of(position, size)
+        computed = crc32c(data[ATTRIBUTES_AT:size])
+        at = position + len(data)
+        while at < position + size:  # piece by piece: a length can be wrong by a gigabyte
+            piece = self._piece(at, position + size)
+            if not piece:
+                return "the file ends"
+            computed = crc32c(piece, computed)
+            at += len(piece)
         if computed != batch.crc:
             return f"stored crc = {batch.crc}, computed crc = {computed}"
         return batch
-
-    def _crc_of(self, position: int, size: int) -> int:
-        at, end, crc = position + ATTRIBUTES_AT, position + size, 0
-        if size <= _CHUNK_BYTES:
-            return crc32c(self._bytes(position, size)[ATTRIBUTES_AT:size])
-        while at < end:  # a length can be wrong by a gigabyte
-            data = self._read(at, min(_CHUNK_BYTES, end - at))
-            if not data:
-                return -1
-            crc = crc32c(data, crc)
-            at += len(data)
-        return crc
 
     def next_sound(self, position: int, first_offset: int, limit: int) -> int:
         """Where the next batch begins that is sound and has offsets from `first_offset` up to `limit`; `end` when there
         is none.
         """
-        data = self._bytes(position, HEADER_BYTES) if self.end - position >= HEADER_BYTES else memoryview(b"")
+        data = self._bytes(position)
         if len(data) >= HEADER_BYTES:
             # The size is probably right: most of a batch is records.
             size = RecordBatch(data).size_in_bytes
@@ -119,7 +116,7 @@ class _Batches:
                 return after
         at = position + 1
         while self.end - at >= HEADER_BYTES:
-            chunk = bytes(self._read(at, min(_CHUNK_BYTES, self.end - at)))
+            chunk = self._piece(at, self.end)
             hit = chunk.find(_MAGIC, MAGIC_AT)
             while hit >= 0:
                 begin = hit - MAGIC_AT
@@ -157,7 +154,8 @@ class _Walk:
 
     def __init__(self, read: Read, place: Place, end: int, limit: int) -> None:
         self._batches = _Batches(read, end)
-        self._place = place
+        self.place = place
+        """Behind what was given out last."""
         self._end = end
         self._limit = limit
         self._held: tuple[int, RecordBatch] | None = None
@@ -166,8 +164,8 @@ class _Walk:
         """Where one began, and what is wrong there."""
 
     def run(self, stop: int) -> Iterator[Found]:
-        position = self._place.position
-        while position < self._end and (position < stop or self._held is not None or self._damage is not None):
+        position = self.place.position
+        while position < self._end and (position < stop or not self._is_settled()):
             batch = self._batches.at(position)
             held_reason, reason = self._judge(batch)
             yield from self._settle(held_reason)
@@ -176,21 +174,30 @@ class _Walk:
             if reason:
                 self._damage = self._damage or (position, reason)
             if isinstance(batch, str):
-                position = self._batches.next_sound(position, self._place.next_offset, self._limit)
+                position = self._batches.next_sound(position, self.place.next_offset, self._limit)
                 continue
             if not reason:
                 self._held = position, batch
             position += batch.size_in_bytes
         yield from self._settle("")
         if self._damage is not None:
-            first_offset = self._place.next_offset
+            first_offset = self.place.next_offset
             yield Damage(self._damage[0], self._end, first_offset, max(first_offset, self._limit), self._damage[1])
+            self.place = self.place._replace(position=self._end)
+
+    def _is_settled(self) -> bool:
+        """Whether nothing that follows could change what is thought of what was read."""
+        if self._held is None or self._damage is not None:
+            return self._held is None and self._damage is None
+        batch = self._held[1]
+        _, next_offset, epoch = self.place
+        return batch.base_offset == next_offset and batch.partition_leader_epoch == epoch
 
     def _judge(self, batch: RecordBatch | str) -> tuple[str, str]:
         """What is wrong with the batch that is held, and with the one behind it."""
         if isinstance(batch, str):
             return "", batch
-        _, next_offset, epoch = self._place
+        _, next_offset, epoch = self.place
         if not _is_inside(batch, next_offset, self._limit):
             possible = f"{next_offset} to {self._limit - 1}"
             return "", f"offsets {batch.base_offset} to {batch.last_offset} where {possible} are possible"
@@ -208,10 +215,10 @@ class _Walk:
             self._damage = self._damage or (position, reason)
             return
         if self._damage is not None:
-            yield Damage(self._damage[0], position, self._place.next_offset, batch.base_offset, self._damage[1])
+            yield Damage(self._damage[0], position, self.place.next_offset, batch.base_offset, self._damage[1])
             self._damage = None
         yield position, batch
-        self._place = _after(position, batch)
+        self.place = _after(position, batch)
 
 
 def _contradiction(next_offset: int, epoch: int, held: RecordBatch, batch: RecordBatch) -> tuple[str, str]:
@@ -288,43 +295,46 @@ class Verification:
             # One batch of those that the index knows is there to judge the next by, and is not judged itself.
             begin = indexed_before(indexed_before(start))
             if gap.start.position < begin < start:
-                found = list(self._walk(read, gap, Place(begin, gap.start.next_offset, _UNKNOWN_EPOCH), stop))
-                if len(found) > 1 and not isinstance(found[0], Damage) and not isinstance(found[1], Damage):
-                    self._note(_after(*found[0]), found[1:])
-                    return
-        found = list(self._walk(read, gap, gap.start, stop))
-        self._note(gap.start, found)
+                first = Place(begin, gap.start.next_offset, _UNKNOWN_EPOCH)
+                found = self._walk(read, gap, first)
+                beyond = next(found.run(begin + 1), None)
+                if isinstance(beyond, tuple) and not isinstance(beyond, Damage):
+                    second = _after(*beyond)
+                    found = self._walk(read, gap, second)
+                    damages = [each for each in found.run(stop) if isinstance(each, Damage)]
+                    if not damages or damages[0].start > second.position:
+                        self._note(second.position, found.place, damages)
+                        return
+        found = self._walk(read, gap, gap.start)
+        damages = [each for each in found.run(min(stop, gap.end)) if isinstance(each, Damage)]
+        self._note(gap.start.position, found.place, damages)
 
-    def _walk(self, read: Read, gap: _Gap, place: Place, stop: int) -> Iterator[Found]:
+    def _walk(self, read: Read, gap: _Gap, place: Place) -> _Walk:
         limit = self._limit
         if self.sound_until(gap.end) > gap.end:
             following = read(gap.end, HEADER_BYTES)
             if len(following) == HEADER_BYTES:
                 limit = min(limit, RecordBatch(memoryview(following)).base_offset)
-        return walk(read, place, min(stop, gap.end), gap.end, limit)
+        return _Walk(read, place, gap.end, limit)
 
     def recheck(self, read: Read, place: Place, stop: int, end: int) -> Place:
         """Check from `place` to the position `stop`, whatever is known; returns where it came to, `end` (the end of the
         file) at last. Raises OSError.
         """
-        return self._note(place, list(walk(read, place, stop, end, self._limit)))
+        found = _Walk(read, place, end, self._limit)
+        damages = [each for each in found.run(stop) if isinstance(each, Damage)]
+        self._note(place.position, found.place, damages)
+        return found.place
 
-    def _note(self, place: Place, found: list[Found]) -> Place:
-        """Remember what a walk from `place` found; returns the place behind it."""
-        begin = place.position
-        new = [each for each in found if isinstance(each, Damage)]
-        for each in found:
-            if isinstance(each, Damage):
-                place = Place(each.end, max(place.next_offset, each.first_offset), place.epoch)
-            else:
-                place = _after(*each)
+    def _note(self, begin: int, after: Place, new: list[Damage]) -> None:
+        """Remember what was found between the position `begin` and `after`."""
         while True:
             known = self._known
-            gaps = _without(known[0], begin, place)
-            kept = [each for each in known[1] if each.end <= begin or each.start >= place.position]
+            gaps = _without(known[0], begin, after)
+            kept = [each for each in known[1] if each.end <= begin or each.start >= after.position]
             if self._known is known:  # nobody else was faster
                 self._known = gaps, tuple(sorted(kept + new))
-                return place
+                return
 
     def truncate(self, position: int) -> None:
         """The segment was cut at `position`."""
