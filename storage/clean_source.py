@@ -14,7 +14,8 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records import HEADER_BYTES, RecordBatch
 from storage.clean_task import CleanTask, SegmentSize
 from storage.file_system import File, FileSystem
-from storage.log_segment import LOG_SUFFIX, check_header, file_name, scan_headers
+from storage.log_segment import LOG_SUFFIX, TXN_INDEX_SUFFIX, check_header, file_name, scan_headers
+from storage.transaction_index import AbortedTxn, decode_aborted
 
 _CHUNK_BYTES = 1 << 20
 
@@ -101,6 +102,14 @@ class SourceSegment:
         finally:
             file.close()
 
+    def aborted(self) -> list[AbortedTxn]:
+        """The transaction index; nothing where there is none or it cannot be read."""
+        path = self.path.removesuffix(LOG_SUFFIX) + TXN_INDEX_SUFFIX
+        try:
+            return decode_aborted(path, self._file_system.read_file(path))
+        except (FileNotFoundError, ValueError):
+            return []
+
 
 def sources_of(file_system: FileSystem, task: CleanTask) -> list[SourceSegment]:
     """The segments of `task`, oldest first."""
@@ -119,13 +128,14 @@ def marker_type(batch: RecordBatch) -> ControlRecordType:
 class TransactionEnds:
     """How every transaction of a log ended, by its markers.
 
-    Kafka asks the transaction indexes of the segments; the markers themselves cannot be missing or stale. They are
-    looked for when the first transactional batch comes along, so logs without any pay nothing.
+    Kafka asks the transaction indexes of the segments; the markers themselves cannot be missing or stale. Both are
+    looked at when the first transactional batch comes along, so logs without any pay nothing.
     """
 
     def __init__(self, sources: Sequence[SourceSegment]) -> None:
         self._sources = sources
         self._ends: dict[int, tuple[list[int], list[bool]]] | None = None
+        self._indexed: dict[tuple[int, int], AbortedTxn] = {}
 
     def is_aborted(self, batch: RecordBatch) -> bool:
         """Whether the transaction of this transactional batch was aborted. Raises as `SourceSegment.markers`."""
@@ -136,9 +146,17 @@ class TransactionEnds:
         at = bisect_right(offsets, batch.last_offset)
         return at < len(aborted) and aborted[at]
 
+    def indexed(self, batch: RecordBatch) -> AbortedTxn | None:
+        """What the transaction indexes say of the transaction that this marker aborts, if they know of it.
+
+        They still know where it began when its first records are gone. To be asked after `is_aborted`.
+        """
+        return self._indexed.get((batch.producer_id, batch.last_offset))
+
     def _find(self) -> dict[int, tuple[list[int], list[bool]]]:
         ends: dict[int, tuple[list[int], list[bool]]] = {}
         for source in self._sources:
+            self._indexed.update({(each.producer_id, each.last_offset): each for each in source.aborted()})
             for batch in source.markers():
                 kind = marker_type(batch)
                 if kind in {ControlRecordType.ABORT, ControlRecordType.COMMIT}:

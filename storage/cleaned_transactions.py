@@ -42,8 +42,11 @@ class CleanedTransactions:
         if first_offset is None:
             return True
         if kind is ControlRecordType.ABORT:
-            stable = min(self._first_offsets.values(), default=batch.last_offset + 1)
-            self._aborted.append(AbortedTxn(batch.producer_id, first_offset, batch.last_offset, stable))
+            known = self._ends.indexed(batch)
+            if known is None or known.first_offset > first_offset:
+                stable = min(self._first_offsets.values(), default=batch.last_offset + 1)
+                known = AbortedTxn(batch.producer_id, first_offset, batch.last_offset, stable)
+            self._aborted.append(known)
         return False
 
     def take_aborted(self) -> list[AbortedTxn]:
