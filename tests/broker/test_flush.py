@@ -27,7 +27,8 @@ from protocol.messages import (
 from protocol.records import Record, build_batch
 from protocol.schema import Response
 from protocol.topic_partition import TopicPartition
-from storage.log_flush import run_together
+from storage.log_flush import FlushTask, run_together
+from storage.log_state import LogState
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.seams import InlineExecutor
@@ -45,15 +46,20 @@ class HeldFlushes(InlineExecutor):
         self.rounds: list[int] = []
         """How many logs each round so far flushed."""
         self._waiting: list[Callable[[], None]] = []
+        self._logs: set[LogState] = set()
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         if function is not run_together:
             return super().run(function, *args)
-        self.rounds.append(len(args[0]))  # type: ignore[arg-type]
         if not self.held:
             return super().run(function, *args)
+        if not self._waiting:
+            self.rounds.append(0)
+        tasks: list[FlushTask] = args[0]  # type: ignore[assignment]
+        self.rounds[-1] += len(tasks)
+        assert not self._logs & {task.log for task in tasks}, "two fsyncs of one log at a time"
+        self._logs |= {task.log for task in tasks}
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        assert not self._waiting, "two rounds at a time"
 
         def carry_out() -> None:
             future.set_result(function(*args))
@@ -68,14 +74,18 @@ class HeldFlushes(InlineExecutor):
 
     async def finish(self) -> None:
         """Let the disk finish with the round that is under way."""
-        self._waiting.pop()()
+        self._carry_out()
         await settle()
 
     def let_go(self) -> None:
         """The disk is quick from now on."""
         self.held = False
-        while self._waiting:
-            self._waiting.pop()()
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        waiting, self._waiting, self._logs = self._waiting, [], set()
+        for carry_out in waiting:
+            carry_out()
 
 
 class Stage(InProcessBroker):
@@ -390,6 +400,13 @@ def test_offsets_are_committed_as_their_topic_is_flushed() -> None:
             answer = await committing
             assert isinstance(answer, OffsetCommitResponse)
             assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
+            broker.disk.held = False
+            broker.file_system.inject = lambda operation, path: (
+                Fault(errno.EIO) if operation == "flush" and "/__consumer_offsets-0/" in path else None
+            )
+            answer = await ask()
+            assert isinstance(answer, OffsetCommitResponse)
+            assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
 
     asyncio.run(scenario())
 
