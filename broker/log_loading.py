@@ -19,6 +19,7 @@ logger = logging.getLogger("kafka.log.LogManager")
 
 PROGRESS_INTERVAL_S = 1.0
 _MEGABYTE = 1_000_000
+_WORTH_A_RATE_BYTES = 10 * _MEGABYTE
 
 
 async def load_logs(
@@ -63,21 +64,17 @@ def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
     """Log one directory's line, unless it is done."""
     if progress.logs_done == progress.logs_total:
         return
-    done, total, unit = progress.recovered_bytes / _MEGABYTE, progress.total_bytes / _MEGABYTE, "MB"
-    if not done:
-        done, total, unit = float(progress.logs_done), float(progress.logs_total), "logs"
-    rate = done / max(elapsed_s, 0.001)
-    logger.info(
-        "Loading logs of %s: %d of %d done, %d of %d MB recovered, %.0f %s/s, %s left",
-        progress.directory,
-        progress.logs_done,
-        progress.logs_total,
-        progress.recovered_bytes // _MEGABYTE,
-        progress.total_bytes // _MEGABYTE,
-        rate,
-        unit,
-        f"about {(total - done) / rate:.0f} s" if rate else "unknown time",
-    )
+    said = f"Loading logs of {progress.directory}: {progress.logs_done} of {progress.logs_total} done"
+    done, total = progress.recovered_bytes, progress.total_bytes
+    if total:
+        said += f", {done // _MEGABYTE} of {total // _MEGABYTE} MB recovered"
+    rate = f"{done / elapsed_s / _MEGABYTE:.0f} MB/s"
+    if total < _WORTH_A_RATE_BYTES:  # there is so little to read that the number of logs takes the time
+        done, total = progress.logs_done, progress.logs_total
+        rate = f"{done / elapsed_s:.0f} logs/s"
+    if done:
+        said += f", {rate}, about {(total - done) / done * elapsed_s:.0f} s left"
+    logger.info("%s", said)
 
 
 def _say_end(loads: list[DirectoryLoad], report: LoadReport, elapsed_s: float) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,7 +33,11 @@ def free_port() -> int:
 class BrokerProcess:
     """One broker on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
 
-    def __init__(self, directory: Path, overrides: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, overrides: dict[str, str] | None = None, *, open_files: int | None = None
+    ) -> None:
+        """`open_files` limits how many files the process may have open (ulimit -n)."""
+        self._wrapper = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
         self.address = f"127.0.0.1:{free_port()}"
         self.output = directory / "broker.log"
         self._properties = directory / "server.properties"
@@ -57,13 +62,7 @@ class BrokerProcess:
     def start(self, timeout_s: float = 30) -> None:
         """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
         with self.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "broker", str(self._properties)],
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            self._process = self.spawn(output)
         host, port = self.address.split(":")
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._process.poll() is None:
@@ -72,6 +71,16 @@ class BrokerProcess:
             time.sleep(0.02)
         self.kill()
         raise RuntimeError(f"the broker did not start:\n{self.output.read_text()}")
+
+    def spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        """The process, without waiting for anything; whoever calls this has to end it."""
+        return subprocess.Popen(
+            [*self._wrapper, sys.executable, "-P", "-m", "broker", str(self._properties)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
 
     def kill(self) -> None:
         """End it without a chance to clean up (SIGKILL); nothing happens when it does not run."""

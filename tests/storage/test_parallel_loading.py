@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -298,7 +299,7 @@ class Countdown:
 
 
 class TestRealFiles:
-    def test_ten_times_more_logs_than_descriptors(self, tmp_path) -> None:
+    def test_ten_times_more_logs_than_descriptors(self, tmp_path: Path) -> None:
         """Every log is loaded and read and written, with 8 descriptors for 80 of them, by four threads."""
         file_system = OsFileSystem(max_open_files=8)
         manager, _ = open_manager(file_system, CONFIG, str(tmp_path))
@@ -331,7 +332,7 @@ class TestRealFiles:
             assert file_system.open_file_count <= 8
             manager.close_cleanly(T0)
 
-    def test_nothing_is_open_after_a_clean_stop(self, tmp_path) -> None:
+    def test_nothing_is_open_after_a_clean_stop(self, tmp_path: Path) -> None:
         file_system = OsFileSystem()
         manager, _ = open_manager(file_system, CONFIG, str(tmp_path))
         for number in range(20):
