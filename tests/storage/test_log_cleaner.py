@@ -1,0 +1,583 @@
+"""Compaction of one log: what is chosen, what is left, and what happens to the files."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from protocol.control_records import ControlRecordType
+from protocol.errors import ApiError, ErrorCode
+from protocol.records import CompressionType
+from storage.clean_source import LogCleaningAbortedError
+from storage.clean_task import CleanTask
+from storage.cleanable_log import CleanableLog, cleanable_log, filthiest, plan_cleaning
+from storage.log_cleaner import GroupingSize, clean, group_by_size
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from storage.log_segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX
+from storage.memory_file_system import MemoryFileSystem
+from storage.transaction_index import AbortedTxn, decode_aborted, encode_aborted
+from storage.unified_log import UnifiedLog
+from tests.storage.cleaning import COMPACT, ENOUGH_KEYS, clean_log, data_in, end_transaction, put, write_cleaner_offsets
+from tests.storage.support import DIR, T0, TOPIC_ID, TP, delete_expired, open_manager, read_all
+
+RETENTION_MS = COMPACT.delete_retention_ms
+
+
+class Stand:
+    """A compacted log and all around it."""
+
+    def __init__(self, config: LogConfig = COMPACT) -> None:
+        self.config = config
+        self.file_system = MemoryFileSystem()
+        self.manager, _ = open_manager(self.file_system, config)
+        self.log = self.manager.get_or_create(TP, TOPIC_ID, config, T0)
+
+    def segments(self, *segments: list[tuple[bytes | None, bytes | None]], now_ms: int = T0) -> UnifiedLog:
+        """A sealed segment for each list, a batch for each record."""
+        for rows in segments:
+            for row in rows:
+                put(self.log, row, now_ms=now_ms)
+            self.log.roll(now_ms)
+        self.log.flush(now_ms)
+        return self.log
+
+    def cleanable(self, now_ms: int = T0, high_watermark: int | None = None) -> CleanableLog:
+        bound = self.log.log_end_offset if high_watermark is None else high_watermark
+        found = cleanable_log(self.log, bound, now_ms)
+        assert found is not None
+        return found
+
+    def task(self, now_ms: int = T0, map_capacity: int = ENOUGH_KEYS) -> CleanTask:
+        return plan_cleaning(self.cleanable(now_ms), now_ms, map_capacity)
+
+    def clean(self, now_ms: int = T0, map_capacity: int = ENOUGH_KEYS) -> None:
+        done = clean_log(self.file_system, self.manager, self.log, now_ms, map_capacity=map_capacity)
+        assert done is not None, "there was nothing to clean"
+
+    def names(self) -> list[str]:
+        return sorted(info.name for info in self.file_system.list_dir(self.log.path))
+
+    def restart(self) -> LogManager:
+        self.file_system.kill_process()
+        self.manager, report = open_manager(self.file_system, self.config)
+        assert not report.refused
+        self.log = self.manager.logs[TP]
+        return self.manager
+
+
+def rows_of(log: UnifiedLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    return data_in(read_all(log))
+
+
+def keys(text: str) -> list[tuple[bytes | None, bytes | None]]:
+    return [(letter.encode(), b"value") for letter in text]
+
+
+class TestChoosing:
+    def test_bounds(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abc"), keys("def"), keys("ghi"))
+        put(log, (b"x", b"active"))
+        assert stand.cleanable().first_uncleanable_offset == 9, "the active segment"
+        assert stand.cleanable(high_watermark=8).first_uncleanable_offset == 6, "only whole segments"
+        log.recovery_point = 4
+        assert stand.cleanable().first_uncleanable_offset == 3, "what is not on stable storage"
+        log.recovery_point = 9
+        put(log, (b"y", b"open"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        assert stand.cleanable().first_uncleanable_offset == 9
+        assert stand.cleanable().cleanable_ratio == 1.0
+
+    def test_not_beyond_an_open_transaction(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abc"))
+        put(log, (b"y", b"open"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        stand.segments(keys("abc"))
+        assert stand.cleanable().first_uncleanable_offset == 3
+        end_transaction(log, 1, 0, ControlRecordType.COMMIT)
+        assert stand.cleanable().first_uncleanable_offset == 7
+
+    def test_min_compaction_lag(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, min_compaction_lag_ms=100))
+        stand.segments(keys("abc"), now_ms=T0)
+        stand.segments(keys("def"), now_ms=T0 + 50)
+        assert stand.cleanable(T0 + 99).first_uncleanable_offset == 0
+        assert stand.cleanable(T0 + 100).first_uncleanable_offset == 3
+        assert stand.cleanable(T0 + 150).first_uncleanable_offset == 6
+
+    def test_min_compaction_lag_goes_by_the_file_where_records_have_no_time(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, min_compaction_lag_ms=100))
+        stand.file_system.now_ms = T0
+        put(stand.log, (b"a", b"v"), timestamps=[-1])
+        stand.log.roll(T0)
+        stand.log.flush(T0)
+        assert stand.cleanable(T0 + 99).first_uncleanable_offset == 0
+        assert stand.cleanable(T0 + 100).first_uncleanable_offset == 1
+
+    def test_max_compaction_lag_makes_a_log_due(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=100))
+        stand.segments(keys("abc"))
+        assert not stand.cleanable(T0 + 100).is_due
+        late = stand.cleanable(T0 + 130)
+        assert late.is_due
+        assert late.max_compaction_delay_ms == 30
+        assert filthiest([late]) is late
+
+    def test_max_compaction_lag_rolls_segments_in_time(self) -> None:
+        config = dataclasses.replace(COMPACT, segment_ms=1000, max_compaction_lag_ms=100, segment_jitter_ms=0)
+        assert config.max_segment_ms == 100
+        assert dataclasses.replace(config, cleanup_policy=frozenset({"delete"})).max_segment_ms == 1000
+        stand = Stand(config)
+        put(stand.log, (b"a", b"v"), now_ms=T0)
+        put(stand.log, (b"a", b"v"), now_ms=T0 + 101)
+        assert len(stand.log.segments) == 2
+
+    def test_the_dirtiest_first(self) -> None:
+        clean_one, dirty = Stand(dataclasses.replace(COMPACT, min_cleanable_dirty_ratio=0.3)), Stand()
+        clean_one.segments(keys("abcdef"))
+        clean_one.clean()
+        clean_one.segments(keys("a"))
+        dirty.segments(keys("abc"))
+        dirty.clean()
+        dirty.segments(keys("abc"))
+        first, second = clean_one.cleanable(), dirty.cleanable()
+        assert 0.1 < first.cleanable_ratio < 0.3 < second.cleanable_ratio < 0.6
+        assert not first.is_due
+        assert filthiest([first, second]) is second
+        assert filthiest([first]) is None
+        assert filthiest([Stand().cleanable()]) is None, "an empty log"
+
+    def test_not_these(self) -> None:
+        assert cleanable_log(Stand(LogConfig()).log, 0, T0) is None
+        stand = Stand()
+        stand.log.uncleanable_reason = "broken"
+        assert cleanable_log(stand.log, 0, T0) is None
+
+    def test_a_checkpoint_below_the_log_start(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abc"), keys("def"))
+        stand.clean()
+        log.cleaner_checkpoint = 2
+        log.log_start_offset = 4
+        found = stand.cleanable()
+        assert found.first_dirty_offset == 4
+        assert found.warning == (
+            "Resetting first dirty offset of t-0 to log start offset 4 since the checkpointed offset 2 is invalid."
+        )
+        assert stand.cleanable().warning is None, "it is told once"
+        log.cleaner_checkpoint = 2
+        log.config = dataclasses.replace(COMPACT, cleanup_policy=frozenset({"compact", "delete"}))
+        assert stand.cleanable().warning is None, "retention moves the log start, nothing is wrong"
+        assert stand.cleanable().first_dirty_offset == 4
+
+    def test_a_checkpoint_beyond_the_log_end(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abc"))
+        log.cleaner_checkpoint = 50
+        found = stand.cleanable()
+        assert found.first_dirty_offset == 0
+        assert found.warning == (
+            "The last checkpoint dirty offset for partition t-0 is 50, which is larger than the log end offset 3. "
+            "Resetting to the log start offset 0."
+        )
+
+    def test_a_checkpoint_beyond_the_log_end_is_noticed_at_start(self) -> None:
+        stand = Stand()
+        stand.segments(keys("abc"))
+        stand.file_system.write_file(f"{DIR}/cleaner-offset-checkpoint", b"0\n1\nt 0 50\n")
+        stand.file_system.kill_process()
+        manager, report = open_manager(stand.file_system, COMPACT)
+        assert manager.logs[TP].cleaner_checkpoint == 0
+        assert any("larger than the log end offset 3" in line for line in report.ignored)
+
+    def test_truncation_takes_the_checkpoint_along(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abc"), keys("abc"))
+        stand.clean()
+        assert log.cleaner_checkpoint == 6
+        log.truncate_to(4, T0)
+        assert log.cleaner_checkpoint == 4
+        log.truncate_fully_and_start_at(2, T0)
+        assert log.cleaner_checkpoint == 2
+
+    def test_an_idle_log_is_not_read(self) -> None:
+        stand = Stand()
+        put(stand.log, (b"a", b"v"))
+        stand.manager.close_cleanly(T0)
+        log = stand.restart().logs[TP]
+        assert cleanable_log(log, 1, T0) is not None
+        assert log.is_as_loaded
+
+
+class TestGrouping:
+    def sizes(self, *sizes: tuple[int, int, int, int]) -> list[GroupingSize]:
+        return [GroupingSize(*each) for each in sizes]
+
+    def test_by_size(self) -> None:
+        segments = self.sizes((0, 40, 0, 0), (10, 40, 0, 0), (20, 40, 0, 0), (30, 10, 0, 0))
+        assert group_by_size(segments, 100, 100, 40) == [2, 2]
+        assert group_by_size(segments, 130, 100, 40) == [4]
+        assert group_by_size(segments, 1, 100, 40) == [1, 1, 1, 1]
+        assert group_by_size([], 1, 100, 40) == []
+
+    def test_by_the_sizes_of_indexes(self) -> None:
+        segments = self.sizes((0, 1, 60, 0), (10, 1, 60, 60), (20, 1, 0, 60))
+        assert group_by_size(segments, 100, 120, 30) == [3]
+        assert group_by_size(segments, 100, 119, 30) == [1, 1, 1]
+
+    def test_by_the_range_of_offsets(self) -> None:
+        far = 2**31 - 1
+        segments = self.sizes((0, 1, 0, 0), (10, 1, 0, 0))
+        assert group_by_size(segments, 100, 100, far + 1) == [2]
+        assert group_by_size(segments, 100, 100, far + 2) == [1, 1]
+        empty = self.sizes((0, 1, 0, 0), (10, 0, 0, 0))
+        assert group_by_size(empty, 100, 100, far + 2) == [2], "nothing of it has to be in an index"
+        assert group_by_size(self.sizes((0, 1, 0, 0), (10, 1, 0, 0), (far, 1, 0, 0)), 100, 100, far + 9) == [2, 1]
+
+
+class TestCleaning:
+    def test_the_newest_of_each_key_stays(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("aab"), keys("bc"), keys("a"))
+        stand.clean()
+        assert [(offset, key) for offset, key, _ in rows_of(log)] == [(3, b"b"), (4, b"c"), (5, b"a")]
+        assert [segment.base_offset for segment in log.segments] == [0, 6], "small segments are put together"
+        assert log.cleaner_checkpoint == 6
+        assert stand.file_system.read_file(f"{DIR}/cleaner-offset-checkpoint") == b"0\n1\nt 0 6\n"
+        assert stand.restart().logs[TP].cleaner_checkpoint == 6
+
+    def test_the_end_of_the_cleaned_part_stays_known(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, cleanup_policy=frozenset({"delete"})))
+        log = stand.segments([(b"a", b"v"), (None, b"nobody's"), (None, b"nor this")])
+        log.config = COMPACT
+        stand.clean()
+        assert [(batch.base_offset, batch.count) for batch in read_all(log)] == [(0, 1), (2, 0)]
+        stand.segments(keys("b"))
+        stand.clean()
+        assert [(batch.base_offset, batch.count) for batch in read_all(log)] == [(0, 1), (3, 1)]
+
+    def test_a_small_map_takes_several_turns(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abcabc"), keys("cba"))
+        ends = []
+        while log.cleaner_checkpoint != 9:
+            stand.clean(map_capacity=2)
+            ends.append(log.cleaner_checkpoint)
+        assert ends == [2, 4, 6, 8, 9], "a part of a segment at a time"
+        assert [offset for offset, _, _ in rows_of(log)] == [6, 7, 8]
+
+    def test_a_map_for_nothing(self) -> None:
+        with pytest.raises(ValueError, match=r"You can increase log\.cleaner\.dedupe\.buffer\.size or decrease"):
+            plan_cleaning(Stand().cleanable(), T0, 0)
+
+    def test_records_without_a_key_go(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, cleanup_policy=frozenset({"delete"})))
+        stand.segments([(None, b"nobody's"), (b"a", b"v")])
+        stand.log.config = COMPACT
+        stand.clean()
+        assert rows_of(stand.log) == [(1, b"a", b"v")]
+
+    @pytest.mark.parametrize("codec", CompressionType)
+    def test_batches_keep_their_codec(self, codec: CompressionType) -> None:
+        stand = Stand()
+        put(stand.log, (b"a", b"1" * 50), (b"b", b"2" * 50), compression=codec)
+        stand.segments(keys("a"))
+        stand.clean()
+        batches = read_all(stand.log)
+        assert [(batch.compression, batch.count, batch.base_offset, batch.last_offset) for batch in batches] == [
+            (codec, 1, 0, 1),
+            (CompressionType.NONE, 1, 2, 2),
+        ]
+
+    def test_the_life_of_a_tombstone(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("ab"), [(b"a", None)])
+        stand.clean()
+        assert rows_of(log) == [(1, b"b", b"value"), (2, b"a", None)]
+        assert [batch.delete_horizon_ms for batch in read_all(log)] == [None, T0 + RETENTION_MS]
+        for number, passed_ms in enumerate((RETENTION_MS - 1, RETENTION_MS)):
+            stand.segments(keys("c"))
+            stand.clean(T0 + passed_ms)
+            assert (2 in [offset for offset, _, _ in rows_of(log)]) == (number == 0)
+
+    def test_the_life_of_markers(self) -> None:
+        stand = Stand()
+        log = stand.log
+        for producer_id, kind in ((1, ControlRecordType.ABORT), (2, ControlRecordType.COMMIT)):
+            row = (b"key", b"of %d" % producer_id)
+            put(log, row, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+            end_transaction(log, producer_id, 0, kind)
+        stand.segments(keys("z"))
+        log.remove_expired_producers(T0 + 10**9, 1)
+        stand.clean()
+        # The aborted record is gone, its marker and the index entry are there for readers on their way.
+        assert [(batch.base_offset, batch.is_control) for batch in read_all(log)] == [
+            (1, True), (2, False), (3, True), (4, False),
+        ]  # fmt: skip
+        path = log.segments[0].path_of(TXN_INDEX_SUFFIX)
+        assert decode_aborted(path, stand.file_system.read_file(path)) == [AbortedTxn(1, 0, 1, 2)]
+        stand.segments([(b"key", b"newer")])
+        stand.clean(T0 + 1)
+        assert [batch.base_offset for batch in read_all(log)] == [1, 3, 4, 5]
+        horizons = {batch.base_offset: batch.delete_horizon_ms for batch in read_all(log) if batch.is_control}
+        assert horizons == {1: T0 + 1 + RETENTION_MS, 3: None}, "nothing was left of the first one"
+        stand.segments(keys("y"))
+        stand.clean(T0 + 2)
+        stand.segments(keys("x"))
+        stand.clean(T0 + 2 + RETENTION_MS)
+        assert [batch.base_offset for batch in read_all(log)] == [4, 5, 6, 7]
+        assert not stand.file_system.exists(log.segments[0].path_of(TXN_INDEX_SUFFIX))
+
+    def test_what_producers_need_stays(self) -> None:
+        stand = Stand()
+        log = stand.log
+        put(log, (b"a", b"1"), producer_id=7, producer_epoch=3, base_sequence=0)
+        put(log, (b"a", b"2"), (b"a", b"3"), producer_id=7, producer_epoch=3, base_sequence=1)
+        stand.segments(keys("a"), keys("b"))
+        stand.clean()
+        empty = read_all(log)[0]
+        assert (empty.count, empty.base_offset, empty.last_offset, empty.last_sequence) == (0, 1, 2, 2)
+        for info in stand.file_system.list_dir(log.path):
+            if info.name.endswith(SNAPSHOT_SUFFIX):
+                stand.file_system.remove(f"{log.path}/{info.name}")
+        log = stand.restart().logs[TP]
+        assert log.producer_state.entries[7].last_sequence == 2
+        info = put(log, (b"a", b"4"), producer_id=7, producer_epoch=3, base_sequence=3)
+        assert not info.duplicate
+
+    def test_the_time_of_the_file_stays(self) -> None:
+        stand = Stand()
+        for now_ms in (T0 - 3000, T0 - 2000):
+            stand.file_system.now_ms = now_ms
+            stand.segments(keys("a"), now_ms=now_ms)
+        stand.file_system.now_ms = T0
+        stand.clean()
+        assert stand.log.segments[0].modified_ms == T0 - 2000
+
+    def test_throttle_is_told_of_all_bytes(self) -> None:
+        stand = Stand()
+        stand.segments(keys("abcdef"))
+        told: list[int] = []
+        result = clean(stand.file_system, stand.task(), told.append)
+        stats = result.stats
+        assert sum(told) == stats.map_bytes_read + stats.bytes_read + stats.bytes_written
+        assert (stats.map_keys, stats.map_messages_read, stats.messages_read, stats.messages_written) == (6, 6, 6, 6)
+
+
+class TestWhatCannotBeCleaned:
+    def flip(self, stand: Stand, position: int) -> None:
+        path = stand.log.segments[0].path
+        data = bytearray(stand.file_system.read_file(path))
+        data[position] ^= 1
+        stand.file_system.write_file(path, bytes(data))
+
+    @pytest.mark.parametrize(("position", "what"), [(69, "wrong CRC"), (70 + 7, "outside"), (70 + 16, "magic")])
+    def test_a_flipped_bit_is_not_given_a_new_crc(self, position: int, what: str) -> None:
+        stand = Stand()
+        stand.segments([(b"a", b"v") for _ in range(4)])
+        assert read_all(stand.log)[0].size_in_bytes == 70, "see the positions above"
+        self.flip(stand, position)
+        before = stand.names()
+        with pytest.raises(ApiError, match=f"00000000000000000000.log is corrupt at byte .*{what}") as raised:
+            clean(stand.file_system, stand.task())
+        assert raised.value.error_code is ErrorCode.CORRUPT_MESSAGE
+        assert stand.names() == before, "nothing of the attempt is left"
+
+    def test_a_file_that_was_cut(self) -> None:
+        stand = Stand()
+        stand.segments(keys("abcd"))
+        task = stand.task()
+        stand.file_system.open(stand.log.segments[0].path).truncate(100)
+        with pytest.raises(ApiError, match="the file is shorter than it was"):
+            clean(stand.file_system, task)
+
+    def test_a_segment_that_went(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abcd"), keys("efg"))
+        task = stand.task()
+        log.delete_records_before(4, 7)
+        log.delete_old_segments()
+        with pytest.raises(LogCleaningAbortedError, match=r"00000000000000000000\.log is gone"):
+            clean(stand.file_system, task)
+        assert not [name for name in stand.names() if name.endswith(".cleaned")]
+
+    def test_a_log_that_went(self) -> None:
+        stand = Stand()
+        stand.segments(keys("abcd"))
+        task = stand.task()
+        result = clean(stand.file_system, task)
+        log = stand.log
+        stand.manager.delete(TP, T0)
+        with pytest.raises(LogCleaningAbortedError):
+            clean(stand.file_system, task)
+        replacement = log.replace_segments(task, result)
+        replacement.run()
+        replacement.complete()
+        assert not replacement.is_used
+
+
+class TestReplacing:
+    def test_not_what_retention_has_dropped(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, segment_bytes=300))
+        log = stand.segments(keys("abcd"), keys("abcd"), keys("efgh"))
+        task = stand.task()
+        result = clean(stand.file_system, task)
+        assert len(result.groups) == 3
+        log.delete_records_before(4, 12)
+        log.delete_old_segments()
+        before = rows_of(log)
+        replacement = log.replace_segments(task, result)
+        replacement.run()
+        replacement.complete()
+        assert not replacement.is_used
+        assert log.cleaner_checkpoint == 0
+        assert rows_of(log) == before
+        assert not [name for name in stand.names() if ".cleaned" in name or ".swap" in name]
+        stand.clean()
+        assert [key for _, key, _ in rows_of(log)] == list(map(bytes, zip(b"abcdefgh", strict=True)))
+
+    def test_not_after_a_truncation(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abcd"), keys("abcd"))
+        task = stand.task()
+        result = clean(stand.file_system, task)
+        log.truncate_to(7, T0)
+        replacement = log.replace_segments(task, result)
+        replacement.run()
+        replacement.complete()
+        assert not replacement.is_used
+        assert len(rows_of(log)) == 7
+
+    def test_a_truncation_before_the_names_are_durable(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abcd"), keys("abcd"))
+        task = stand.task()
+        replacement = log.replace_segments(task, clean(stand.file_system, task))
+        replacement.run()
+        log.truncate_to(6, T0)
+        replacement.complete()
+        assert log.cleaner_checkpoint == 0
+
+    def test_readers_of_the_old_segments_go_on(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("aaaa"), keys("bbbb"))
+        held = log.read(1, 1 << 20)
+        assert held.file is not None
+        data = held.file.pread(held.position, held.size)
+        for _ in range(2):
+            stand.clean()
+            held.file.close()  # as the limit on descriptors does
+            assert held.file.pread(held.position, held.size) == data
+            stand.segments(keys("ab"))
+        assert [offset for offset, _, _ in rows_of(log)] == [8, 9, 10, 11]
+        deleted = [name for name in stand.names() if name.endswith(".deleted")]
+        assert len(deleted) == len(set(deleted)) > 6
+        delete_expired(stand.manager, T0)
+        delete_expired(stand.manager, T0 + COMPACT.file_delete_delay_ms)
+        assert not [name for name in stand.names() if name.endswith(".deleted")]
+
+    def test_positions_of_old_segments_are_not_used(self) -> None:
+        stand = Stand()
+        log = stand.segments(keys("abcd"), keys("abce"))
+        one_batch = 74
+        for offset in range(8):
+            assert log.read(offset, one_batch).size == one_batch
+        stand.clean()
+        assert [offset for offset, _, _ in rows_of(log)] == [3, 4, 5, 6, 7]
+        found = []
+        at = 0
+        while at < 8:
+            info = log.read(at, one_batch)
+            assert info.file is not None
+            at = int.from_bytes(info.file.pread(info.position, 8), "big") + 1
+            found.append(at - 1)
+        assert found == [3, 4, 5, 6, 7]
+
+    def test_snapshots_of_merged_segments_go(self) -> None:
+        stand = Stand()
+        log = stand.log
+        for sequence in range(3):
+            put(log, (b"a", b"v"), producer_id=1, producer_epoch=0, base_sequence=sequence)
+            log.roll(T0)
+        log.flush(T0)
+        snapshots = [name for name in stand.names() if name.endswith(SNAPSHOT_SUFFIX)]
+        assert [int(name[:20]) for name in snapshots] == [1, 2, 3]
+        stand.clean()
+        snapshots = [name for name in stand.names() if name.endswith(SNAPSHOT_SUFFIX)]
+        assert [int(name[:20]) for name in snapshots] == [3]
+
+    def test_gaps_of_a_log_that_is_no_longer_compacted_are_no_loss(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, segment_bytes=300))
+        stand.segments(keys("abcd"), keys("abcd"), keys("abcd"))
+        # The recovery point of the last checkpoint is 0: a start after a crash walks over all of it.
+        stand.clean()
+        before = rows_of(stand.log)
+        stand.config = dataclasses.replace(stand.config, cleanup_policy=frozenset({"delete"}))
+        assert rows_of(stand.restart().logs[TP]) == before
+
+
+class TestStartAfterACrash:
+    def stopped(self, *suffixes: str) -> Stand:
+        """In the midst of a replacement: the files of the cleaned segment have these suffixes (`.log` first)."""
+        stand = Stand()
+        log = stand.log
+        put(log, (b"a", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        end_transaction(log, 1, 0, ControlRecordType.ABORT)
+        stand.segments(keys("ab"), keys("ab"))
+        clean(stand.file_system, stand.task())
+        write_cleaner_offsets(stand.manager)
+        stem = f"{log.path}/{0:020d}"
+        for kind, suffix in zip((".log", ".index", ".timeindex", ".txnindex"), suffixes, strict=True):
+            if suffix == "":
+                for number in (0, 4):
+                    with_number = f"{log.path}/{number:020d}{kind}"
+                    if stand.file_system.exists(with_number):
+                        stand.file_system.rename(with_number, f"{with_number}.1.deleted")
+            stand.file_system.rename(f"{stem}{kind}.cleaned", f"{stem}{kind}{suffix}")
+        return stand
+
+    @pytest.mark.parametrize(
+        "suffixes",
+        [
+            (".swap", ".swap", ".swap", ".swap"),
+            ("", ".swap", ".swap", ".swap"),
+            ("", "", ".swap", ".swap"),
+            ("", "", "", ".swap"),
+            ("", "", "", ""),
+        ],
+    )
+    def test_a_replacement_that_was_begun_is_completed(self, suffixes: tuple[str, ...]) -> None:
+        stand = self.stopped(*suffixes)
+        log = stand.restart().logs[TP]
+        assert [offset for offset, _, _ in rows_of(log)] == [4, 5]
+        path = log.segments[0].path_of(TXN_INDEX_SUFFIX)
+        assert decode_aborted(path, stand.file_system.read_file(path)) == [AbortedTxn(1, 0, 1, 2)]
+        assert not [name for name in stand.names() if name.count(".") > 1]
+
+    @pytest.mark.parametrize(
+        "suffixes", [(".cleaned",) * 4, (".swap", ".cleaned", ".cleaned", ".cleaned"), (".swap",) * 3 + (".cleaned",)]
+    )
+    def test_one_that_was_not_is_undone(self, suffixes: tuple[str, ...]) -> None:
+        stand = self.stopped(*suffixes)
+        log = stand.restart().logs[TP]
+        assert [offset for offset, _, _ in rows_of(log)] == [0, 2, 3, 4, 5]
+        assert not [name for name in stand.names() if name.count(".") > 1]
+
+    def test_an_empty_segment_takes_the_place_of_a_full_one(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, segment_bytes=150))
+        log = stand.segments(keys("ab"), keys("ab"))
+        stand.clean()
+        assert [segment.size for segment in log.segments] == [0, 148, 0]
+        assert rows_of(stand.restart().logs[TP]) == [(2, b"a", b"value"), (3, b"b", b"value")]
+        assert stand.log.read(0, 1000).size == 148
+
+
+def test_transaction_index_has_kafkas_format() -> None:
+    entries = [AbortedTxn(1, 2, 3, 4), AbortedTxn(2**40, 5, 6, 7)]
+    data = encode_aborted(entries)
+    assert len(data) == 68
+    assert data[:34] == bytes(2) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3, 4))
+    assert decode_aborted("x", data + b"cut off") == entries
+    with pytest.raises(ValueError, match="x has an entry of version 1; only version 0 can be read"):
+        decode_aborted("x", b"\0\1" + data[2:])
