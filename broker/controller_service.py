@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 from broker.seams import Clock, Random
 from cluster import znodes
 from cluster.controller import topics as decisions
+from cluster.controller.elections import offline_operations
 from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, take_over
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import ControllerTerm, fenced
 from cluster.coordination.contract import Coordination, Create, Delete, MultiError, NodeExistsError, Operation, SetData
 from cluster.metadata_image import BrokerImage, ConfigResource, ConfigResourceType, MetadataImage, TopicImage
 from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
 from protocol.uuids import uuid_to_text
 
 logger = logging.getLogger("kafka.controller.KafkaController")
@@ -360,6 +362,16 @@ class ControllerService:
         operations, grown = decisions.expansion_operations(topic, added, self._image)
         await self._transact(operations)
         await self._publish(self._image.with_topics([grown]))
+
+    async def take_offline(self, replicas: Sequence[TopicPartition]) -> None:
+        """This broker cannot use these replicas of its own: it does not lead them any more (Kafka's OfflineReplica)."""
+        if any(self._image.leader_of(each) == self.broker_id for each in replicas):
+            await self._change(self._take_offline(replicas))
+
+    async def _take_offline(self, replicas: Sequence[TopicPartition]) -> None:
+        operations, changed = offline_operations(replicas, self.broker_id, self._image)
+        await self._transact(operations)
+        await self._publish(self._image.with_topics(changed))
 
     async def auto_create_topic(self, name: str) -> ErrorCode:
         """Create a topic that a client asked metadata of; gives the error code to answer (Kafka's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from uuid import UUID
 
 from broker.group_commit import GroupCommit
@@ -88,7 +89,7 @@ class ReplicaManager:
             for image in topic.partitions:
                 topic_partition = TopicPartition(name, image.partition)
                 if self._broker_id in image.replicas and topic_partition not in self._partitions:
-                    self._create(topic_partition, topic.topic_id, config, image)
+                    self._create(topic, config, image, is_new=_is_new(old, topic, image))
                     made += 1
                     if made % CREATIONS_PER_SLICE == 0:
                         await asyncio.sleep(0)
@@ -97,17 +98,22 @@ class ReplicaManager:
         """Rename the directories of logs that no topic of the first image has: a power cut can bring back what had
         been deleted, and a topic of that name may exist again.
         """
+        for path in self._log_manager.settle_rivals(partial(_topic_id, first), self._clock.now_ms()):
+            logger.warning("A log of an earlier topic was beside that of today's; it is set aside as %s", path)
         for topic_partition, log in list(self._log_manager.logs.items()):
             topic = first.topics.get(topic_partition.topic)
             exists = topic is not None and topic_partition.partition < len(topic.partitions)
             if topic is not None and exists and log.topic_id in (None, topic.topic_id):
                 continue
+            if log.directory.failure is not None:
+                continue
+            before = log.path
             try:
                 path = self._log_manager.set_aside(topic_partition, self._clock.now_ms())
             except ApiError as error:
-                logger.error("%s, which is of no topic, stays where it is: %s", log.path, error)
+                logger.error("%s, which is of no topic, stays where it is: %s", before, error)
             else:
-                logger.warning("%s is of no topic that exists; it is set aside as %s", log.path, path)
+                logger.warning("%s is of no topic that exists; it is set aside as %s", before, path)
         self._strays_are_aside = True
 
     def apply_image(self, old: MetadataImage, new: MetadataImage) -> None:
@@ -118,14 +124,14 @@ class ReplicaManager:
             if before is not topic:
                 if before is not None and before.topic_id != topic.topic_id:
                     self._remove_topic(before)
-                self._apply_topic(new, topic)
+                self._apply_topic(old, new, topic)
         for name, topic in old.topics.items():
             if name not in new.topics:
                 self._remove_topic(topic)
         if new.configs is not old.configs:
             self._apply_configs(new)
 
-    def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
+    def _apply_topic(self, old: MetadataImage, image: MetadataImage, topic: TopicImage) -> None:
         config: LogConfig | None = None
         for partition_image in topic.partitions:
             if self._broker_id not in partition_image.replicas:
@@ -137,17 +143,16 @@ class ReplicaManager:
             if partition is None:
                 if config is None:
                     config = self._log_config_of(image, topic.name)
-                partition = self._create(topic_partition, topic.topic_id, config, partition_image)
+                partition = self._create(topic, config, partition_image, is_new=_is_new(old, topic, partition_image))
                 if partition is None:
                     continue
             self._apply_role(partition, partition_image)
 
-    def _create(
-        self, topic_partition: TopicPartition, topic_id: UUID, config: LogConfig, image: PartitionImage
-    ) -> Partition | None:
+    def _create(self, topic: TopicImage, config: LogConfig, image: PartitionImage, *, is_new: bool) -> Partition | None:
         logs, now_ms = self._log_manager, self._clock.now_ms()
+        topic_partition = TopicPartition(topic.name, image.partition)
         try:
-            log = logs.get_or_create(topic_partition, topic_id, config, now_ms)
+            log = logs.get_or_create(topic_partition, topic.topic_id, config, now_ms, is_new=is_new)
         except ApiError as error:
             if topic_partition not in self._unavailable:
                 logger.error("%s is not available here: %s", topic_partition, error)
@@ -179,14 +184,39 @@ class ReplicaManager:
             topic_partition = TopicPartition(topic.name, partition_image.partition)
             partition = self._partitions.pop(topic_partition, None)
             if partition is None:
-                self._unavailable.pop(topic_partition, None)
+                if self._unavailable.pop(topic_partition, None) is not None:
+                    self._delete_log(topic_partition)
                 continue
-            led = partition.is_leader
+            self._delete_log(topic_partition)
+            self._let_go(partition)
+
+    def _delete_log(self, topic_partition: TopicPartition) -> None:
+        try:
             self._log_manager.delete(topic_partition, self._clock.now_ms())
-            self.delayed_fetches.wake(topic_partition)
-            if led:
-                for listener in self._leadership_listeners:
-                    listener(topic_partition, False)
+        except ApiError as error:  # its disk fails at this very moment; the next start sets it aside
+            logger.error("The log of %s could not be deleted: %s", topic_partition, error)
+
+    def _let_go(self, partition: Partition) -> None:
+        """Tell those who wait for a replica, or do something as its leader, that it is not here any more."""
+        self.delayed_fetches.wake(partition.topic_partition)
+        if partition.is_leader:
+            for listener in self._leadership_listeners:
+                listener(partition.topic_partition, False)
+
+    def directory_failed(self, path: str) -> None:
+        """The replicas in the log directory at `path` are offline: whoever asks is answered KAFKA_STORAGE_ERROR."""
+        lost = [partition for partition in self._partitions.values() if partition.log.directory.path == path]
+        for partition in lost:
+            topic_partition = partition.topic_partition
+            del self._partitions[topic_partition]
+            self._unavailable[topic_partition] = partition.log.directory.offline_error()
+            self._let_go(partition)
+        names = ",".join(str(partition.topic_partition) for partition in lost)
+        logger.warning("Broker %d stopped serving partitions %s: log directory %s failed", self._broker_id, names, path)
+
+    def offline_replicas(self) -> list[TopicPartition]:
+        """What should be here and cannot be used."""
+        return list(self._unavailable)
 
     def _apply_configs(self, image: MetadataImage) -> None:
         by_topic: dict[str, LogConfig] = {}
@@ -278,3 +308,15 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Every partition's high watermark, as the checkpoints will hold them."""
         return {topic_partition: partition.high_watermark for topic_partition, partition in self._partitions.items()}
+
+
+def _is_new(old: MetadataImage, topic: TopicImage, image: PartitionImage) -> bool:
+    """Whether a replica begins with this change. At a start it does not: with a directory offline, it may be there."""
+    before = old.topics.get(topic.name)
+    has_begun = before is not None and before.topic_id == topic.topic_id and image.partition < len(before.partitions)
+    return bool(old.brokers) and not has_begun
+
+
+def _topic_id(image: MetadataImage, topic_partition: TopicPartition) -> UUID | None:
+    topic = image.topics.get(topic_partition.topic)
+    return None if topic is None else topic.topic_id

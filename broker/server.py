@@ -20,6 +20,7 @@ from broker.controller_service import ControllerService, ControllerSettings, Int
 from broker.controller_service import StartUpError as ClusterError
 from broker.coordination.embedded import EmbeddedEnsemble
 from broker.coordinator_log import ReplicatedCoordinatorLog
+from broker.directory_failures import DirectoryFailures
 from broker.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.disk_space import DiskSpaceWatch
 from broker.dispatcher import Dispatcher
@@ -58,7 +59,7 @@ from broker.znode_offsets import ZnodeOffsets
 from cluster import znodes
 from cluster.controller.start_up import FoundReplica
 from cluster.coordination.contract import Coordination
-from cluster.coordination.embedded import DurableTree, JournalError
+from cluster.coordination.embedded import JOURNAL_NAME, DurableTree, JournalError
 from cluster.coordinator.group_table import GroupConfig
 from cluster.metadata_image import ConfigResourceType, MetadataImage
 from config.broker_config import BrokerConfig
@@ -68,6 +69,7 @@ from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicP
 from storage.file_system import FileSystem, OsFileSystem
 from storage.log_manager import LoadReport, LogManager
 from storage.meta_properties import (
+    META_PROPERTIES,
     LogDirError,
     check_meta_properties,
     read_meta_properties,
@@ -108,6 +110,7 @@ class KafkaServer:
         self._new_cleaner_worker = new_cleaner_worker or partial(ExecutorWorker, file_system, executor)
         self._launched_s = clock.monotonic_s() if launched_s is None else launched_s
         self.failed = asyncio.Event()
+        self._directory_failures = DirectoryFailures(self.failed)
         self._supervisor = Supervisor()
         self._connection_limits = ConnectionLimits(
             config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
@@ -184,13 +187,19 @@ class KafkaServer:
             config.log_dirs,
             log_config_of(config, MetadataImage(), ""),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
-            on_directory_failure=self._on_directory_failure,
+            on_directory_failure=self._directory_failures.report,
             on_corruption=corruption_logger.error,
         )
         # Whose the directories are is settled before anything in them, the lock files included, is touched.
         self._claim = claim_directories(self._file_system, config)
+        for path, reason in self._claim.unreadable.items():
+            log_manager.take_offline(path, reason)
         log_manager.lock_directories()
+        first = log_manager.directories[0]
+        if first.failure is not None:
+            raise LogDirError(f"{JOURNAL_NAME} is kept in the first log directory, which is offline: {first.failure}")
         self._log_manager = log_manager
+        self._directory_failures.watch(log_manager)
         self._space = DiskSpaceWatch(log_manager, self._executor, config.log_dir_reserve_bytes)
         return log_manager
 
@@ -270,8 +279,12 @@ class KafkaServer:
         )
         if self._load_report.has_stale_checkpoints or any(log_manager.get(at) is not log for at, log in loaded.items()):
             await upkeep.settle_deletions()
-        for directory in self._claim.unclaimed:
-            write_meta_properties(self._file_system, directory, self._claim.broker_id, controller.image.cluster_id)
+        for directory in log_manager.directories:
+            if directory.path in self._claim.unclaimed and directory.failure is None:
+                write_meta_properties(
+                    self._file_system, directory.path, self._claim.broker_id, controller.image.cluster_id
+                )
+        await self._directory_failures.serve(replicas, controller)
 
     def _apply_dynamic_config(self, config: BrokerConfig) -> None:
         """What was copied out of the configuration at the start is copied again; topics' defaults are derived."""
@@ -355,6 +368,7 @@ class KafkaServer:
         self._socket_server.close_connections()
         await self._dispatcher.drain()
         await self._moves.close()
+        await self._directory_failures.close()
         await self._cleaner.close()
         await self._supervisor.stop()
         await self._replica_manager.group_commit.idle()
@@ -392,12 +406,6 @@ class KafkaServer:
         logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
         self.failed.set()
 
-    def _on_directory_failure(self, path: str, reason: str) -> None:
-        logger.error("Stopping serving logs in dir %s: %s", path, reason)
-        if self._log_manager is not None and all(each.failure for each in self._log_manager.directories):
-            logger.critical("Shutdown broker because all log dirs in %s have failed", ", ".join(self._config.log_dirs))
-            self.failed.set()
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -407,21 +415,34 @@ class Claim:
     cluster_id: str | None
     unclaimed: list[str]
     """Directories without meta.properties yet."""
+    unreadable: dict[str, str]
+    """Directories whose meta.properties the disk does not give, and why."""
 
 
 def claim_directories(file_system: FileSystem, config: BrokerConfig) -> Claim:
-    """Read every meta.properties; changes nothing. Raises LogDirError for another broker's or cluster's directory.
+    """Read every meta.properties; changes nothing. Raises LogDirError for another broker's or cluster's directory, and
+    when none can be read.
 
     Without broker.id the broker keeps the one it had, or gets the first above reserved.broker.max.id.
     """
-    found = [known for path in config.log_dirs if (known := read_meta_properties(file_system, path)) is not None]
+    found, unreadable = [], {}
+    for path in config.log_dirs:
+        try:
+            known = read_meta_properties(file_system, path)
+        except OSError as error:
+            unreadable[path] = f"{path}/{META_PROPERTIES} cannot be read: {error}"
+        else:
+            found += [known] if known is not None else []
+    if len(unreadable) == len(config.log_dirs):
+        raise LogDirError("; ".join(unreadable.values()))
     broker_id = config.broker_id
     if broker_id == NO_BROKER_ID:
         stored = (known.broker_id for known in found if known.broker_id is not None)
         broker_id = next(stored, config.reserved_broker_max_id + 1)
     cluster_id = next((known.cluster_id for known in found if known.cluster_id is not None), None)
-    unclaimed = check_meta_properties(file_system, config.log_dirs, broker_id, cluster_id)
-    return Claim(broker_id, cluster_id, unclaimed)
+    readable = [path for path in config.log_dirs if path not in unreadable]
+    unclaimed = check_meta_properties(file_system, readable, broker_id, cluster_id)
+    return Claim(broker_id, cluster_id, unclaimed, unreadable)
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:

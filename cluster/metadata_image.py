@@ -38,7 +38,9 @@ class BrokerImage:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode."""
+    """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode.
+    `offline_replicas` are on brokers that live, and on a disk that does not.
+    """
 
     partition: int
     leader: int
@@ -48,6 +50,7 @@ class PartitionImage:
     partition_epoch: int
     controller_epoch: int
     leader_recovery_state: int = 0
+    offline_replicas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

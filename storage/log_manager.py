@@ -99,15 +99,23 @@ class LogManager:
         """The logs that are being moved to another directory."""
         self._not_recovered: set[str] = set()
         """Directories with a log that was refused after an unclean stop: the next start has to try again."""
+        self._rivals: list[UnifiedLog] = []
+        """Logs that have the name of one in `logs` and are of another topic."""
         self._locks: list[Lock] = []
         self._report = LoadReport()
 
     # -- loading ------------------------------------------------------------------------------------------------------
 
     def lock_directories(self) -> None:
-        """Create the directories where missing and lock them against other brokers. Raises LogDirError."""
+        """Create the directories where missing and lock them against other brokers. One that cannot be used is offline.
+
+        Raises LogDirError when another broker has one, or none can be used.
+        """
+        reasons = {}
         for directory in self.directories:
             path = directory.path
+            if directory.failure is not None:
+                continue
             try:
                 self._make_durable_directory(path)
                 self._locks.append(self._file_system.lock(f"{path}/{LOCK_FILE}"))
@@ -117,7 +125,17 @@ class LogManager:
                     "A Kafka instance in another process or thread is using this directory."
                 ) from None
             except OSError as error:
-                raise LogDirError(f"Log directory {path} cannot be used: {error}") from None
+                reasons[path] = f"Log directory {path} cannot be used: {error}"
+        if all(directory.failure is not None or directory.path in reasons for directory in self.directories):
+            raise LogDirError("; ".join(reasons.values()))
+        for path, reason in reasons.items():
+            self.take_offline(path, reason)
+
+    def take_offline(self, path: str, reason: str) -> None:
+        """Do not use the log directory at `path`."""
+        for directory in self.directories:
+            if directory.path == path:
+                directory.take_offline(reason)
 
     def _make_durable_directory(self, path: str) -> None:
         """Create `path` where missing so that a power cut cannot take it, and all below it, away again."""
@@ -153,6 +171,8 @@ class LogManager:
         self._report = report = LoadReport()
         found = {}
         for directory in self.directories:
+            if directory.failure is not None:
+                continue
             try:
                 found[directory.path] = self._find_partitions(directory, report)
             except OSError as error:
@@ -296,14 +316,13 @@ class LogManager:
         log.directory.log_count += 1
 
     def _one_of(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
-        """Two directories have the name of one log; see `FutureLogs.resolve`. Raises LogDirError where that cannot be
-        the end of a move.
+        """Two directories have the name of one log; see `FutureLogs.resolve`. Where that cannot be the end of a move,
+        `settle_rivals` decides.
         """
         if None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
-            raise LogDirError(
-                f"Duplicate log directories for {log.topic_partition} are found in both {log.path} and {other.path}, "
-                "of two topics of that name: one of them must be removed."
-            )
+            self._rivals.append(other)
+            other.directory.log_count += 1
+            return log
         return self.futures.resolve(log, other)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
@@ -329,7 +348,11 @@ class LogManager:
         KAFKA_STORAGE_ERROR.
         """
         log = self.logs.get(topic_partition)
-        if log is not None:
+        if log is not None and log.directory.failure is not None:
+            if not is_new:
+                raise log.directory.offline_error()
+            self._forget(log)
+        elif log is not None:
             self._check_topic_id(log, topic_id)
             return log
         refusal = self.refused.get(topic_partition)
@@ -387,7 +410,9 @@ class LogManager:
         # A crash in between leaves the log alone: its topic is deleted again, a future log's would not be.
         self.futures.forget_partition(topic_partition, now_ms)
         log = self.logs.get(topic_partition)
-        if log is not None:
+        if log is not None and log.directory.failure is not None:
+            self._forget(log)
+        elif log is not None:
             directory, delay_ms = log.directory, log.config.file_delete_delay_ms
             directory.defer_tree(self._take_away(log, DELETE_SUFFIX, now_ms), delay_ms)
 
@@ -404,6 +429,12 @@ class LogManager:
         log = self.logs[topic_partition] = self.futures.replace(self.logs[topic_partition])
         return log
 
+    def _forget(self, log: UnifiedLog) -> None:
+        """A log that is not wanted any more is on a disk that failed: when that works again, it is a stray."""
+        del self.logs[log.topic_partition]
+        self.high_watermarks.pop(log.topic_partition, None)
+        log.directory.log_count -= 1
+
     def _take_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
         directory = log.directory
         target = rename_away(self._file_system, log, suffix, now_ms)
@@ -411,6 +442,22 @@ class LogManager:
         self.high_watermarks.pop(log.topic_partition, None)
         directory.log_count -= 1
         return target
+
+    def settle_rivals(self, topic_ids: Callable[[TopicPartition], UUID | None], now_ms: int) -> list[str]:
+        """Set aside, of two logs of one name, the one that is not of today's topic; gives the new paths.
+
+        A directory that failed, and works again, still has what was deleted meanwhile. Raises ApiError
+        KAFKA_STORAGE_ERROR.
+        """
+        paths = []
+        while self._rivals:
+            rival = self._rivals.pop()
+            log = self.logs[rival.topic_partition]
+            if rival.topic_id == topic_ids(rival.topic_partition):
+                self.logs[rival.topic_partition], rival = rival, log
+            rival.directory.log_count -= 1
+            paths.append(rename_away(self._file_system, rival, STRAY_SUFFIX, now_ms))
+        return paths
 
     def expired_deletions(self, now_ms: int) -> list[DeletionTask]:
         """The files whose time has come, as tasks that any thread may run. Each is handed out once."""

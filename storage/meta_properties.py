@@ -34,14 +34,14 @@ class MetaProperties:
 
 
 def read_meta_properties(file_system: FileSystem, directory: str) -> MetaProperties | None:
-    """None when the directory has no such file. Raises LogDirError when it cannot be understood."""
+    """None when the directory has no such file. Raises LogDirError when it cannot be understood, OSError when the disk
+    does not give it.
+    """
     path = f"{directory}/{META_PROPERTIES}"
     try:
         text = file_system.read_file(path).decode("latin-1")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise LogDirError(f"{path} cannot be read: {error}") from None
     values: dict[str, str] = {}
     for line in text.splitlines():
         stripped = line.strip()

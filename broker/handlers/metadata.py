@@ -190,7 +190,9 @@ class _Describer:
             leader_epoch=partition.leader_epoch,
             replica_nodes=replicas,
             isr_nodes=isr,
-            offline_replicas=[each for each in partition.replicas if each not in self._alive],
+            offline_replicas=[
+                each for each in partition.replicas if each not in self._alive or each in partition.offline_replicas
+            ],
         )
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from cluster.metadata_image import MetadataImage, PartitionImage
-from cluster.znodes import NO_LEADER, PartitionState
+from collections.abc import Iterable
+from dataclasses import replace
+
+from cluster.coordination.contract import Operation, SetData
+from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.znodes import NO_LEADER, PartitionState, partition_state_path
+from protocol.topic_partition import TopicPartition
 
 NO_STATE = -1
 """Partition epoch and leader epoch of a partition whose state node does not exist yet."""
@@ -32,6 +37,37 @@ def elect_at_start(partition: PartitionImage, image: MetadataImage, *, unclean: 
     if leader == partition.leader:
         return None
     return _next_state(partition, leader, alive or partition.isr, image)
+
+
+def elect_without(partition: PartitionImage, broker_id: int, image: MetadataImage) -> PartitionState:
+    """The state of a partition whose replica on `broker_id`, its leader, cannot be used: the next live member of the
+    ISR leads; without one nobody does, and the ISR stays.
+    """
+    alive = tuple(broker for broker in partition.isr if broker in image.brokers and broker != broker_id)
+    leader = next((broker for broker in partition.replicas if broker in alive), NO_LEADER)
+    return _next_state(partition, leader, alive or partition.isr, image)
+
+
+def offline_operations(
+    replicas: Iterable[TopicPartition], broker_id: int, image: MetadataImage
+) -> tuple[list[Operation], list[TopicImage]]:
+    """What has partitions led by others, or by nobody, whose replicas on `broker_id` cannot be used."""
+    operations: list[Operation] = []
+    changed: dict[str, TopicImage] = {}
+    for topic_partition in replicas:
+        name, number = topic_partition
+        partition = image.partition(topic_partition)
+        if partition is None or partition.leader != broker_id:
+            continue
+        state = elect_without(partition, broker_id, image)
+        version = partition.partition_epoch
+        operations.append(SetData(partition_state_path(name, number), state.encode(), version))
+        after = replace(
+            partition_image(number, partition.replicas, state, version + 1),
+            offline_replicas=(*partition.offline_replicas, broker_id),
+        )
+        changed[name] = changed.get(name, image.topics[name]).with_partitions([after])
+    return operations, list(changed.values())
 
 
 def _next_state(partition: PartitionImage, leader: int, isr: tuple[int, ...], image: MetadataImage) -> PartitionState:

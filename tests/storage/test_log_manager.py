@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import tracemalloc
 from uuid import UUID
 
@@ -79,8 +80,11 @@ class TestPlacement:
         assert created.directory.path == "/b"
         with pytest.raises(ApiError, match="log directories /a are offline"):
             manager.get_or_create(TopicPartition("mine", 0), None, CONFIG, T0, is_new=False)
-        with pytest.raises(ApiError):
-            manager.delete(lost[0].topic_partition, T0)
+        manager.delete(lost[0].topic_partition, T0)
+        assert manager.get(lost[0].topic_partition) is None
+        assert file_system.exists(lost[0].path), "the next start sets it aside"
+        again = manager.get_or_create(lost[1].topic_partition, UUID(int=2), CONFIG, T0)
+        assert again.directory.path == "/b"
         manager.checkpoint_recovery_points()
         manager.close_cleanly(T0)
         file_system.kill_process()
@@ -230,15 +234,38 @@ class TestLoading:
         assert len(report.ignored) == 2
         assert delete_expired(manager, T0) == 0
 
-    def test_same_partition_in_two_directories(self) -> None:
+    def test_logs_of_two_topics_of_one_name(self) -> None:
         file_system = MemoryFileSystem()
         manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
         manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
         file_system.make_dir("/b/t-0")
         write_topic_id(file_system, "/b/t-0", UUID(int=1))
         file_system.kill_process()
-        with pytest.raises(LogDirError, match="Duplicate log directories for t-0"):
-            open_manager(file_system, CONFIG, "/a", "/b")
+        for right, wrong, topic_id in (("/a", "/b", TOPIC_ID), ("/b", "/a", UUID(int=1))):
+            disk = file_system.copy()
+            manager, _ = open_manager(disk, CONFIG, "/a", "/b")
+            (path,) = manager.settle_rivals(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
+            assert re.fullmatch(rf"{wrong}/t-0\.[0-9a-f]{{32}}-stray", path)
+            assert manager.logs[TP].path == f"{right}/t-0"
+            assert {each.path: each.log_count for each in manager.directories} == {right: 1, wrong: 0}
+
+    def test_a_directory_that_cannot_be_used(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
+        manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+        other = manager.get_or_create(TopicPartition("t", 1), TOPIC_ID, CONFIG, T0)
+        append(other, b"x")
+        manager.close_cleanly(T0)
+        file_system.kill_process()
+        file_system.inject = lambda operation, path: (
+            Fault(errno.EIO) if operation == "lock" and path.startswith("/a") else None
+        )
+        manager, report = open_manager(file_system, CONFIG, "/a", "/b")
+        assert report.clean
+        assert manager.directories[0].failure == "Log directory /a cannot be used: [Errno 5] EIO: '/a/.lock'"
+        assert values_in(manager.logs[TopicPartition("t", 1)]) == [(0, b"x")]
+        with pytest.raises(ApiError, match="Can not create log for t-0 because log directories /a are offline"):
+            manager.get_or_create(TP, TOPIC_ID, CONFIG, T0, is_new=False)
 
     def test_high_watermarks_come_back(self) -> None:
         file_system = MemoryFileSystem()

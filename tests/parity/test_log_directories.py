@@ -1,0 +1,236 @@
+"""Several log directories, asked of Apache Kafka and of this broker: moves between them, and one that fails.
+
+These brokers are not those of the scenarios: a directory is taken away from them.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    AlterReplicaLogDirsRequest,
+    DeleteTopicsRequest,
+    DescribeLogDirsRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+)
+from tests.apache_kafka import ApacheKafka
+from tests.broker_process import BrokerProcess
+from tests.parity.scenarios.fetch import fetch
+from tests.parity.subject import Subject, Target, batch, produce_request
+from tests.parity.transcript import Plain, differences
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
+
+SETTINGS = {
+    "offsets.topic.num.partitions": "1",
+    "log.retention.ms": "-1",
+    # What notices the directory that is taken away.
+    "replica.high.watermark.checkpoint.interval.ms": "200",
+    "log.flush.offset.checkpoint.interval.ms": "200",
+}
+
+
+class Directories:
+    """The log directories of one broker, the first of which is `data`."""
+
+    def __init__(self, target: Target) -> None:
+        self.paths = [target.data_directory, f"{target.data_directory}-2", f"{target.data_directory}-3"]
+
+    def take_away(self, number: int) -> None:
+        """Nothing can be created in the directory any more; what is open stays open."""
+        path = Path(self.paths[number])
+        path.rename(f"{path}.gone")
+        path.write_text("no directory")
+
+
+def alter(b: Subject, path: str, *partitions: tuple[str, list[int]], version: int = 2, quietly: bool = False) -> Any:
+    """Have partitions moved."""
+    topics = [
+        AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=name, partitions=indexes)
+        for name, indexes in partitions
+    ]
+    request = AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=topics)])
+    return b.quietly(request, version) if quietly else b.ask(request, version)
+
+
+def describe(b: Subject, *wanted: tuple[str, list[int]]) -> None:
+    """Write down where partitions are."""
+    topics = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=each) for topic, each in wanted]
+    b.ask(DescribeLogDirsRequest(topics=topics), 4)
+
+
+def where(b: Subject, topic: str, count: int) -> dict[int, str]:
+    """The directory of every partition; one that is being moved has none."""
+    wanted = DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=list(range(count)))
+    found: dict[int, str] = {}
+    moving = set()
+    for result in b.quietly(DescribeLogDirsRequest(topics=[wanted]), 4).results:
+        for each in result.topics:
+            for partition in each.partitions:
+                found[partition.partition_index] = result.log_dir
+                if partition.is_future_key:
+                    moving.add(partition.partition_index)
+    return {index: path for index, path in found.items() if index not in moving}
+
+
+def move(b: Subject, topic: str, partition: int, path: str) -> None:
+    """Move one partition and wait until it is there."""
+    alter(b, path, (topic, [partition]), quietly=True)
+    b.until(lambda: where(b, topic, partition + 1).get(partition) == path)
+
+
+def placement(b: Subject, directories: Directories) -> None:
+    """New logs go where the fewest are."""
+    topic = b.topic("placed", 7)
+    counts = list(where(b, topic, 7).values())
+    b.note("partitions by directory", sorted(counts.count(path) for path in directories.paths))
+
+
+def moves(b: Subject, directories: Directories) -> None:
+    """From here to there, and what comes of it."""
+    one, two, three = directories.paths
+    topic = b.topic("moved")
+    for number in range(5):
+        b.produce(topic, b"%d" % number)
+    move(b, topic, 0, one)
+    for version, path in enumerate((two, three, one)):
+        alter(b, path, (topic, [0]), version=version)
+        b.until(lambda path=path: where(b, topic, 1).get(0) == path)  # type: ignore[misc]
+        describe(b, (topic, [0]))
+        b.ask(produce_request(topic, batch(b"next")), 11)
+        b.ask(fetch(b, topic), 17)
+
+
+def refusals(b: Subject, directories: Directories) -> None:
+    """What cannot be asked for."""
+    one, two, _ = directories.paths
+    topic = b.topic("t")
+    alter(b, "/elsewhere", (topic, [0]))
+    alter(b, one + "/", (topic, [0]))
+    alter(b, two, (topic, [7]))
+    alter(b, two, (b.name("missing"), [0]))
+    alter(b, two, ("x" * 249, [0]))
+    alter(b, two, ("x" * 208, [0]))
+    alter(b, two, (topic, [0, 7]), (b.name("missing"), [0, 1]))
+    alter(b, two)
+
+
+def preference(b: Subject, directories: Directories) -> None:
+    """A replica that is not there yet is made where it was wanted."""
+    three = directories.paths[2]
+    alter(b, three, (b.name("wanted"), [0, 1, 2]), quietly=True)
+    topic = b.topic("wanted", 3)
+    b.note("all in the third", sorted(where(b, topic, 3).items()))
+
+
+def the_same_directory(b: Subject, directories: Directories) -> None:
+    """Nothing to do."""
+    topic = b.topic("still")
+    move(b, topic, 0, directories.paths[1])
+    alter(b, directories.paths[1], (topic, [0]))
+    describe(b, (topic, [0]))
+
+
+def failure(b: Subject, directories: Directories) -> None:
+    """The third directory is gone: what lies there is not available, the rest is, and goes on."""
+    one, _, three = directories.paths
+    lost, kept = b.topic("lost"), b.topic("kept")
+    both = b.topic("both", 2)
+    for topic in (lost, kept, both):
+        b.produce(topic, b"before")
+    move(b, lost, 0, three)
+    move(b, kept, 0, one)
+    move(b, both, 0, one)
+    move(b, both, 1, three)
+    directories.take_away(2)
+    b.quietly(produce_request(lost, batch(b"notices")), 11)
+
+    def is_offline() -> bool:
+        results = b.quietly(DescribeLogDirsRequest(topics=[]), 4).results
+        return any(result.error_code == ErrorCode.KAFKA_STORAGE_ERROR for result in results)
+
+    b.until(is_offline)
+    for topic, partition in ((lost, 0), (both, 1)):
+        b.until(lambda topic=topic, partition=partition: b.metadata(topic).topics[0].partitions[partition].error_code)  # type: ignore[misc]
+    for topic in (lost, kept, both):
+        for version in (0, 4, 12):
+            asked = [MetadataRequest.MetadataRequestTopic(name=topic)]
+            options = {"allow_auto_topic_creation": False} if version else {}
+            b.ask(MetadataRequest(topics=asked, **options), version)
+    for topic, partition in ((lost, 0), (kept, 0), (both, 1)):
+        b.ask(produce_request(topic, batch(b"after"), partition=partition), 11)
+        b.ask(fetch(b, topic, partition=partition), 17)
+        latest = ListOffsetsRequest.ListOffsetsPartition(partition_index=partition, timestamp=-1)
+        b.ask(
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[latest])],
+            ),
+            7,
+        )
+    describe(b, (lost, [0]), (kept, [0]), (both, [0, 1]))
+    alter(b, three, (kept, [0]))
+    alter(b, one, (lost, [0]))
+    fresh = b.topic("fresh", 4)
+    b.note("not in the third", three not in where(b, fresh, 4).values())
+    b.ask(produce_request(fresh, batch(b"new")), 11)
+    b.ask(DeleteTopicsRequest(topics=[], topic_names=[kept], timeout_ms=30_000), 5)
+
+
+PARTS = (placement, moves, refusals, preference, the_same_directory, failure)
+
+
+def play_all(target: Target) -> dict[str, dict[str, Plain]]:
+    """Every part's transcript."""
+    transcripts = {}
+    for part in PARTS:
+        subject = Subject(target, part.__name__)
+        try:
+            part(subject, Directories(target))
+        except AssertionError as error:
+            subject.note("failed", str(error))
+        finally:
+            subject.close()
+            transcripts[part.__name__] = subject.transcript
+    return transcripts
+
+
+KNOWN: dict[tuple[str, str], str] = {}
+"""(part, path) -> why it differs."""
+
+
+def test_several_directories(tmp_path: Path) -> None:
+    kafka_at, ours_at = tmp_path / "kafka", tmp_path / "ours"
+    settings = {
+        at: SETTINGS | {"log.dirs": ",".join(str(at / name) for name in ("data", "data-2", "data-3"))}
+        for at in (kafka_at, ours_at)
+    }
+    kafka, ours = ApacheKafka(kafka_at, settings[kafka_at]), BrokerProcess(ours_at, settings[ours_at])
+    try:
+        with ThreadPoolExecutor(2) as players:
+            list(players.map(lambda broker: broker.start(), (kafka, ours)))
+            targets = Target(kafka.address, str(kafka_at / "data")), Target(ours.address, str(ours_at / "data"))
+            expected, actual = players.map(play_all, targets)
+    finally:
+        kafka.stop()
+        ours.kill()
+    found = [
+        (part, path, theirs, mine)
+        for part in expected
+        for path, theirs, mine in differences(expected[part], actual[part])
+    ]
+    report = "\n".join(
+        f"{part}: {path}\n    Kafka: {json.dumps(theirs)}\n    ours:  {json.dumps(mine)}"
+        for part, path, theirs, mine in found
+        if (part, path) not in KNOWN
+    )
+    assert not report, report
+    assert {(part, path) for part, path, _, _ in found} == set(KNOWN)
