@@ -63,6 +63,7 @@ def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sam
         return scenario.measure(context, broker, f"bench-{scenario.name}-{uuid.uuid4().hex[:12]}")
 
     broker = kind()
+    broker.environment = scenario.environment
     try:
         if scenario.launches:
             broker.prepare()

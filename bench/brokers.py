@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.processes import await_cpu_quiet, cpu_s, rss_bytes, stop
@@ -58,6 +59,8 @@ class Broker(abc.ABC):
         self.address = f"127.0.0.1:{self.port}"
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.process: subprocess.Popen[bytes] | None = None
+        self.environment: Mapping[str, str] = {}
+        """Of its processes, beside this one's."""
 
     @property
     def pid(self) -> int:
@@ -83,7 +86,7 @@ class Broker(abc.ABC):
         with (self.directory / output).open("ab") as out:
             return subprocess.Popen(
                 command,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

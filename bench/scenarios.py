@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from bench.brokers import Broker
+from bench.brokers import ROOT, Broker
 from bench.compaction import Cleaning, clean, fill
 from bench.load import Load, SparkReader
+from bench.processes import run
 
 LATENCY_RATE = 5_000
 IDLE_S = 5
 FSYNC_S = 20
 SPARK_PARTITIONS = 2
+BUILD_TIMEOUT_S = 300
+AS_IT_IS = {"ODRADEK_COMPILED": "0"}
+"""Compaction without the compiled record code, whether there is one or not."""
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
 
@@ -71,6 +75,8 @@ class Scenario:
     launches: bool = False
     also_warm: bool = False
     leaves_many_files: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of the broker's processes."""
 
 
 def produce(records: int, size: int, mode: str = "produce") -> Measure:
@@ -170,21 +176,19 @@ def latency(context: Context, broker: Broker, topic: str) -> Sample:
     )
 
 
-def compaction(records: int, size: int) -> Measure:
+def compaction(records: int, size: int, *, compiled: bool = False) -> Measure:
     """Megabytes a second of a log that is cleaned, every key ten times in it; from the release to the checkpoint."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        if compiled:
+            run([str(ROOT / "bin" / "build-fast")], BUILD_TIMEOUT_S)
         made = fill(context.load, broker, topic, context.count(records), size)
         before = broker.cpu_s()
         dirty_bytes, left_bytes, seconds = clean(made)
         spent = broker.cpu_s() - before
         context.load.run("delete", broker.address, topic)
-        return Sample(
-            dirty_bytes / seconds / 1e6,
-            spent,
-            gigabytes=dirty_bytes / 1e9,
-            details={"percent_left": 100 * left_bytes / dirty_bytes},
-        )
+        details = {"percent_left": 100 * left_bytes / dirty_bytes}
+        return Sample(dirty_bytes / seconds / 1e6, spent, gigabytes=dirty_bytes / 1e9, details=details)
 
     return measure
 
@@ -324,8 +328,14 @@ SCENARIOS = [
     Scenario(
         "latency-cleaning", "p99 end to end, cleaner at work", "ms", latency_while_cleaning, higher_is_better=False,
     ),
-    Scenario("compact-1000", "compaction, 1 kB", "MB/s", compaction(1_000_000, 1000), target=1.0),
-    Scenario("compact-100", "compaction, 100 B", "MB/s", compaction(5_000_000, 100), target=0.5),
+    Scenario("compact-1000", "compaction, 1 kB", "MB/s", compaction(1_000_000, 1000), target=1.0, environment=AS_IT_IS),
+    Scenario(
+        "compact-100", "compaction, 100 B", "MB/s", compaction(5_000_000, 100), target=0.5, environment=AS_IT_IS,
+    ),
+    Scenario(
+        "compact-100-compiled", "compaction, 100 B, build-fast", "MB/s",
+        compaction(5_000_000, 100, compiled=True), target=1.0,
+    ),
     Scenario(
         "start", "start to first acknowledged record", "ms", start,
         higher_is_better=False, target=0.15, limit=400, launches=True,
