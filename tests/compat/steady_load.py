@@ -27,6 +27,8 @@ IMPATIENT = {
     "reconnect.backoff.max.ms": 50,
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 50,
+    "log_level": 3,
+    "log.connection.close": False,
 }
 
 
@@ -74,7 +76,8 @@ class Sender(threading.Thread):
             self.sent[partition] += 1
             producer.produce(self.topic, value=value, partition=partition, on_delivery=self._delivered)
             # Paced: a kill is to meet appends at all their stages, not a full buffer.
-            producer.poll(0.0005)
+            producer.poll(0)
+            time.sleep(0.001)
         producer.flush(PATIENCE_S)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

@@ -23,13 +23,15 @@ SETTINGS = {
 }
 
 
-def await_more(senders: list[Sender], count: int) -> None:
+def await_more(broker: BrokerProcess, senders: list[Sender], count: int) -> None:
     """Return when each sender has `count` acknowledgements more than now."""
     goals = [len(sender.acknowledged) + count for sender in senders]
     deadline = time.monotonic() + PATIENCE_S
     for sender, goal in zip(senders, goals, strict=True):
         while len(sender.acknowledged) < goal:
-            assert time.monotonic() < deadline, f"{sender.name} is not served: {sender.refused[-1:]}"
+            if time.monotonic() > deadline:
+                said = broker.output.read_text()[-3000:]
+                raise AssertionError(f"{sender.name} is not served: {sender.refused[-1:]}; the broker said\n{said}")
             time.sleep(0.01)
 
 
@@ -57,10 +59,10 @@ def test_nothing_acknowledged_is_lost_to_the_death_of_the_process(
             if turn % 10 == 9:
                 time.sleep(chance.random() * 0.4)  # possibly before it has recovered from the last death
             else:
-                await_more(senders, 10 + chance.randrange(60))
+                await_more(broker, senders, 10 + chance.randrange(60))
             broker.kill()
             broker.start()
-        await_more(senders, 20)
+        await_more(broker, senders, 20)
         for thread in (*senders, committer):
             thread.stop()
         verdicts = {topic: judge(broker.address, [each for each in senders if each.topic == topic]) for topic in TOPICS}

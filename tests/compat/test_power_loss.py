@@ -94,7 +94,7 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
         for turn in range(cuts):
             plain.append(Sender(f"plain{turn}", broker.address, "plain", idempotent=False))
             plain[-1].start()
-            await_more([*flushed, plain[-1]], 30 + chance.randrange(60))
+            await_more(broker, [*flushed, plain[-1]], 30 + chance.randrange(60))
             acknowledged = [list(sender.acknowledged) for sender in plain]
             disk.cut_power()
             broker.kill()
@@ -105,7 +105,7 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
             # What it sent once the broker was back is another matter.
             for sender, before in zip(plain, acknowledged, strict=True):
                 sender.acknowledged = before
-        await_more(flushed, 20)
+        await_more(broker, flushed, 20)
         for sender in flushed:
             sender.stop()
         verdict, gone = judge(broker.address, flushed), judge(broker.address, plain)
@@ -116,3 +116,29 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
     assert (verdict.lost, verdict.doubled) == (0, 0)
     assert verdict.acknowledged > 50 * cuts
     assert gone.lost > 0, "the power cuts took nothing: they prove nothing"
+
+
+def test_a_broker_whose_disk_fails_says_so_and_ends(disk: Disk, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", {**SETTINGS, "log.dirs": str(disk.mount_point / "data")})
+    broker.start()
+    create_topics(broker.address, {"flushed": {"flush.messages": "1"}})
+    senders = [Sender(name, broker.address, "flushed", idempotent=name == "once") for name in ("once", "again")]
+    try:
+        for sender in senders:
+            sender.start()
+        await_more(broker, senders, 50)
+        disk.cut_power()
+        assert broker.wait() != 0
+        disk.unmount()
+        disk.mount()
+        broker.start()
+        await_more(broker, senders, 20)
+        for sender in senders:
+            sender.stop()
+        verdict = judge(broker.address, senders)
+    finally:
+        assert broker.stop() == 0
+    assert (verdict.lost, verdict.doubled) == (0, 0)
+    said = broker.output.read_text()
+    assert f"Stopping serving logs in dir {disk.mount_point / 'data'}" in said
+    assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
