@@ -36,6 +36,19 @@ Decisions, with their reasons:
   thread; only an append that comes earlier waits for it. A process that dies in between leaves a marker for the next
   one. Segments behind the cut are renamed newest first, and that is fsynced at once: a hole in the middle of what was
   flushed is the one thing that recovery, which trusts its recovery point, could not see.
+- Compaction is a function over paths (`log_cleaner.clean`), which any process can call: it writes `.cleaned` files and
+  changes nothing else. The owner of the log compares what was cleaned with what is there now and then only renames
+  (`segment_replacement`): nothing is locked while the cleaner works, retention and truncation go on, and a result
+  that no longer fits is thrown away.
+- The cleaner goes no further than the recovery point, which Kafka's does not look at: a power cut could take the newer
+  value of a key away after the older one was dropped. It checks every CRC, which Kafka's does not either: what is
+  rewritten gets a new one, and a flipped bit would come out of it looking sound.
+- How transactions ended, the cleaner learns from their markers and not from `.txnindex`, which may be missing; it looks
+  for them only where transactional batches are. The index it writes is Kafka's.
+- A log that was ever cleaned has an entry in cleaner-offset-checkpoint, made before the first replacement. Recovery
+  goes by it: gaps at the ends of segments are no loss then, even if the topic is no longer compacted.
+- Old segments get `.<number>.deleted`: cleaned again within file.delete.delay.ms, a segment would otherwise take the
+  name of the one before it, and a reader whose descriptor was closed in between would open the wrong file.
 - Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients
   throw the half away), and the log remembers where recent reads and appends ended, so that a consumer in sequence
   costs no search.

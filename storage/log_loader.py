@@ -158,6 +158,8 @@ class LogLoader:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
+        if log.cleaner_checkpoint is not None and CUT_NOTE in files:
+            log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)
         self._pass_on_cut(log, CUT_NOTE in files)
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
         return LoadResult(log, self._recovered, self._truncated_bytes, lost)
