@@ -89,6 +89,9 @@ def _chunks(
         except ApiError as error:
             failure = error
         index += len(chunk)
+        if failure is None and index == count and position != len(data):
+            chunk.pop()  # as Kafka, which looks at what is left before it gives the last record out
+            failure = _invalid(f"{len(data) - position} bytes follow the {count} declared records")
         if append_time_ms is not None:
             chunk = [record._replace(timestamp=append_time_ms) for record in chunk]
         elif may_overflow:
@@ -96,8 +99,8 @@ def _chunks(
         yield chunk
         if failure is not None:
             raise failure  # after a reader got what stands before the damage
-    if position != len(data):
-        raise _invalid(f"{len(data) - position} bytes follow the {count} declared records")
+    if count == 0 and data:
+        raise _invalid(f"{len(data)} bytes follow the 0 declared records")
 
 
 def _wrap_int64(number: int) -> int:

@@ -179,6 +179,42 @@ def write_producer_files(root: Path) -> None:
         write(root / "aborted" / f"{offset:020d}.txnindex", data)
 
 
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def write_damaged(root: Path) -> list[Path]:
+    """A log, its indexes, a snapshot and a transaction index with a bit flipped in each byte in turn, and cut off."""
+    first, middle, last = batch(3), batch(2, 3, producer_id=5, producer_epoch=1, base_sequence=7), batch(2, 5)
+    entry = struct.Struct(">qhiqiqiq")
+    body = struct.pack(">i", 2) + entry.pack(7, 3, -1, -1, 0, T, -1, -1) + entry.pack(8, 1, 5, 100, 2, T + 1, 4, 98)
+    log = first + middle + last
+    size = len(first)
+    contents = {
+        "log": (log, range(size, size + len(middle))),
+        "index": (struct.pack(">iiii", 4, size, 6, size + len(middle)), range(16)),
+        "timeindex": (struct.pack(">qiqi", T + 1, 4, T + 2, 6), range(24)),
+        "snapshot": (struct.pack(">hI", 1, crc32c(body)) + body, range(6 + len(body))),
+        "txnindex": (struct.pack(">hqqqq", 0, 5, 1, 2, 3) * 2, range(34)),
+    }
+    paths = []
+
+    def variant(name: str, suffix: str, data: bytes) -> None:
+        directory = root / "damaged" / name
+        for other, (content, _) in contents.items():
+            write(directory / f"{ZERO}.{other}", content)
+        write(directory / f"{ZERO}.{suffix}", data)
+        paths.append(directory / f"{ZERO}.{suffix}")
+
+    for suffix, (content, positions) in contents.items():
+        for at in positions:
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << (at * 3 % 8)
+            variant(f"{suffix}-flipped-{at}", suffix, bytes(damaged))
+        for end in range(0, len(content), 5):
+            variant(f"{suffix}-cut-{end}", suffix, content[:end])
+    return paths
+
+
 # -- internal topics -------------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.jars import kafka_classpath
-from tests.tools.odd_segments import ZERO, T, write_all
+from tests.tools.odd_segments import ZERO, T, write_all, write_damaged
 from tools.dump_log import main
 
 KAFKA_LOGS = Path(__file__).with_name("kafka_logs")
@@ -139,6 +139,11 @@ def command_lines() -> list[list[str]]:
         ["--value-decoder-class", f"{new}LongDecoder", "--files", numbers],
         ["--key-decoder-class", f"{old}IntegerDecoder", "--value-decoder-class", f"{old}LongDecoder", "--files",
          f"{numbers},{numbers}"],
+        *([f"--{side}-decoder-class", f"{package}{kind}Decoder", "--files", file]
+          for side, file in (("key", numbers), ("value", numbers), ("value", f"no_keys/{ZERO}.log"))
+          for package in (new, old)
+          for kind in ("String", "Integer", "Long")),
+        ["--share-group-state-decoder", "--files", small],
         ["--key-decoder-class", f"{new}IntegerDecoder", "--files", small],
         ["--value-decoder-class", f"{new}LongDecoder", "--files", small],
         ["--print-data-log", "--value-decoder-class", f"{new}DefaultDecoder", "--files", small],
@@ -201,6 +206,21 @@ def test_odd_files_and_odd_command_lines(tmp_path: Path, ask_us: Any) -> None:
             continue
         if normal(mine) != normal(kafka):
             differences.append(f"{' '.join(case)}\n  Kafka: {normal(kafka)}\n  ours:  {normal(mine)}")
+    assert not differences, f"{len(differences)} of {len(cases)}:\n" + "\n".join(differences)[:6000]
+
+
+@pytest.mark.java
+def test_damaged_files(tmp_path: Path, ask_us: Any) -> None:
+    cases = []
+    for path in write_damaged(tmp_path):
+        name = str(path.relative_to(tmp_path))
+        options = {".log": ["--print-data-log", "--deep-iteration"], ".index": ["--index-sanity-check"]}
+        cases += [["--files", name], *([option, "--files", name] for option in options.get(path.suffix, []))]
+    ours = [ask_us(case, tmp_path) for case in cases]
+    differences = []
+    for case, mine, kafka in zip(cases, ours, ask_kafka(cases, tmp_path), strict=True):
+        if normal(mine) != normal(kafka):
+            differences.append(f"{' '.join(case)}\n  Kafka: {kafka}\n  ours:  {mine}")
     assert not differences, f"{len(differences)} of {len(cases)}:\n" + "\n".join(differences)[:6000]
 
 
@@ -279,9 +299,12 @@ def test_damaged_files_end_in_a_line_not_in_a_crash(tmp_path: Path, ask_us: Any)
         path.write_bytes(good)
 
 
-@pytest.mark.parametrize("option", ["--cluster-metadata-decoder", "--remote-log-metadata-decoder"])
+@pytest.mark.parametrize(
+    "option", ["--cluster-metadata-decoder", "--remote-log-metadata-decoder", "--share-group-state-decoder"]
+)
 def test_decoders_that_are_not_here(tmp_path: Path, ask_us: Any, option: str) -> None:
     answer = ask_us([option, "--files", f"{ZERO}.log"], tmp_path)
     assert answer["code"] == 1
-    assert option in answer["err"]
+    assert option.lstrip("-") in answer["err"]
+    assert "Traceback" not in answer["err"]
     assert answer["out"] == ""
