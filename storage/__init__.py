@@ -26,6 +26,19 @@ Decisions, with their reasons:
   unless the topic may have been compacted.
 - A base offset is not covered by a batch's CRC. Recovery therefore also demands that offsets ascend and stay inside
   the segment, and the offset index is checked against the headers it points at and rebuilt when it lies.
+- What this process did not write itself is checked before it is first given to anybody (`verification`), each byte once
+  in the life of a segment's object. Kafka's broker sends what the disk gives it, and leaves it to the consumer to find
+  out; a follower or the cleaner would take it over. Only a thread that may wait checks: a read on the event loop of
+  what was not checked yet is a cold read, and checking brings it into memory for the send that follows.
+- Damage is a range of bytes and of offsets. It is refused, told once with file and byte position, and passed over by
+  whatever walks a log (indexes, epochs, producer state); only a search by timestamp that would have to cross it fails,
+  as the answer may have been in it. What lies behind it is found by the size in the header, or else byte by byte.
+- Fields that no CRC covers are judged by the neighbours, and by nothing else: what looks odd but contradicts nobody
+  (a gap, a lower leader epoch that stays) occurs in healthy logs, and refusing sound records is worse.
+- Below the recovery point nothing can be torn, so recovery cuts nothing off there: the log goes on behind the damage
+  and keeps its end. Kafka's drops all that follows the first bad batch of the segment that holds the recovery point.
+- A scrub (`scrub`) reads sealed segments again and again, whatever was checked before. It keeps its position in memory:
+  to begin again costs time, and to write it down would cost writes for ever.
 - Whatever waits for an fsync or removes files is a task: made by the thread that owns the logs, run by any, completed
   by the owner (`FlushTask`, `CheckpointTask`, `DeletionTask`). A log that is read may be read by any thread.
 - flush.messages=N means: at any moment fewer than N records that were acknowledged or shown are not on disk
