@@ -165,7 +165,7 @@ class ReplicaAlterLogDirsManager:
         if future.log_end_offset < log.log_end_offset and task.copied_bytes:
             return False
         # What was copied is on stable storage before the last bytes are: the old log is not needed long after that.
-        await self._replicas.group_commit.wait(future, future.log_end_offset)
+        await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
         if self._is_closing or self._futures.logs.get(topic_partition) is not future:
             return False
         if not self._futures.catch_up(log, self._clock.now_ms()):
@@ -178,7 +178,7 @@ class ReplicaAlterLogDirsManager:
         """Let the old log go once everything that it knows is on stable storage in the new one."""
         group_commit = self._replicas.group_commit
         try:
-            await group_commit.wait(new, new.log_end_offset)
+            await group_commit.wait(new, new.log_end_offset, urgent=False)
             await self._checkpoint_log_starts()
             if new.directory.failure is not None:
                 raise new.directory.offline_error()

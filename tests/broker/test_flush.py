@@ -30,6 +30,7 @@ from protocol.topic_partition import TopicPartition
 from storage.log_flush import FlushTask, run_together
 from storage.log_state import LogState
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
+from storage.unified_log import UnifiedLog
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.seams import InlineExecutor
 from tests.broker.test_in_process import fetch, values_in
@@ -45,7 +46,7 @@ class HeldFlushes(InlineExecutor):
         self.held = True
         self.rounds: list[int] = []
         """How many logs each round so far flushed."""
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[tuple[set[LogState], Callable[[], None]]] = []
         self._logs: set[LogState] = set()
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
@@ -64,17 +65,21 @@ class HeldFlushes(InlineExecutor):
         def carry_out() -> None:
             future.set_result(function(*args))
 
-        self._waiting.append(carry_out)
+        self._waiting.append(({task.log for task in tasks}, carry_out))
         return future
+
+    def is_flushing_of(self, log: LogState) -> bool:
+        """Whether a round waits for the disk that has `log` in it."""
+        return log in self._logs
 
     @property
     def is_flushing(self) -> bool:
         """Whether a round waits for the disk."""
         return bool(self._waiting)
 
-    async def finish(self) -> None:
-        """Let the disk finish with the round that is under way."""
-        self._carry_out()
+    async def finish(self, log: LogState | None = None) -> None:
+        """Let the disk finish with what is under way, or with `log` alone and what is flushed with it."""
+        self._carry_out(log)
         await settle()
 
     def let_go(self) -> None:
@@ -82,9 +87,11 @@ class HeldFlushes(InlineExecutor):
         self.held = False
         self._carry_out()
 
-    def _carry_out(self) -> None:
-        waiting, self._waiting, self._logs = self._waiting, [], set()
-        for carry_out in waiting:
+    def _carry_out(self, log: LogState | None = None) -> None:
+        done = [each for each in self._waiting if log is None or log in each[0]]
+        self._waiting = [each for each in self._waiting if each not in done]
+        for logs, carry_out in done:
+            self._logs -= logs
             carry_out()
 
 
@@ -135,6 +142,12 @@ class Stage(InProcessBroker):
         assert isinstance(response, ListOffsetsResponse)
         (found,) = response.topics[0].partitions
         return ErrorCode(found.error_code), found.offset
+
+    def log(self, topic: str) -> UnifiedLog:
+        """The log of a topic's partition 0."""
+        manager = self.server._log_manager
+        assert manager is not None
+        return manager.logs[TopicPartition(topic, 0)]
 
     def kill(self) -> MemoryFileSystem:
         """What a broker that starts after this one's sudden death finds."""
@@ -238,6 +251,46 @@ def test_partitions_are_flushed_together() -> None:
             assert outcomes(await many) == [(ErrorCode.NONE, 0)] * 30
             assert outcomes(await few) == [(ErrorCode.NONE, 0)] * 2
             assert broker.disk.rounds == [32]
+
+    asyncio.run(scenario())
+
+
+def test_producers_do_not_wait_for_what_nobody_waits_for() -> None:
+    async def scenario() -> None:
+        async with Stage(log_flush_scheduler_interval_ms="100000") as broker:
+            await broker.topic("t", flush_messages="1")
+            await broker.topic("huge")
+            await broker.produce(request("huge", b"a"))
+            huge = broker.log("huge")
+            broker.server._replica_manager.group_commit.request(huge)
+            await settle()
+            assert broker.disk.is_flushing_of(huge)
+            producing = broker.produce(request("t", b"a"))
+            await settle()
+            await broker.disk.finish(broker.log("t"))
+            assert outcomes(await producing) == [(ErrorCode.NONE, 0)]
+            assert broker.disk.is_flushing_of(huge)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_is_flushed_in_the_background_is_not_flushed_twice_at_a_time() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t", flush_messages="2")
+            await broker.produce(request("t", b"a"))
+            log = broker.log("t")
+            broker.server._replica_manager.group_commit.request(log)
+            await settle()
+            assert broker.disk.is_flushing_of(log)
+            producing = broker.produce(request("t", b"b", b"c"))
+            await settle()
+            assert not producing.done()
+            await broker.disk.finish()
+            assert not producing.done()
+            await broker.disk.finish()
+            assert outcomes(await producing) == [(ErrorCode.NONE, 1)]
+            assert not broker.disk.is_flushing
 
     asyncio.run(scenario())
 
