@@ -206,7 +206,7 @@ class LogCleaner:
         try:
             config = self._config()
             capacity = map_capacity(config)
-            task = plan_cleaning(chosen, self._clock.now_ms(), capacity)
+            task = plan_cleaning(chosen, self._clock.now_ms(), capacity, read_bytes(config))
             await self.checkpoint()
             began_s = self._clock.monotonic_s()
             result = await thread.worker.clean(task, _bytes_per_second(config))
@@ -340,6 +340,11 @@ def map_capacity(config: BrokerConfig) -> int:
     """How many keys the map of a worker may hold."""
     share = min(config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1), _MOST_MAP_BYTES)
     return int(share // BYTES_A_KEY * min(config.log_cleaner_io_buffer_load_factor, 1.0))
+
+
+def read_bytes(config: BrokerConfig) -> int:
+    """Each worker's share of log.cleaner.io.buffer.size, of which half is for writing."""
+    return config.log_cleaner_io_buffer_size // max(config.log_cleaner_threads, 1) // 2
 
 
 def _bytes_per_second(config: BrokerConfig) -> float:

@@ -107,6 +107,7 @@ class BrokerConfig:
     log_cleaner_threads: Setting[int] = Setting()
     log_cleaner_backoff_ms: Setting[int] = Setting()
     log_cleaner_dedupe_buffer_size: Setting[int] = Setting()
+    log_cleaner_io_buffer_size: Setting[int] = Setting()
     log_cleaner_io_buffer_load_factor: Setting[float] = Setting()
     log_cleaner_io_max_bytes_per_second: Setting[float] = Setting()
     log_dir_reserve_bytes: Setting[int] = Setting()

@@ -17,8 +17,6 @@ from storage.file_system import File, FileSystem
 from storage.log_segment import LOG_SUFFIX, TXN_INDEX_SUFFIX, check_header, file_name, scan_headers
 from storage.transaction_index import AbortedTxn, decode_aborted
 
-_CHUNK_BYTES = 1 << 20
-
 
 class LogCleaningAbortedError(Exception):
     """The log changed under the cleaner: nothing is wrong, and another attempt starts from what it is now."""
@@ -27,8 +25,11 @@ class LogCleaningAbortedError(Exception):
 class SourceSegment:
     """One segment: everything below `end_offset`, where the next one begins."""
 
-    def __init__(self, file_system: FileSystem, directory: str, segment: SegmentSize, end_offset: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, directory: str, segment: SegmentSize, end_offset: int, read_bytes: int
+    ) -> None:
         self._file_system = file_system
+        self._read_bytes = read_bytes
         self.found = segment
         self.base_offset, self.size = segment
         self.end_offset = end_offset
@@ -69,7 +70,7 @@ class SourceSegment:
         if wanted > left:
             raise self._corrupt(position, f"batch size {wanted} > {left} bytes left in segment")
         try:
-            data = file.pread(position, min(max(wanted, _CHUNK_BYTES), left))
+            data = file.pread(position, min(max(wanted, self._read_bytes), left))
         except FileNotFoundError as error:
             raise LogCleaningAbortedError(f"{self.path} is gone") from error
         if len(data) < wanted:
@@ -115,7 +116,8 @@ def sources_of(file_system: FileSystem, task: CleanTask) -> list[SourceSegment]:
     """The segments of `task`, oldest first."""
     ends = [segment.base_offset for segment in task.segments[1:]] + [task.log_end_offset]
     return [
-        SourceSegment(file_system, task.path, segment, end) for segment, end in zip(task.segments, ends, strict=True)
+        SourceSegment(file_system, task.path, segment, end, task.read_bytes)
+        for segment, end in zip(task.segments, ends, strict=True)
     ]
 
 

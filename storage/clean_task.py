@@ -8,6 +8,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
+DEFAULT_READ_BYTES = 256 * 1024
+"""Half of Kafka's log.cleaner.io.buffer.size; the other half is for writing."""
+
 
 class SegmentSize(NamedTuple):
     """A segment as it was found: its base offset and the size of its `.log` file in bytes."""
@@ -43,6 +46,8 @@ class CleanTask:
     """Of the log: if it was cut meanwhile, the result is worth nothing."""
     map_capacity: int
     """How many keys the offset map may hold."""
+    read_bytes: int = DEFAULT_READ_BYTES
+    """How much is read at a time; larger batches are read all the same."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int

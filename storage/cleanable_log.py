@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from storage.clean_task import CleanTask, LastRecord, SegmentSize
+from storage.clean_task import DEFAULT_READ_BYTES, CleanTask, LastRecord, SegmentSize
 from storage.log_segment import LogSegment
 from storage.segment_search import segment_index
 from storage.unified_log import UnifiedLog
@@ -121,8 +121,10 @@ def filthiest(logs: Iterable[CleanableLog]) -> CleanableLog | None:
     return max(due, key=lambda each: each.cleanable_ratio, default=None)
 
 
-def plan_cleaning(cleanable: CleanableLog, now_ms: int, map_capacity: int) -> CleanTask:
-    """What `storage.log_cleaner.clean` is to do; `map_capacity` in keys.
+def plan_cleaning(
+    cleanable: CleanableLog, now_ms: int, map_capacity: int, read_bytes: int = DEFAULT_READ_BYTES
+) -> CleanTask:
+    """What `storage.log_cleaner.clean` is to do; `map_capacity` in keys, `read_bytes` at a time.
 
     The first time, the checkpoint of the log is set as well; it has to be written before the result is used, so that
     recovery knows of the gaps that cleaning leaves. Raises ValueError for a map without room, ApiError.
@@ -143,6 +145,7 @@ def plan_cleaning(cleanable: CleanableLog, now_ms: int, map_capacity: int) -> Cl
         ],
         truncations=log.truncations,
         map_capacity=map_capacity,
+        read_bytes=read_bytes,
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
         segment_bytes=config.segment_bytes,

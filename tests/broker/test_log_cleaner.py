@@ -316,6 +316,22 @@ def test_without_the_cleaner_there_are_no_workers() -> None:
     play(scenario, log_cleaner_enable="false")
 
 
+def test_buffers_are_shared_and_as_large_as_is_said() -> None:
+    async def scenario(rig: Rig) -> None:
+        sizes = []
+
+        async def note(task: CleanTask) -> None:
+            sizes.append(task.read_bytes)
+
+        rig.instead = note
+        fill(rig.logs[ONE], 9)
+        await rig.cleaner.clean_filthiest(rig_thread(rig))
+        assert sizes == [25]
+        assert len(values(rig.logs[ONE])) == 2, "a buffer smaller than a batch is no hindrance"
+
+    play(scenario, log_cleaner_io_buffer_size="100", log_cleaner_threads="2")
+
+
 def test_the_buffer_says_how_many_keys() -> None:
     def capacity(size: int, threads: int, factor: float) -> int:
         return map_capacity(
