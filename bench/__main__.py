@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.brokers import SIDES, Broker
 from bench.load import Load
 from bench.report import Row, Samples, heading, line, rows
-from bench.scenarios import SCENARIOS, Context, Sample, Scenario
+from bench.scenarios import READY_TOPIC, SCENARIOS, Context, Sample, Scenario
 
 SETTLE_S = 3
 """A moment of quiet between a broker's start and its load, the same for both sides."""
@@ -70,7 +70,7 @@ def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sam
         else:
             broker.start()
             # A port that accepts is not yet a broker that leads: Kafka refuses new topics for a moment after it.
-            context.load.run("first", broker.address, "bench-ready")
+            context.load.run("first", broker.address, READY_TOPIC)
             settle()
         sample = measure()
         if scenario.also_warm:

@@ -19,6 +19,8 @@ from tests.jars import kafka_classpath
 
 ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60
+SESSION_TIMEOUT_MS = 6_000
+"""Of Kafka's session with ZooKeeper."""
 
 SETTINGS = {
     "broker.id": "0",
@@ -32,6 +34,7 @@ SETTINGS = {
 }
 
 LOG4J = """log4j.rootLogger=WARN, stderr
+log4j.logger.kafka.log.LogManager=INFO
 log4j.appender.stderr=org.apache.log4j.ConsoleAppender
 log4j.appender.stderr.Target=System.err
 log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
@@ -109,17 +112,27 @@ class Broker(abc.ABC):
 
     def restart(self) -> None:
         """Stop the broker in order and start it again on its data; what was prepared for it stays."""
-        if self.process is not None:
-            stop([self.process])
+        self.end()
         self.launch()
         if self.process is not None:
             await_listening(self.port, self.process)
 
-    def stop(self) -> None:
-        """Stop the broker and what was prepared for it; its data stay."""
+    def end(self) -> None:
+        """Stop the broker in order; what was prepared for it stays, and so do its data."""
         if self.process is not None:
             stop([self.process])
             self.process = None
+
+    def kill(self) -> None:
+        """Kill -9; returns when the broker can be launched again."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        """Stop the broker and what was prepared for it; its data stay."""
+        self.end()
 
     def remove(self) -> None:
         """Remove the data of a broker that was stopped."""
@@ -186,8 +199,17 @@ class ApacheKafka(Broker):
 
     def launch(self) -> None:
         """kafka.Kafka."""
-        properties = self.write_properties(**{"zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}"})
+        more = {
+            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        }
+        properties = self.write_properties(**more)
         self.process = self._java(self.java_options, "kafka.Kafka", properties, "broker.log")
+
+    def kill(self) -> None:
+        """ZooKeeper keeps the registration of a broker that was killed until its session ends."""
+        super().kill()
+        time.sleep(SESSION_TIMEOUT_MS / 1000 + 2)
 
     def stop(self) -> None:
         """The broker first, ZooKeeper last."""

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from bench import starts
 from bench.brokers import ROOT, Broker
 from bench.compaction import Cleaning, clean, fill
 from bench.load import Load, SparkReader
-from bench.processes import run
+from bench.processes import cpu_s, run
 
 LATENCY_RATE = 5_000
 IDLE_S = 5
+READY_TOPIC = "bench-ready"
+"""Made on every broker that is not launched by its scenario."""
 FSYNC_S = 20
 SPARK_PARTITIONS = 2
 BUILD_TIMEOUT_S = 300
@@ -116,7 +119,7 @@ def consume_after_restart(records: int, size: int) -> Measure:
         count = context.count(records)
         context.load.run("produce", broker.address, topic, count, size, 1)
         broker.restart()
-        context.load.run("first", broker.address, "bench-ready")
+        context.load.run("first", broker.address, READY_TOPIC)
         samples = []
         for _ in range(2):
             before = broker.cpu_s()
@@ -238,6 +241,53 @@ def idle_memory(context: Context, broker: Broker, topic: str) -> Sample:
     return Sample(value=broker.rss_bytes() / 1e6, broker_cpu_s=broker.cpu_s())
 
 
+def start_with(partitions: int) -> Measure:
+    """Seconds from the launch until each of `partitions` has a leader, after a clean stop (2 MB in each: bench.starts).
+
+    Also the seconds of that stop, of the start after kill -9, and what the idle broker takes.
+    """
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        count = context.count(partitions)
+        broker.end()
+        bare_s = starts.launch_until_led(broker, READY_TOPIC, 1)
+        context.load.run("create", broker.address, topic, count)
+        began = time.monotonic()
+        broker.end()
+        stop_s = time.monotonic() - began
+        starts.grow(broker.directory / "data", topic, count)
+        start_s = starts.launch_until_led(broker, topic, count)
+        spent = broker.cpu_s()
+        time.sleep(IDLE_S)
+        idle_percent = (cpu_s(broker.pid) - spent) / IDLE_S * 100
+        memory = broker.rss_bytes() / 1e6
+        broker.kill()
+        killed_s = starts.launch_until_led(broker, topic, count)
+        details = {
+            "ms_more_for_each_partition": (start_s - bare_s) * 1000 / count,
+            "seconds_of_the_stop_before": stop_s,
+            "seconds_to_start_after_kill_-9": killed_s,
+            "idle_CPU_percent": idle_percent,
+            "idle_memory_MB": memory,
+        }
+        return Sample(start_s, broker_cpu_s=spent, details=details)
+
+    return measure
+
+
+def recovery(records: int, size: int, mode: str = "produce") -> Measure:
+    """Megabytes of a log a second that a start after kill -9 checks and repairs, by the broker's own clock."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        context.load.run(mode, broker.address, topic, context.count(records), size, 1)
+        broker.kill()
+        starts.launch_until_led(broker, topic, 1)
+        taken = sum(path.stat().st_size for path in (broker.directory / "data" / f"{topic}-0").glob("*.log"))
+        return Sample(taken / 1e6 / max(starts.loading_s(broker), 0.001))
+
+    return measure
+
+
 def create_partitions(context: Context, broker: Broker, topic: str) -> Sample:
     """Seconds to create one topic of 10,000 partitions, until every partition has a leader."""
     rss = broker.rss_bytes()
@@ -347,6 +397,18 @@ SCENARIOS = [
     Scenario(
         "partitions", "create a topic of 10,000 partitions", "s", create_partitions, 1,
         higher_is_better=False, target=0.2, leaves_many_files=True,
+    ),
+    Scenario(
+        "start-1000", "start with 1,000 partitions, 2 GB", "s", start_with(1_000), 1,
+        higher_is_better=False, limit=5, leaves_many_files=True,
+    ),
+    Scenario(
+        "start-10000", "start with 10,000 partitions, 20 GB", "s", start_with(10_000), 1,
+        higher_is_better=False, limit=5, leaves_many_files=True,
+    ),
+    Scenario("recover-1000", "recovery after kill -9, 1 kB", "MB/s", recovery(1_000_000, 1000)),
+    Scenario(
+        "recover-100", "recovery, 1 record a batch", "MB/s", recovery(200_000, 100, "unbatched"),
     ),
     Scenario("spark", "Spark reads 10,000,000 x 100 B", "records/s", spark, target=1.0, cpu_target=0.5),
     Scenario("java-produce", "kafka-producer-perf-test 1 kB", "records/s", java_produce),

@@ -1,0 +1,95 @@
+"""Brokers that start again: on many partitions with much data, after a clean stop and after kill -9.
+
+The gigabytes of many partitions are sparse files: of each partition a sealed segment that is a hole behind its first
+batch, with its indexes and snapshot, and an active one with one batch. No broker reads a sealed segment at its start,
+whether it was stopped or killed; all that it does read is as real brokers write it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import time
+from pathlib import Path
+
+from bench.brokers import Broker
+from protocol.errors import ErrorCode
+from protocol.messages import MetadataRequest, MetadataResponse
+from protocol.records import Record, build_batch
+from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from storage.producer_state import encode_snapshot
+from tests.wire_client import ConnectionClosed, WireClient
+
+SEALED_BYTES = 2_000_000
+"""Of each partition: 20 GB with 10,000 of them."""
+
+_SEALED_RECORDS = 2_000
+_LIMIT_S = 300
+_POLL_S = 0.1
+_LOADED = re.compile(r"Loaded (\d+) logs in (\d+)ms")
+
+
+def launch_until_led(broker: Broker, topic: str, partitions: int) -> float:
+    """Launch and give the seconds until a client is told of a leader for each of the `partitions`.
+
+    Raises RuntimeError when that takes too long.
+    """
+    began = time.monotonic()
+    broker.launch()
+    while time.monotonic() < began + _LIMIT_S:
+        with contextlib.suppress(OSError, ConnectionClosed), WireClient("127.0.0.1", broker.port) as client:
+            while _led(client, topic) < partitions:
+                time.sleep(_POLL_S)
+            return time.monotonic() - began
+        time.sleep(0.01)
+    raise RuntimeError(f"{broker.name} did not lead {partitions} partitions of {topic} after {_LIMIT_S} s")
+
+
+def _led(client: WireClient, topic: str) -> int:
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+    )
+    answer = client.ask(request, 8)
+    assert isinstance(answer, MetadataResponse)
+    partitions = answer.topics[0].partitions
+    return sum(each.leader_id >= 0 and each.error_code == ErrorCode.NONE for each in partitions)
+
+
+def grow(data: Path, topic: str, partitions: int) -> None:
+    """Give each partition of a broker that was stopped in order its sealed segment, and one batch behind it."""
+    now_ms = time.time_ns() // 1_000_000
+    first = build_batch([Record(0, now_ms, None, b"x")])
+    last = bytearray(build_batch([Record(0, now_ms, None, b"x" * 100)]))
+    last[0:8] = _SEALED_RECORDS.to_bytes(8, "big")
+    last[12:16] = bytes(4)  # leader epoch 0
+    sealed, active = f"{0:020d}", f"{_SEALED_RECORDS:020d}"
+    files: dict[str, bytes | bytearray] = {
+        f"{sealed}.log": first,
+        f"{sealed}.index": struct.pack(">ii", _SEALED_RECORDS - 1, SEALED_BYTES - 1000),
+        f"{sealed}.timeindex": struct.pack(">qi", now_ms, _SEALED_RECORDS - 1),
+        f"{active}.log": last,
+        f"{active}.index": b"",
+        f"{active}.timeindex": struct.pack(">qi", now_ms, 0),
+        f"{active}.snapshot": encode_snapshot({}),
+        "leader-epoch-checkpoint": b"0\n1\n0 0\n",
+    }
+    for number in range(partitions):
+        directory = data / f"{topic}-{number}"
+        for name, content in files.items():
+            (directory / name).write_bytes(content)
+        with (directory / f"{sealed}.log").open("ab") as file:
+            file.truncate(SEALED_BYTES)
+    for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT):
+        path = data / name
+        others = [line for line in path.read_text().splitlines()[2:] if not line.startswith(f"{topic} ")]
+        lines = [*others, *(f"{topic} {number} {_SEALED_RECORDS + 1}" for number in range(partitions))]
+        path.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+
+
+def loading_s(broker: Broker) -> float:
+    """How long the broker's last start took to load its logs, in its own words. Raises RuntimeError if it is silent."""
+    said = _LOADED.findall((broker.directory / "broker.log").read_text())
+    if not said:
+        raise RuntimeError(f"{broker.name} did not say how long it took to load its logs")
+    return int(said[-1][1]) / 1000
