@@ -309,7 +309,8 @@ class FutureLogs:
 
     def online(self) -> Iterable[UnifiedLog]:
         """All that is here and on a disk that works; their offsets belong into the checkpoints of their directory."""
-        return [log for log in (*self.logs.values(), *self._replaced.values()) if log.directory.failure is None]
+        logs = (*self.logs.values(), *self._replaced.values(), *self.outdone)
+        return [log for log in logs if log.directory.failure is None]
 
 
 def check_name(topic_partition: TopicPartition) -> None:
