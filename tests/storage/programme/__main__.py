@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterable
 
 from tests.storage.programme.matrix import parse_case
-from tests.storage.programme.runner import Tally, run_matrix, try_case
+from tests.storage.programme.mutants import MUTANTS
+from tests.storage.programme.runner import hunt, run_flips, run_matrix, run_mutants, try_case
+from tests.storage.programme.tally import Tally
 
 
 def table(rows: Iterable[tuple[object, ...]]) -> str:
@@ -30,28 +32,54 @@ def main(arguments: list[str]) -> int:
     """Run what was asked for, print the table; 1 when anything was violated."""
     parser = argparse.ArgumentParser(prog="bin/storage-programme", description=__doc__)
     parser.add_argument("--case", metavar="ID", help="run this case alone, and say what is wrong")
-    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth call only (default: all)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="stop after about so long")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every Nth call and so on (default: all)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end the fault matrix after about so long")
+    parser.add_argument("--only", choices=PARTS, action="append", help="this part; can be given more than once")
+    parser.add_argument("--mutant", choices=MUTANTS, help="hunt this one alone, and say what it was seen as")
     options = parser.parse_args(arguments)
+    if options.mutant:
+        caught = hunt(options.mutant)
+        print(f"{caught.part}, after {caught.cases:,} cases: {caught.violation or 'NOT CAUGHT'}")
+        return int(not caught.is_caught)
     if options.case:
         wrong = try_case(parse_case(options.case))
         print(wrong or "right")
         return int(wrong is not None)
-    began = time.monotonic()
-    tally = run_matrix(options.sample, options.seconds)
-    print(report(tally, time.monotonic() - began))
-    return int(bool(tally.violations))
+    wanted = options.only or list(PARTS)
+    is_good = True
+    for part, run in PARTS.items():
+        if part in wanted:
+            began = time.monotonic()
+            text, is_right = run(options.sample, options.seconds)
+            print(f"{text}, {time.monotonic() - began:.0f} s\n", flush=True)
+            is_good = is_good and is_right
+    return int(not is_good)
 
 
-def report(tally: Tally, seconds: float) -> str:
-    """The programme's table."""
-    rows: list[tuple[object, ...]] = [("fault", "cases")]
-    rows += sorted(tally.cases.items())
-    rows.append(("all", tally.total))
-    lines = [table(rows), ""]
-    lines += [f"  violation: {case}\n    {wrong}" for case, wrong in tally.violations.items()]
-    lines.append(f"cases: {tally.total:,}, violations: {len(tally.violations)}, {seconds:.0f} s")
-    return "\n".join(lines)
+def _told(title: str, what: str, tally: Tally) -> tuple[str, bool]:
+    rows: list[tuple[object, ...]] = [(title, what), *sorted(tally.cases.items())]
+    lines = [table(rows), *(f"  violation: {case}\n    {wrong}" for case, wrong in tally.violations.items())]
+    lines.append(f"{title}: {tally.total:,} {what}, violations: {len(tally.violations)}")
+    return "\n".join(lines), not tally.violations
+
+
+def _matrix(sample: int, seconds: float | None) -> tuple[str, bool]:
+    return _told("fault matrix", "cases", run_matrix(sample, seconds))
+
+
+def _flips(sample: int, _seconds: float | None) -> tuple[str, bool]:
+    return _told("byte flips", "flips", run_flips(sample))
+
+
+def _mutants(sample: int, _seconds: float | None) -> tuple[str, bool]:
+    found = sorted(run_mutants(list(MUTANTS)[::sample]))
+    rows: list[tuple[object, ...]] = [("mutant", "caught by", "after cases")]
+    rows += [(each.mutant, each.part if each.is_caught else "NOT CAUGHT", each.cases) for each in found]
+    caught = sum(each.is_caught for each in found)
+    return f"{table(rows)}\nmutants caught: {caught} of {len(found)}", caught == len(found)
+
+
+PARTS = {"matrix": _matrix, "flips": _flips, "mutants": _mutants}
 
 
 if __name__ == "__main__":

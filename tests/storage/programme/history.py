@@ -222,7 +222,7 @@ class History:
         latest = {row.key: row.offset for row in rows if not row.is_marker and row.offset not in aborted}
         for row in rows:
             if row.is_marker or (row.value is None and latest.get(row.key) == row.offset):
-                if now_ms > self.horizons.setdefault(row.offset, now_ms + delete_retention_ms):
+                if now_ms >= self.horizons.setdefault(row.offset, now_ms + delete_retention_ms):
                     self.optional.add(row.offset)
             elif row.offset in aborted or latest[row.key] != row.offset:
                 self.optional.add(row.offset)

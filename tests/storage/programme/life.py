@@ -105,6 +105,7 @@ class Life:
         self.epoch = 0
         self.serial = 0
         self.high_watermark = 0
+        self.lag = 1
         self.may_be_clean = False
         self.lost_power = False
         """Whether the last process ended by a power cut."""

@@ -4,50 +4,42 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
-import traceback
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-from tests.storage.programme.matrix import Case, Group, all_groups, cases_of, run_case
+import pytest
 
-_HERE = str(Path(__file__).resolve().parents[3])
+from tests.storage.programme.flips import all_flips, flip
+from tests.storage.programme.history import Violation
+from tests.storage.programme.matrix import Case, Group, all_groups, cases_of, forget, run_case
+from tests.storage.programme.mutants import MUTANTS, Mutant
+from tests.storage.programme.tally import Tally, describe
 
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
-@dataclass
-class Tally:
-    """Cases by category; and the violations, each with the id of its case."""
-
-    cases: Counter[str] = field(default_factory=Counter)
-    violations: dict[str, str] = field(default_factory=dict)
-
-    def add(self, other: Tally) -> None:
-        self.cases += other.cases
-        self.violations |= other.violations
-
-    @property
-    def total(self) -> int:
-        return self.cases.total()
-
-
-def describe(error: BaseException) -> str:
-    """What broke, and where, in one line."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/storage/" in frame.filename]
-    where = " < ".join(
-        f"{frame.filename.removeprefix(_HERE).lstrip('/')}:{frame.lineno}" for frame in reversed(frames[-3:])
-    )
-    return f"{type(error).__name__}: {error} ({where})"
+_HUNT_CASES = 3000
+_CASE_SECONDS = 30
 
 
 def try_case(case: Case) -> str | None:
     """What is wrong with a case, None when nothing is."""
+    before = signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(_CASE_SECONDS)
     try:
         run_case(case)
     except Exception as error:  # noqa: BLE001 whatever it is, storage should not have raised it
         return describe(error)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     return None
+
+
+def _hangs(_number: int, _frame: object) -> None:
+    raise Violation(f"not done after {_CASE_SECONDS} s")
 
 
 def run_group(group: Group) -> Tally:
@@ -64,20 +56,79 @@ def run_group(group: Group) -> Tally:
     return tally
 
 
-def run_groups(groups: Iterable[Group], seconds: float | None = None) -> Iterator[Tally]:
-    """The tally of each group as it is done; none is begun once `seconds` are over."""
+def spread(work: Callable[[Part], Result], parts: Iterable[Part], seconds: float | None = None) -> Iterator[Result]:
+    """What `work` gives for each part, as it is done, on all processors; no more once `seconds` are over.
+
+    Every part has a process of its own kind: what one changes in the code, no other sees.
+    """
     until = None if seconds is None else time.monotonic() + seconds
     with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
-        for tally in pool.imap_unordered(run_group, groups):
-            yield tally
+        for result in pool.imap_unordered(work, parts):
+            yield result
             if until is not None and time.monotonic() > until:
-                pool.terminate()
                 return
 
 
 def run_matrix(sample: int = 1, seconds: float | None = None) -> Tally:
     """Every `sample`th group of the matrix, for at most `seconds`."""
     total = Tally()
-    for tally in run_groups(all_groups()[::sample], seconds):
+    for tally in spread(run_group, all_groups()[::sample], seconds):
         total.add(tally)
     return total
+
+
+def run_flips(sample: int = 1) -> Tally:
+    """Every byte of every `sample`th kind of file."""
+    total = Tally()
+    for tally in spread(flip, all_flips()[::sample]):
+        total.add(tally)
+    return total
+
+
+class Caught(NamedTuple):
+    """What became of a mutant: which part of the programme saw it first, after how many cases, and as what."""
+
+    mutant: str
+    part: str
+    cases: int
+    violation: str
+
+    @property
+    def is_caught(self) -> bool:
+        return bool(self.violation)
+
+
+def hunt(name: str) -> Caught:
+    """Run the programme on a mutant until it is seen."""
+    with pytest.MonkeyPatch.context() as patch:
+        hunted = MUTANTS[name]
+        hunted.apply(patch)
+        forget()
+        try:
+            return _hunt(hunted)
+        finally:
+            forget()
+
+
+def _hunt(hunted: Mutant) -> Caught:
+    if hunted.scenario == "flips":
+        tally = flip((".log", True))
+        return Caught(hunted.name, "byte flips", tally.total, next(iter(tally.violations.values()), ""))
+    cases = 0
+    try:
+        for group in sorted(all_groups(), key=lambda group: group.scenario != hunted.scenario):
+            for case in cases_of(group):
+                cases += 1
+                wrong = try_case(case)
+                if wrong is not None:
+                    return Caught(hunted.name, f"matrix, {group.scenario}", cases, f"{case}: {wrong}")
+                if cases == _HUNT_CASES:
+                    return Caught(hunted.name, "-", cases, "")
+    except Exception as error:  # noqa: BLE001 a scenario that does not even run
+        return Caught(hunted.name, f"matrix, {hunted.scenario}", cases + 1, describe(error))
+    return Caught(hunted.name, "-", cases, "")
+
+
+def run_mutants(names: Sequence[str]) -> Iterator[Caught]:
+    """What became of these mutants, as it is known."""
+    return spread(hunt, names)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from storage.file_system import is_disk_full
 from storage.future_logs import CopyTask
+from storage.log_checkpoints import CheckpointTask
 from storage.log_manager import LogDirError, LogManager
 from storage.memory_file_system import SimulatedCrash
 from storage.producer_state import AppendOrigin
@@ -19,7 +20,6 @@ from tests.storage.support import (
     TOPIC_ID,
     TP,
     batches_at,
-    checkpoint_high_watermarks,
     delete_expired,
     flush_dirty,
 )
@@ -54,6 +54,7 @@ def start(life: Life) -> None:
     # A directory that failed is left as it was, and so may be the marker in it.
     life.may_be_clean = life.may_be_clean and any(directory.failure for directory in life.manager.directories)
     life.lost_power = False
+    life.epoch += 1  # a replica that was away leads or follows in another epoch
     life.attempt(lambda: find_log(life))
 
 
@@ -200,18 +201,32 @@ def background(life: Life, manager: LogManager, log: UnifiedLog) -> None:
     delete_expired(manager, life.now_ms)
 
 
+def lag(count: int) -> Step:
+    """The other replicas are so many offsets behind from now on."""
+
+    def run(life: Life) -> None:
+        life.lag = count
+
+    return run
+
+
 def _checkpoint_log_start(life: Life, manager: LogManager, log: UnifiedLog) -> None:
-    manager.checkpoint_log_start_offsets()
-    if life.is_online():
+    if _checkpoint(life, manager.log_start_offset_tasks()):
         life.history.starts_at(log.log_start_offset, is_checkpointed=True)
 
 
+def _checkpoint(life: Life, tasks: Sequence[CheckpointTask]) -> bool:
+    """Whether all was written; a full disk refuses, and everything goes on."""
+    for task in tasks:
+        task.run()
+        task.complete()
+    return life.is_online() and not any(task.refusal for task in tasks)
+
+
 def _checkpoint_high_watermark(life: Life, manager: LogManager, log: UnifiedLog) -> None:
-    """The last record is not replicated yet."""
-    life.high_watermark = max(life.history.end - 1, log.log_start_offset)
+    life.high_watermark = max(life.history.end - life.lag, log.log_start_offset)
     life.history.checkpointing(life.high_watermark)
-    checkpoint_high_watermarks(manager, {TP: life.high_watermark})
-    if life.is_online():
+    if _checkpoint(life, manager.high_watermark_tasks({TP: life.high_watermark})):
         life.history.checkpointed()
 
 
@@ -408,11 +423,13 @@ def create_neighbour(life: Life) -> None:
 
 def delete_neighbour(life: Life) -> None:
     """And deleted, which leaves nothing of it."""
-    if life.manager is None or life.manager.get(OTHER) is None:
+    log = None if life.manager is None else life.manager.get(OTHER)
+    if life.manager is None or log is None:
         return
     manager = life.manager
     life.neighbour = Neighbour(may_exist=True)
-    if life.attempt(lambda: manager.delete(OTHER, life.now_ms)):
+    was_online = log.directory.failure is None  # otherwise it is found again, and belongs to no topic then
+    if life.attempt(lambda: manager.delete(OTHER, life.now_ms)) and was_online:
         life.neighbour = Neighbour(may_return=True)
     delete_expired(manager, life.now_ms)
     life.now_ms += 1000
