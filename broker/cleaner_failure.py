@@ -1,11 +1,8 @@
-"""What can become of a clean that does not succeed. Apart from the worker, so that its process imports no asyncio."""
+"""What can become of a clean that does not succeed."""
 
 from __future__ import annotations
 
 from enum import Enum
-
-from protocol.errors import ApiError
-from storage.log_cleaner import LogCleaningAbortedError
 
 
 class FailureKind(Enum):
@@ -28,14 +25,3 @@ class WorkerFailure(Exception):
         super().__init__(message)
         self.kind = kind
         self.errno = errno
-
-    @classmethod
-    def of(cls, error: Exception) -> WorkerFailure:
-        """What `storage.log_cleaner.clean` raised."""
-        if isinstance(error, ApiError):
-            return cls(str(error), FailureKind.RECORDS)
-        if isinstance(error, OSError):
-            return cls(str(error), FailureKind.DISK, error.errno)
-        if isinstance(error, LogCleaningAbortedError):
-            return cls(str(error), FailureKind.ABORTED)
-        return cls(f"{type(error).__name__}: {error}", FailureKind.BUG)

@@ -25,10 +25,10 @@ import time
 from typing import Any, TextIO
 
 from broker.cleaner_failure import WorkerFailure
+from broker.cleaner_job import do_clean
 from broker.throttle import Throttle
 from storage.clean_task import CleanTask
 from storage.file_system import FileSystem, OsFileSystem
-from storage.log_cleaner import clean
 
 NICENESS = 10
 """Compaction gets what the broker leaves: a tenth of the share of a process that is as busy."""
@@ -54,9 +54,8 @@ def answer(file_system: FileSystem, task: str, throttle: Throttle) -> dict[str, 
 
     end_if_alone()
     try:
-        return {"result": clean(file_system, CleanTask.from_json(task), pause).to_json()}
-    except Exception as error:  # noqa: BLE001 - the broker judges, whatever it is
-        failure = WorkerFailure.of(error)
+        return {"result": do_clean(file_system, CleanTask.from_json(task), pause).to_json()}
+    except WorkerFailure as failure:
         return {"error": str(failure), "kind": failure.kind.value, "errno": failure.errno}
 
 

@@ -1,4 +1,7 @@
-"""Who runs a clean: a process of its own on a real broker, the executor in a simulation. Both do the same function."""
+"""Who runs a clean, as the broker sees it: a process of its own (a simulation has `cleaner_executor` instead).
+
+What does the work is imported there and not here: a broker starts without it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from broker.cleaner_failure import FailureKind, WorkerFailure
-from broker.seams import Executor
 from storage.clean_task import CleanResult, CleanTask
-from storage.file_system import FileSystem
-from storage.log_cleaner import clean
 
 IDLE_S = 60.0
 """A worker without work for that long ends: its interpreter is worth more memory than its next start is worth time."""
@@ -53,32 +53,6 @@ class CleanerWorker(Protocol):
     async def close(self) -> None:
         """End it, whatever it does; a task under way raises WorkerDiedError."""
         ...
-
-
-class ExecutorWorker:
-    """Runs tasks on the broker's executor and file system: for simulations, where a process would be out of reach."""
-
-    def __init__(self, file_system: FileSystem, executor: Executor) -> None:
-        self._file_system = file_system
-        self._executor = executor
-
-    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:  # noqa: ARG002 - no time passes here
-        try:
-            # Through JSON as in a process, so that a simulation finds what does not survive it.
-            sent = CleanTask.from_json(task.to_json())
-            return await self._executor.run(clean, self._file_system, sent, _unthrottled)
-        except Exception as error:
-            raise WorkerFailure.of(error) from error
-
-    def change_rate(self, bytes_per_second: float) -> None:
-        """No time passes here."""
-
-    async def close(self) -> None:
-        """Tasks end by themselves."""
-
-
-def _unthrottled(_size: int) -> None:
-    """As many bytes as there are."""
 
 
 class ProcessWorker:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from broker.cleaner_worker import CleanerWorker, ExecutorWorker, ProcessWorker
+from broker.cleaner_worker import CleanerWorker, ProcessWorker
 from broker.config_service import ConfigService
 from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
 from broker.controller_service import StartUpError as ClusterError
@@ -98,16 +98,15 @@ class KafkaServer:
         executor: Executor,
         network: Network,
         file_system: FileSystem,
-        new_cleaner_worker: Callable[[], CleanerWorker] | None = None,
+        new_cleaner_worker: Callable[[], CleanerWorker],
         launched_s: float | None = None,
     ) -> None:
-        """Without `new_cleaner_worker`, compaction runs on `executor`."""
         self._config = config
         self._clock = clock
         self._random = random
         self._executor = executor
         self._file_system = file_system
-        self._new_cleaner_worker = new_cleaner_worker or partial(ExecutorWorker, file_system, executor)
+        self._new_cleaner_worker = new_cleaner_worker
         self._launched_s = clock.monotonic_s() if launched_s is None else launched_s
         self.failed = asyncio.Event()
         self._directory_failures = DirectoryFailures(self.failed)

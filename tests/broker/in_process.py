@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self, TypeVar
 
+from broker.cleaner_executor import ExecutorWorker
 from broker.network.connection import Connection
 from broker.server import KafkaServer
 from config.broker_config import BrokerConfig
@@ -177,6 +179,7 @@ class InProcessBroker:
             executor=self.executor,
             network=self.network,
             file_system=self.file_system,
+            new_cleaner_worker=partial(ExecutorWorker, self.file_system, self.executor),
         )
         await self.server.start()
         return self

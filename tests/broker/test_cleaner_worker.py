@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.cleaner_executor import ExecutorWorker
 from broker.cleaner_failure import FailureKind, WorkerFailure
-from broker.cleaner_worker import ExecutorWorker, ProcessWorker, WorkerDiedError
+from broker.cleaner_worker import ProcessWorker, WorkerDiedError
 from protocol.records import Record, build_batch, read_batches
 from storage.clean_task import CleanTask, SegmentSize
 from storage.file_system import OsFileSystem

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from broker.cleaner_executor import ExecutorWorker
 from broker.cleaner_failure import FailureKind, WorkerFailure
 from broker.cleaner_metrics import cleaner_metrics
-from broker.cleaner_worker import CleanerWorker, ExecutorWorker, WorkerDiedError
+from broker.cleaner_worker import CleanerWorker, WorkerDiedError
 from broker.log_cleaner import BYTES_A_KEY, MOST_DEATHS, CleanerThread, LogCleaner, map_capacity
 from config.broker_config import BrokerConfig
 from protocol.records import read_batches
