@@ -14,8 +14,17 @@ Decisions, with their reasons:
   SIGBUS, and a preallocated tail has to be told from data after each crash. The newest entries wait in memory;
   recovery rebuilds them.
 - What an idle partition does not need is not in memory: file handles, indexes, producer state and leader epochs
-  are opened on first use, descriptors are shared under a limit. Ten thousand empty partitions load in about a
-  second.
+  are opened on first use, descriptors are shared under a limit. After a clean stop a log costs the list of its files
+  and two small reads at its end (0.14 ms), whatever it holds; becoming leader reads nothing, and closing a log that
+  nobody changed since makes no call at all (`LogState.is_as_loaded`).
+- Logs are loaded by as many threads as their owner lets into `log_loading.DirectoryLoad`. Each is loaded with a
+  stand-in for its directory, and what is to be told to the directory is told by the owner, in the order of the logs: so
+  the outcome depends on no thread's speed. Threads overlap what the disk makes them wait for: of logs that were not in
+  the page cache, four recover twice as many bytes a second as one. Of logs that were, they gain nothing: large batches
+  are as fast as memory is, and small ones wait for the interpreter. Hence a loop without an object for each batch
+  (`recovery`), which takes four to eight times as many batches a second, and gathers the producers on the way.
+- Recovery writes an index only where it differs: after a crash most are right, and ext4 writes out at once what is
+  renamed onto another file, 20,000 times at a start with 10,000 partitions.
 - An error while writing or in fsync takes the log directory offline at once (after a failed fsync, the kernel may
   report success next time although the pages are gone). The exception is a full disk, which leaves the log as it
   was.
