@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.records import read_batches
+from storage import log_reader, verification
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem
@@ -57,7 +61,8 @@ class Disk:
         return manager
 
     def open(self) -> UnifiedLog:
-        return self.manager().logs[TP]
+        self.last_manager = self.manager()
+        return self.last_manager.logs[TP]
 
 
 def values(first: int, end: int) -> list[tuple[int, bytes]]:
@@ -121,10 +126,8 @@ def values_in_reach(log: UnifiedLog, offset: int) -> list[tuple[int, bytes | Non
     return found
 
 
-def values_in_one_read(log: UnifiedLog, offset: int) -> list[tuple[int, bytes | None]]:
-    from protocol.records import read_batches
-
-    info = log.read(offset, 10_000)
+def values_in_one_read(log: UnifiedLog, offset: int, max_bytes: int = 10_000) -> list[tuple[int, bytes | None]]:
+    info = log.read(offset, max_bytes)
     assert info.file is not None
     data = memoryview(info.file.pread(info.position, info.size))
     return [(record.offset, record.value) for batch in read_batches(data) for record in batch.records()]
@@ -296,3 +299,66 @@ def test_config_is_no_concern_of_it() -> None:
     log = disk.open()
     refused(log, EACH + 3)
     assert values_in(log, EACH + 4) == values(EACH + 4, RECORDS)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs with gaps, epochs and batches of many sizes; several damages of several kinds; readers at any offset."""
+    monkeypatch.setattr(verification, "_NEAR_BYTES", 300)
+    monkeypatch.setattr(verification, "_CHUNK_BYTES", 256)
+    monkeypatch.setattr(log_reader, "_CHECK_AHEAD_BYTES", 100)
+    rng = random.Random(seed)
+    has_gaps = seed % 3 == 0
+    disk = Disk(LogConfig(segment_bytes=4000, index_interval_bytes=300))
+    log = disk.open()
+    log.truncate_fully_and_start_at(0, T0)
+    right: dict[int, bytes] = {}
+    offset = epoch = 0
+    for _ in range(120):
+        count = rng.randrange(1, 5)
+        contents = [rng.randbytes(rng.choice((3, 20, 400))) for _ in range(count)]
+        offset += rng.randrange(3) if has_gaps else 0
+        epoch += rng.random() < 0.05
+        log.append_as_follower(batches_at((offset, batch_of(*contents)), epoch=epoch), now_ms=T0)
+        right |= dict(zip(range(offset, offset + count), contents, strict=True))
+        offset += count
+    disk.last_manager.close_cleanly(T0)
+    disk.file_system.kill_process()
+    names = sorted(segment.path for segment in log.segments)
+    damages = rng.randrange(1, 4)
+    for _ in range(damages):
+        disk.change(rng.choice(names), partial(damage_somewhere, rng))
+    log = disk.open()
+    served: dict[int, bytes | None] = {}
+    refused = set()
+    offsets = [rng.randrange(offset) for _ in range(40)] + list(range(offset))
+    for at in offsets:
+        try:
+            for found_offset, value in values_in_one_read(log, at, rng.choice((1, 500, 5000))):
+                served[found_offset] = value
+        except ApiError as error:
+            assert error.error_code is ErrorCode.CORRUPT_MESSAGE
+            refused.add(at)
+    moved = served.items() - right.items()
+    if has_gaps and {value for _, value in moved} <= set(right.values()) and len(moved) < 5:
+        right |= served  # a base offset was changed to another one of a gap: nothing tells it from a true one
+    else:
+        assert not moved
+    missing = right.keys() - served.keys()
+    assert missing <= refused or moved
+    assert len(missing) <= damages * (12 if not has_gaps else 20)
+    assert bool(refused) <= bool(disk.messages)
+
+
+def damage_somewhere(rng: random.Random, content: bytearray) -> None:
+    """Flip one bit, or make some bytes zeros or another part of the file."""
+    at = rng.randrange(len(content))
+    kind = rng.randrange(4)
+    size = min(rng.randrange(1, 300), len(content) - at)
+    if kind < 2:
+        content[at] ^= 1 << rng.randrange(8)
+    elif kind == 2:
+        content[at : at + size] = bytes(size)
+    else:
+        other = rng.randrange(len(content) - size + 1)
+        content[at : at + size] = content[other : other + size]
