@@ -6,15 +6,22 @@ after a failed fsync the kernel may have dropped the pages and would call the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from protocol.errors import ApiError, ErrorCode
 from storage.file_system import FileSystem
 
 if TYPE_CHECKING:
     from storage.disk_reserve import DiskReserve
+
+
+class Closable(Protocol):
+    """What holds descriptors, a segment for example."""
+
+    def close(self) -> None:
+        """Let go of them."""
 
 
 @dataclass(slots=True)
@@ -26,6 +33,8 @@ class DeferredDeletion:
     paths: tuple[str, ...]
     is_tree: bool
     delay_ms: int
+    readers: Sequence[Closable] = ()
+    """Closed when the files go: as long as one of their descriptors is open, the disk has no more room than before."""
     due_ms: int | None = None
 
 
@@ -158,6 +167,8 @@ class DeletionTask:
                 return
 
     def complete(self) -> None:
-        """Take the directory offline if the disk refused."""
+        """Give the room back; take the directory offline if the disk refused."""
+        for reader in self._deletion.readers:
+            reader.close()
         if self._error is not None:
             self._directory.fail(self._error, f"Error while removing {', '.join(self._deletion.paths)}")

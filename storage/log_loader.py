@@ -384,7 +384,7 @@ class LogLoader:
         for segment in segments:
             paths = segment.change_suffix(DELETED_SUFFIX)
             self._directory.deferred_deletions.append(
-                DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms)
+                DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms, readers=(segment,))
             )
 
 

@@ -197,6 +197,9 @@ class LogSegment:
         self._directory = directory
         if self._file is not None:
             self._file.path = self.path
+        self._use_index_paths()
+
+    def _use_index_paths(self) -> None:
         if self._offset_index is not None:
             self._offset_index.use_path(self.path_of(OFFSET_INDEX_SUFFIX))
         if self._time_index is not None:
@@ -631,11 +634,9 @@ class LogSegment:
 
     def change_suffix(self, suffix: str) -> tuple[str, ...]:
         """Give all files that exist another suffix (`.deleted`, `.swap`, none), the `.log` file first; returns their
-        paths. Files already open stay readable.
+        paths. Whoever reads the segment, on whatever thread, goes on with the same files.
         """
         old_paths = [self.path_of(name) for name in SEGMENT_SUFFIXES]
-        self._close_indexes()
-        self._offset_index = self._time_index = None
         file = self.file
         self._suffix = suffix
         new_paths = []
@@ -649,6 +650,7 @@ class LogSegment:
             except FileNotFoundError:
                 continue
             new_paths.append(new_path)
+        self._use_index_paths()
         return tuple(new_paths)
 
     def _close_indexes(self) -> None:

@@ -70,7 +70,7 @@ class ReplacementTask:
         log.segments = [*log.segments[:first], new, *log.segments[first + len(old) :]]
         log.has_unsynced_names = True
         # The one at the new segment's base still is right. Those between mark places that recovery no longer starts at.
-        self._defer(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]))
+        self._defer(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]), [])
         return True
 
     def _take_away(self, old: Sequence[LogSegment]) -> None:
@@ -78,12 +78,12 @@ class ReplacementTask:
         log.replacements += 1
         for segment in old:
             # Of one base there may be several until their delay is over; none may take the file of another.
-            self._defer(segment.change_suffix(f".{log.replacements}{DELETED_SUFFIX}"))
+            self._defer(segment.change_suffix(f".{log.replacements}{DELETED_SUFFIX}"), [segment])
 
-    def _defer(self, paths: Sequence[str]) -> None:
+    def _defer(self, paths: Sequence[str], readers: Sequence[LogSegment]) -> None:
         log = self._log
         log.directory.deferred_deletions.append(
-            DeferredDeletion(tuple(paths), is_tree=False, delay_ms=log.config.file_delete_delay_ms)
+            DeferredDeletion(tuple(paths), is_tree=False, delay_ms=log.config.file_delete_delay_ms, readers=readers)
         )
 
     def run(self) -> None:

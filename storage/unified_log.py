@@ -418,7 +418,9 @@ class UnifiedLog(LogState):
             raise self.directory.fail(error, doing) from error
         if paths:
             self.directory.deferred_deletions.append(
-                DeferredDeletion(tuple(paths), is_tree=False, delay_ms=self.config.file_delete_delay_ms)
+                DeferredDeletion(
+                    tuple(paths), is_tree=False, delay_ms=self.config.file_delete_delay_ms, readers=dropped
+                )
             )
         self.boundaries.forget()
 
