@@ -16,6 +16,7 @@ from uuid import UUID
 from protocol.record_format import MAGIC_AT
 from protocol.records import RecordBatch
 from protocol.topic_partition import TopicPartition
+from storage.batch_scan import UnsupportedFormatError, refuse_old_format, scan_headers
 from storage.file_system import FileInfo, FileSystem
 from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig
@@ -30,10 +31,7 @@ from storage.log_segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     LogSegment,
-    UnsupportedFormatError,
     file_name,
-    refuse_old_format,
-    scan_headers,
 )
 from storage.log_state import CUT_NOTE
 from storage.partition_metadata import read_topic_id

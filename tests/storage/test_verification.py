@@ -312,7 +312,7 @@ def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: 
     disk = Disk(LogConfig(segment_bytes=4000, index_interval_bytes=300))
     log = disk.open()
     log.truncate_fully_and_start_at(0, T0)
-    right: dict[int, bytes] = {}
+    right: dict[int, bytes | None] = {}
     offset = epoch = 0
     for _ in range(120):
         count = rng.randrange(1, 5)
