@@ -32,7 +32,7 @@ FILE_DELETION_CHECK_MS = 1_000
 
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 
-LOGS_PER_SLICE = 200
+LOGS_PER_SLICE = 50
 """Logs looked through for old segments before the event loop gets its turn: some milliseconds of work."""
 
 SEGMENTS_PER_SLICE = 25
@@ -179,11 +179,19 @@ def _expire(log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
     except ApiError as error:
         logger.error("Old segments of %s cannot be deleted: %s", log.topic_partition, error)
         return False
-    prefix = f"[UnifiedLog partition={log.topic_partition}, dir={log.directory.path}]"
     for reason in expiry.reasons:
-        log_logger.info("%s %s", prefix, reason)
+        log_logger.info("%s %s", _named(log), reason)
     if log.log_start_offset > before:
-        log_logger.info("%s Incremented log start offset to %d due to segment deletion", prefix, log.log_start_offset)
+        say_log_start_moved(log, "segment deletion")
     if expiry.warning is not None:
-        log_logger.warning("%s %s", prefix, expiry.warning)
+        log_logger.debug("%s %s", _named(log), expiry.warning)
     return expiry.expired > 0
+
+
+def say_log_start_moved(log: UnifiedLog, cause: str) -> None:
+    """Kafka's line about a log start offset that was incremented."""
+    log_logger.info("%s Incremented log start offset to %d due to %s", _named(log), log.log_start_offset, cause)
+
+
+def _named(log: UnifiedLog) -> str:
+    return f"[UnifiedLog partition={log.topic_partition}, dir={log.directory.path}]"

@@ -21,8 +21,8 @@ UNLIMITED_RETENTION = -1
 
 
 class Expiry(NamedTuple):
-    """The first `expired` segments of a log are to go. `reasons` say why and `warning` what keeps others, in Kafka's
-    words.
+    """The first `expired` segments of a log are to go. `reasons` say why, in Kafka's words; `warning` tells of records
+    from the future that keep others.
     """
 
     expired: int

@@ -291,7 +291,11 @@ class UnifiedLog(LogState):
         start, log end], CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
         try:
-            return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
+            try:
+                return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
+            except FileNotFoundError:
+                # The owner was just giving the segment another name. By now it has, or `offset` is below the log start.
+                return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
         except OSError as error:
             raise self._read_failed(error) from error
 

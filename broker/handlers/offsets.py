@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from broker.log_upkeep import say_log_start_moved
 from broker.registry import RequestContext, api
 from broker.replica_manager import ReplicaManager
 from broker.seams import Executor
@@ -217,7 +218,10 @@ class OffsetHandlers:
                             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic.name}"
                         )
                     partition = self._replica_manager.partition(TopicPartition(topic.name, asked.partition_index))
+                    before = partition.log.log_start_offset
                     result.low_watermark = partition.delete_records_before(asked.offset)
+                    if result.low_watermark > before:
+                        say_log_start_moved(partition.log, "client delete records request")
                     moved.append((partition, result))
                 except ApiError as error:
                     result.error_code = error.error_code

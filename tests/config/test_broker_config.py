@@ -70,6 +70,8 @@ def test_node_id_and_broker_id_are_one() -> None:
         ({"log.retention.minutes": "2", "log.retention.hours": "1"}, 120_000),
         ({"log.retention.hours": "1"}, 3_600_000),
         ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.minutes": "-7"}, -1),
+        ({"log.retention.hours": "2147483647"}, 7_730_941_129_200_000),
     ],
 )
 def test_the_finest_retention_counts(properties: dict[str, str], expected: int) -> None:
@@ -109,7 +111,26 @@ def test_topic_defaults_come_from_broker_keys() -> None:
         ({"broker.id": "x"}, "Invalid value x for configuration broker.id: Not a number of type INT"),
         ({"broker.id": "5000"}, "broker.id must be .* not greater than reserved.broker.max.id"),
         ({"broker.id.generation.enable": "false"}, "broker.id must be greater than or equal to 0"),
-        ({"log.retention.ms": "0"}, r"log.retention.ms must be unlimited \(-1\)"),
+        *(
+            ({key: "0"}, r"log.retention.ms must be unlimited \(-1\) or, greater than or equal to 1")
+            for key in ("log.retention.ms", "log.retention.minutes", "log.retention.hours")
+        ),
+        ({"log.retention.ms": ""}, "Invalid value  for configuration log.retention.ms: Not a number of type LONG"),
+        (
+            {"log.retention.hours": "9999999999"},
+            "for configuration log.retention.hours: Not a number of type INT",
+        ),
+        ({"log.retention.check.interval.ms": "0"}, "log.retention.check.interval.ms: Value must be at least 1"),
+        ({"log.segment.delete.delay.ms": "-1"}, "log.segment.delete.delay.ms: Value must be at least 0"),
+        (
+            {"log.cleanup.policy": "delete,foo"},
+            "foo for configuration log.cleanup.policy: String must be one of",
+        ),
+        (
+            {"log.message.timestamp.before.max.ms": "-1"},
+            "log.message.timestamp.before.max.ms: Value must be at least 0",
+        ),
+        ({"compression.gzip.level": "10"}, "compression.gzip.level: Value must be between 1 and 9 or equal to -1"),
         ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
         ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),
         ({"log.dirs": " , "}, "At least one log directory must be defined"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -293,6 +294,31 @@ def test_what_goes_may_be_in_the_midst_of_a_flush() -> None:
     assert log.directory.failure is None
     log.flush(T0)
     assert (log.recovery_point, log.log_end_offset) == (15, 15)
+
+
+def test_a_read_on_another_thread_meets_the_deletion() -> None:
+    """The file has another name before its reader knows: the offset is gone, and nothing is wrong with the disk."""
+    disk = MemoryFileSystem()
+    manager, _ = open_manager(disk, LogConfig(retention_ms=0))
+    log = manager.get_or_create(TP, None, manager.default_config, T0)
+    for number in range(15):
+        append(log, b"%02d" % number)
+    manager.close_cleanly(T0)
+    disk.kill_process()
+    log = open_manager(disk, LogConfig(retention_ms=0))[0].logs[TP]
+    disk.faults_in_reads = True
+
+    def inject(operation: str, path: str) -> Fault | None:
+        disk.inject = lambda operation, path: None
+        log.expire_segments(T0 + 1, 15)
+        log.delete_old_segments()
+        return Fault(errno.ENOENT)
+
+    disk.inject = inject
+    with pytest.raises(ApiError) as caught:
+        log.read(1, 1000)
+    assert caught.value.error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.directory.failure is None
 
 
 def test_an_offline_directory_is_not_touched() -> None:
