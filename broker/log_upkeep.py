@@ -119,7 +119,9 @@ class LogUpkeep:
             await asyncio.sleep(0)
         if not shortened:
             return
-        await self.checkpoint_log_start_offsets()
+        # On a full disk this cannot be written. Then room is worth more than what a power cut could bring back.
+        with contextlib.suppress(ApiError):
+            await self.checkpoint_log_start_offsets()
         count = 0
         for log in shortened:
             with contextlib.suppress(ApiError):  # deleted meanwhile, or its directory is offline and its owner knows

@@ -85,6 +85,17 @@ def test_round_trip(driver: Driver, broker: BrokerProcess, topic: str, codec: st
     assert stored <= {CODECS[codec], CompressionType.NONE}
 
 
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_broker_compresses(driver: Driver, broker: BrokerProcess, topic: str, codec: str) -> None:
+    name = "uncompressed" if codec == "none" else codec
+    driver.admin("create_topic", topic=topic, partitions=1, configs={"compression.type": name})
+    records = [Record(b"%05d" % number * 40, timestamp_ms=T0) for number in range(1000)]
+    driver.produce(topic, records, "gzip" if codec == "none" else "none")
+    _, consumed = driver.consume(topic, len(records))
+    assert [record.value for record in consumed] == [record.value for record in records]
+    assert stored_codecs(broker, topic) == {CODECS[codec]}
+
+
 def test_partitions_are_the_client_s_choice(driver: Driver, topic: str) -> None:
     driver.admin("create_topic", topic=topic, partitions=3, configs={})
     records = [Record(b"%d" % number, partition=number % 3) for number in range(30)]
