@@ -156,7 +156,8 @@ class LogUpkeep:
         power cut brings their directories back.
         """
         await self.checkpoint_recovery_points()
-        await self.checkpoint_log_start_offsets()
+        with contextlib.suppress(ApiError):  # on a full disk; no topic is made there before the next round writes it
+            await self.checkpoint_log_start_offsets()
         await self.checkpoint_high_watermarks()
         logs = self._log_manager
         await self._do([logs.directory_sync_task(each) for each in logs.directories if each.failure is None])
