@@ -15,12 +15,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from protocol.record_format import DELETE_HORIZON_FLAG
 from protocol.records import RecordBatch
 from storage.checkpoints import CLEANER_OFFSET_CHECKPOINT
+from storage.cleanable_log import cleanable_log, plan_cleaning
 from storage.file_system import OsFileSystem
+from storage.log_cleaner import clean
 from storage.log_config import LogConfig
 from storage.transaction_index import AbortedTxn, decode_aborted
 from storage.unified_log import UnifiedLog
-from tests.storage.cleaning import clean_log
-from tests.storage.support import TP, open_manager, read_all
+from tests.storage.cleaning import ENOUGH_KEYS, clean_log
+from tests.storage.support import T0, TP, open_manager, read_all
 from tests.storage.test_kafka_interop import Kafka, complaints, dump
 from tests.zookeeper_process import zookeeper
 
@@ -88,7 +90,7 @@ def write(bootstrap: str, turn: int) -> None:
     assert producer.flush(60) == 0
 
 
-def consume(bootstrap: str, isolation: str, last: int) -> list[tuple[int, bytes | None, bytes | None]]:
+def consume(bootstrap: str, isolation: str, last: int) -> list[tuple[int | None, bytes | None, bytes | None]]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -132,6 +134,21 @@ def clean_by_us(data: Path) -> int:
     for path in data.glob("t-0/*.deleted"):
         path.unlink()
     return done[1].end_offset
+
+
+def begin_replacement(data: Path) -> None:
+    """Clean, and die in the midst of putting the result in its place: the new segments are complete, the old ones are
+    still there.
+    """
+    manager, _ = open_manager(OsFileSystem(), CONFIG, str(data))
+    log = manager.logs[TP]
+    found = cleanable_log(log, log.log_end_offset, T0)
+    assert found is not None
+    result = clean(OsFileSystem(), plan_cleaning(found, int(time.time() * 1000), ENOUGH_KEYS))
+    assert len(result.groups) > 1
+    for path in data.glob("t-0/*.cleaned"):
+        path.rename(path.with_suffix(".swap"))
+    manager.unlock_directories()
 
 
 def opened(data: Path) -> UnifiedLog:
@@ -184,6 +201,9 @@ def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
             write(bootstrap, turn)
         shutil.rmtree(ours, ignore_errors=True)
         shutil.copytree(kafka.data, ours)
+        begun = tmp_path / "begun"
+        shutil.rmtree(begun, ignore_errors=True)
+        shutil.copytree(kafka.data, begun)
         raw = len(read_all(opened(ours)))
         end_offset = clean_by_us(ours)
         clean_by_kafka(kafka, end_offset)
@@ -222,3 +242,18 @@ def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
         found = [consume(bootstrap, isolation, last) for isolation in ("read_committed", "read_uncommitted")]
     assert found == expected
     assert complaints(kafka) == []
+
+    # What we have begun, Kafka completes as we do.
+    begin_replacement(begun)
+    shutil.rmtree(kafka.data)
+    shutil.copytree(begun, kafka.data)
+    with kafka.running() as bootstrap:
+        found = [consume(bootstrap, isolation, last) for isolation in ("read_committed", "read_uncommitted")]
+    assert found == expected
+    by_kafka = opened(kafka.data)
+    manager, report = open_manager(OsFileSystem(), CONFIG, str(begun))
+    assert not report.refused
+    assert [(each.base_offset, each.size) for each in manager.logs[TP].segments] == [
+        (each.base_offset, each.size) for each in by_kafka.segments
+    ]
+    manager.unlock_directories()
