@@ -19,7 +19,16 @@ from cluster.controller.elections import offline_operations
 from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, take_over
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import ControllerTerm, fenced
-from cluster.coordination.contract import Coordination, Create, Delete, MultiError, NodeExistsError, Operation, SetData
+from cluster.coordination.contract import (
+    Coordination,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoSpaceError,
+    Operation,
+    SetData,
+)
 from cluster.metadata_image import BrokerImage, ConfigResource, ConfigResourceType, MetadataImage, TopicImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -92,6 +101,8 @@ class ControllerService:
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._auto_creating: set[str] = set()
+        self._undropped: dict[str, TopicImage] = {}
+        """Topics that are deleted but for their nodes in the tree, which a full disk did not let go."""
 
     @property
     def broker_id(self) -> int:
@@ -287,7 +298,10 @@ class ControllerService:
 
         Returns after the listeners have applied the new topics, so leaders exist where a replica is alive.
         """
-        return await self._change(self._create_topics(new_topics, validate_only=validate_only))
+        try:
+            return await self._change(self._create_topics(new_topics, validate_only=validate_only))
+        except ApiError as error:  # a full disk
+            return {topic.name: error for topic in new_topics}
 
     async def _create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool
@@ -335,13 +349,27 @@ class ControllerService:
         """Replicas first, nodes last: a crash in between leaves the mark, and the next start comes here again."""
         if not topics:
             return
-        await self._publish(self._image.with_topics(removed=[topic.name for topic in topics]))
+        await self._publish(
+            self._image.with_topics(removed=[topic.name for topic in topics if topic.name in self._image.topics])
+        )
         operations: list[Operation] = []
         for topic in topics:
             config = znodes.config_path("topics", topic.name)
             has_config = await self._coordination.exists(config) is not None
             operations.extend(decisions.removal_operations(topic, has_config=has_config))
-        await self._transact(operations)
+        try:
+            await self._transact(operations)
+        except ApiError as error:  # a full disk; the mark stays, and so does what the topics are to the tree
+            logger.warning("Deleted topics stay in the tree for now: %s", error)
+            self._undropped.update((topic.name, topic) for topic in topics)
+
+    async def _drop_rest(self) -> None:
+        """Finish deletions for which the disk had no room; nothing else may change before."""
+        topics = list(self._undropped.values())
+        self._undropped.clear()
+        await self._drop(topics)
+        if self._undropped:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk has no room for any change of topics")
 
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool = False
@@ -465,11 +493,20 @@ class ControllerService:
 
     async def _in_turn(self, change: Coroutine[Any, Any, T]) -> T:
         async with self._changing:
+            if self._undropped:
+                try:
+                    await self._drop_rest()
+                except ApiError:
+                    change.close()
+                    raise
             return await change
 
     async def _transact(self, operations: Iterable[Operation]) -> None:
         for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
-            await self._coordination.multi(transaction)
+            try:
+                await self._coordination.multi(transaction)
+            except NoSpaceError as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     async def _publish(self, image: MetadataImage) -> None:
         for prepare in self._preparations:

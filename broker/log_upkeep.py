@@ -140,9 +140,16 @@ class LogUpkeep:
             await self._do(self._log_manager.recovery_point_tasks())
 
     async def checkpoint_log_start_offsets(self) -> None:
-        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards."""
+        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
+
+        Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails is offline.
+        """
         async with self._writing[LOG_START_OFFSET_CHECKPOINT]:
-            await self._do(self._log_manager.log_start_offset_tasks())
+            tasks = self._log_manager.log_start_offset_tasks()
+            await self._do(tasks)
+        for task in tasks:
+            if task.refusal is not None:
+                raise task.refusal
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint of every log directory."""

@@ -58,7 +58,7 @@ from broker.topic_configs import log_config_of
 from broker.znode_offsets import ZnodeOffsets
 from cluster import znodes
 from cluster.controller.start_up import FoundReplica
-from cluster.coordination.contract import Coordination
+from cluster.coordination.contract import Coordination, CoordinationError
 from cluster.coordination.embedded import JOURNAL_NAME, DurableTree, JournalError
 from cluster.coordinator.group_table import GroupConfig
 from cluster.metadata_image import ConfigResourceType, MetadataImage
@@ -174,7 +174,7 @@ class KafkaServer:
             await self._load_logs(log_manager, image)
             await self._join(log_manager)
             await self._serve(log_manager)
-        except (OSError, LogDirError, ClusterError, JournalError, ApiError) as error:
+        except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError) as error:
             raise StartupError(str(error)) from error
         milliseconds = (self._clock.monotonic_s() - self._launched_s) * 1000
         logger.info("[KafkaServer id=%d] started (%.0f ms)", self._claim.broker_id, milliseconds)

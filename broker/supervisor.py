@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from protocol.errors import ApiError
+
 logger = logging.getLogger("kafka.server.Supervisor")
 
 
@@ -36,6 +38,8 @@ class Supervisor:
             self._at_work.add(task)
             try:
                 await work()
+            except ApiError as error:
+                logger.warning("Background task %s: %s; it runs again in %d ms", name, error, interval_ms)
             except Exception:
                 logger.exception("Background task %s failed; it runs again in %d ms", name, interval_ms)
             finally:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import format_offset_checkpoint, write_atomically
-from storage.file_system import FileSystem
+from storage.file_system import FileSystem, is_disk_full
 from storage.log_directory import LogDirectory
 from storage.log_state import LogState
 
@@ -18,7 +19,7 @@ class CheckpointTask:
     logs.
     """
 
-    __slots__ = ("_data", "_directory", "_error", "_file_system", "_path")
+    __slots__ = ("_data", "_directory", "_error", "_file_system", "_path", "refusal")
 
     def __init__(self, file_system: FileSystem, directory: LogDirectory, name: str, data: bytes) -> None:
         self._file_system = file_system
@@ -26,6 +27,8 @@ class CheckpointTask:
         self._path = f"{directory.path}/{name}"
         self._data = data
         self._error: OSError | None = None
+        self.refusal: ApiError | None = None
+        """Why the file is still the old one although the directory works: the disk is full. Another task may follow."""
 
     def run(self) -> None:
         """Replace the file, durably; an error is kept for `complete`."""
@@ -35,9 +38,12 @@ class CheckpointTask:
             self._error = error
 
     def complete(self) -> None:
-        """Take the directory offline if the disk refused."""
-        if self._error is not None:
-            self._directory.fail(self._error, f"Error while writing to checkpoint file {self._path}")
+        """Take the directory offline if the disk refused, unless it is only full."""
+        doing = f"Error while writing to checkpoint file {self._path}"
+        if self._error is not None and is_disk_full(self._error):
+            self.refusal = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {self._error}")
+        elif self._error is not None:
+            self._directory.fail(self._error, doing)
         else:
             self._directory.written_checkpoints[self._path] = hash(self._data)
 

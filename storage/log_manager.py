@@ -24,7 +24,7 @@ from storage.checkpoints import (
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
 from storage.cleanable_log import correct_checkpoint
 from storage.disk_reserve import DiskReserve, SpaceTask
-from storage.file_system import FileSystem, Lock
+from storage.file_system import FileSystem, Lock, is_disk_full
 from storage.future_logs import FutureLogs
 from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
 from storage.log_config import LogConfig
@@ -596,7 +596,8 @@ class LogManager:
                 try:
                     write_clean_shutdown(self._file_system, directory.path, broker_epoch)
                 except OSError as error:
-                    directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
+                    if not is_disk_full(error):  # without the marker the next start looks at more, and nothing is lost
+                        directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
         self.unlock_directories()
 
 

@@ -8,6 +8,7 @@ frame. The tree belongs to the event loop, except during `DurableTree.flush`, wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from cluster.coordination.contract import (
     Delete,
     EventType,
     MultiError,
+    NoSpaceError,
     Operation,
     OperationResult,
     SessionExpiredError,
@@ -230,6 +232,10 @@ class EmbeddedEnsemble:
         if self._durable.dirty:
             try:
                 await self._executor.run(self._durable.flush)
+            except NoSpaceError as error:
+                # Nothing of the batch took effect. Who watches what it seemed to change may look once too often.
+                for waiting in batch:
+                    waiting.error = error
             except OSError as error:
                 self._fail(error, batch)
                 return
@@ -273,7 +279,8 @@ class EmbeddedCoordination:
     async def close(self) -> None:
         session_id = self._live_session()
         self._closed = True
-        await self._ensemble.close_session(session_id)
+        with contextlib.suppress(NoSpaceError):  # the next start ends it
+            await self._ensemble.close_session(session_id)
         self._announce(SessionState.EXPIRED)
 
     def add_session_listener(self, listener: Callable[[SessionState], None]) -> None:

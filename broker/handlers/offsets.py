@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
@@ -23,6 +24,8 @@ from protocol.messages import (
 )
 from protocol.topic_partition import TopicPartition, is_internal
 from storage.log_segment import TimestampAndOffset
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -227,10 +230,15 @@ class OffsetHandlers:
                     result.error_code = error.error_code
                 deleted.partitions.append(result)
             topics.append(deleted)
-        if moved:
-            await self._persist_log_starts()
+        is_durable = True
+        try:
+            if moved:
+                await self._persist_log_starts()
+        except ApiError as error:
+            logger.warning("The log starts of %d partitions could not be written: %s", len(moved), error)
+            is_durable = False
         for partition, result in moved:
-            if partition.log.directory.failure is not None:
+            if not is_durable or partition.log.directory.failure is not None:
                 result.low_watermark, result.error_code = UNKNOWN, ErrorCode.KAFKA_STORAGE_ERROR
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 

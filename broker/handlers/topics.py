@@ -131,7 +131,12 @@ class TopicHandlers:
             )
         results = [self._judge_deletion(name, topic_id) for name, topic_id in asked]
         doomed = {result.name: None for result in results if result.error_code == ErrorCode.NONE and result.name}
-        await self._controller.delete_topics(doomed)
+        try:
+            await self._controller.delete_topics(doomed)
+        except ApiError as error:  # a full disk
+            for result in results:
+                if result.error_code == ErrorCode.NONE:
+                    result.error_code, result.error_message = error.error_code, error.message
         if request.timeout_ms <= 0:
             for result in results:
                 if result.error_code == ErrorCode.NONE:

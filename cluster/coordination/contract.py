@@ -37,6 +37,10 @@ class SessionExpiredError(CoordinationError):
     """The session is over; nothing more can be done with it."""
 
 
+class NoSpaceError(CoordinationError):
+    """There was no room to make the change durable, so it was not made. It may be tried again."""
+
+
 class NoNodeError(CoordinationError):
     """The node, or the parent of a node to be created, does not exist."""
 

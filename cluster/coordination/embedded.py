@@ -8,13 +8,14 @@ thread). `broker.coordination.embedded` keeps to that.
 
 from __future__ import annotations
 
+import errno
 import posixpath
 
 from cluster.coordination import journal_format
-from cluster.coordination.contract import CoordinationError
+from cluster.coordination.contract import CoordinationError, NoSpaceError
 from cluster.coordination.journal_format import FormatError, Restorer
 from cluster.coordination.znode_tree import Applied, CloseSession, Transaction, ZnodeTree
-from storage.file_system import File, FileSystem
+from storage.file_system import File, FileSystem, is_disk_full
 
 JOURNAL_NAME = "odradek-coordination.journal"
 
@@ -43,16 +44,30 @@ class DurableTree:
         """Recover the tree kept in `directory`, or begin a new one when no journal is there.
 
         The torn frame of a write that a crash interrupted is cut off. The sessions of the previous process are ended,
-        so its ephemeral nodes are gone. Raises JournalError on damage that no crash explains, OSError as it comes.
+        so its ephemeral nodes are gone. Raises JournalError on damage that no crash explains, and when a full disk has
+        no room for anything; OSError as it comes.
         """
         path = posixpath.join(directory, JOURNAL_NAME)
-        tree = _recover(file_system, path) if file_system.exists(path) else ZnodeTree()
+        exists = file_system.exists(path)
+        tree, end = _recover(file_system, path) if exists else (ZnodeTree(), 0)
         # Writing the file anew also compacts it, and makes a crash during the very first start leave no file at all.
-        _write_temporary(file_system, path, tree)
-        durable = cls(file_system, path, _install(file_system, path), tree)
+        try:
+            _write_temporary(file_system, path, tree)
+        except OSError as error:
+            if not exists or not is_disk_full(error):
+                raise
+            file = file_system.open(path)
+            file.truncate(end)
+        else:
+            file = _install(file_system, path)
+        durable = cls(file_system, path, file, tree)
         for session_id in tree.sessions:
             durable.apply(CloseSession(session_id), now_ms)
-        durable.flush()
+        try:
+            durable.flush()
+        except NoSpaceError as error:
+            doing = "The disk is full, and a broker has to write a little when it starts"
+            raise JournalError(f"{doing}: {error}") from error
         return durable
 
     def apply(self, transaction: Transaction, now_ms: int) -> Applied:
@@ -70,14 +85,24 @@ class DurableTree:
         return bool(self._noted)
 
     def flush(self) -> None:
-        """Make everything applied so far durable. Raises OSError; after that every later flush raises it too, because
-        neither the file nor the tree can be trusted to match the disk."""
+        """Make everything applied so far durable.
+
+        Raises NoSpaceError when the disk is full: then nothing was applied since the last flush, and all goes on.
+        Raises OSError; after that every later flush raises it too, because neither the file nor the tree can be trusted
+        to match the disk.
+        """
         if self._failure is not None:
             raise self._failure
         if not self._noted:
             return
         try:
-            self._file.append([journal_format.transactions_frame(self._noted)])
+            try:
+                self._file.append([journal_format.transactions_frame(self._noted)])
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                self._undo()
+                raise NoSpaceError(f"{self._path} cannot grow: {error}") from error
             self._file.flush()
             self._noted.clear()
             if self._file.size > self._compact_at_bytes:
@@ -85,6 +110,15 @@ class DurableTree:
         except OSError as error:
             self._failure = error
             raise
+
+    def _undo(self) -> None:
+        """What is noted could not be written, so it never happened. Raises OSError."""
+        self._file.truncate(self._file.size)
+        try:
+            self.tree, _ = _recover(self._file_system, self._path)
+        except JournalError as error:
+            raise OSError(errno.EIO, str(error)) from error
+        self._noted.clear()
 
     def close(self) -> None:
         """Flush what is left and close the file."""
@@ -123,6 +157,10 @@ def _write_temporary(file_system: FileSystem, path: str, tree: ZnodeTree) -> Non
         for piece in journal_format.snapshot_frames(tree):
             file.append([piece])
         file.flush()
+    except OSError as error:
+        if is_disk_full(error):  # it has to give back what it took
+            file_system.remove(_temporary(path))
+        raise
     finally:
         file.close()
 
@@ -134,7 +172,8 @@ def _install(file_system: FileSystem, path: str) -> File:
     return file_system.open(path)
 
 
-def _recover(file_system: FileSystem, path: str) -> ZnodeTree:
+def _recover(file_system: FileSystem, path: str) -> tuple[ZnodeTree, int]:
+    """The tree in the journal, and where its last whole frame ends."""
     buffer = memoryview(file_system.read_file(path))
     if bytes(buffer[: len(journal_format.MAGIC)]) != journal_format.MAGIC:
         raise JournalError(f"{path} is not a coordination journal of this version")
@@ -153,7 +192,7 @@ def _recover(file_system: FileSystem, path: str) -> ZnodeTree:
         position = following
     if not restorer.complete:
         raise JournalError(f"{path} is damaged at position {position}: its snapshot ends early")
-    return restorer.tree
+    return restorer.tree, position
 
 
 def _require_torn_tail(path: str, buffer: memoryview, position: int, restorer: Restorer) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from broker.coordination.embedded import EmbeddedEnsemble
+from cluster.coordination.contract import CoordinationError
 from cluster.coordination.embedded import DurableTree
 from storage.memory_file_system import MemoryFileSystem, SimulatedCrash
 from tests.broker.seams import ManualClock
@@ -39,7 +40,7 @@ class HeldExecutor:
                 result = function(*args)
             except SimulatedCrash:
                 self.crashed = True
-            except OSError as error:
+            except (OSError, CoordinationError) as error:
                 if not future.cancelled():
                     future.set_exception(error)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -10,14 +11,17 @@ from functools import partial
 import pytest
 
 from broker.metrics import log_directory_metrics
+from cluster.coordination.embedded import JOURNAL_NAME
 from protocol.errors import ErrorCode
 from protocol.messages import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsResponse,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     ProduceResponse,
 )
+from storage.memory_file_system import Fault
 from tests.broker.group_dialogues import commit
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.test_in_process import fetch, new_topic, produce, values_in
@@ -132,5 +136,67 @@ def test_metrics_of_the_directories() -> None:
         log_manager.directories[0].failure = "broken"
         assert value("kafka_log_logmanager_logdirectoryoffline") == 1
         log_manager.directories[0].failure = None
+
+    play(scenario)
+
+
+def test_a_full_disk_refuses_changes_of_topics_and_does_not_end_the_broker() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        assert (await create(wire, "t"))[0] is ErrorCode.NONE
+
+        def fill_up() -> None:
+            broker.file_system.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "append" else None
+
+        async def delete(topic: str) -> ErrorCode:
+            answer = await wire.ask(DeleteTopicsRequest(topics=[], topic_names=[topic], timeout_ms=1000), 5)
+            return ErrorCode(answer.responses[0].error_code)  # type: ignore[attr-defined]
+
+        fill_up()
+        error, message = await create(wire, "u")
+        assert error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert message is not None
+        assert "/data/odradek-coordination.journal cannot grow" in message
+        assert await delete("t") is ErrorCode.KAFKA_STORAGE_ERROR
+        assert "t" in broker.server._controller.image.topics
+        broker.file_system.inject = lambda _operation, _path: None
+        assert (await create(wire, "u"))[0] is ErrorCode.NONE
+        assert (await send(wire))[0] is ErrorCode.NONE
+        # Now the disk fills up in the midst of a deletion: the mark is on it, the nodes cannot be removed.
+        writes = 0
+
+        def after_the_mark(operation: str, path: str) -> Fault | None:
+            nonlocal writes
+            writes += operation == "append" and path.endswith(JOURNAL_NAME)
+            return Fault(errno.ENOSPC) if writes > 1 and operation == "append" else None
+
+        broker.file_system.inject = after_the_mark
+        assert await delete("t") is ErrorCode.NONE
+        assert (await create(wire, "t"))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+        broker.file_system.inject = lambda _operation, _path: None
+        assert (await create(wire, "t"))[0] is ErrorCode.NONE
+        assert values_in(await wire.ask(fetch("t", 0), 12)) == []
+        assert not broker.server.failed.is_set()
+
+    play(scenario)
+
+
+def test_a_checkpoint_that_finds_no_room_is_written_later() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await create(wire, "t")
+        await send(wire, payload=b"x")
+        upkeep = broker.server._upkeep
+        broker.file_system.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "write_file" else None
+        await upkeep.checkpoint_high_watermarks()
+        assert broker.server._log_manager is not None
+        assert broker.server._log_manager.directories[0].failure is None
+        partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=1)
+        topic = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[partition])
+        answer = await wire.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR  # type: ignore[attr-defined]
+        broker.file_system.inject = lambda _operation, _path: None
+        await upkeep.checkpoint_high_watermarks()
+        assert b"t 0 1" in broker.file_system.read_file("/data/replication-offset-checkpoint")
+        answer = await wire.ask(DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
 
     play(scenario)

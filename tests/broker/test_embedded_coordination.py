@@ -16,6 +16,7 @@ from cluster.coordination.contract import (
     MultiError,
     NodeExistsError,
     NoNodeError,
+    NoSpaceError,
     SessionExpiredError,
     SessionState,
     SetData,
@@ -79,6 +80,24 @@ async def test_a_watch_fires_once_when_the_change_can_be_read() -> None:
     await session.create("/a/child")
     await session.create("/later")
     assert events[1:] == [WatchEvent(EventType.CHILDREN_CHANGED, "/a"), WatchEvent(EventType.CREATED, "/later")]
+
+
+@in_loop
+async def test_a_full_disk_refuses_changes_and_nothing_else() -> None:
+    machine = Machine()
+    session = machine.open().session()
+    await session.connect()
+    await session.create("/a", b"old")
+    machine.disk.inject = lambda operation, _path: Fault(errno=errno.ENOSPC) if operation == "append" else None
+    refused = await asyncio.gather(
+        session.set("/a", b"new"), session.create("/b"), session.multi([Delete("/a")]), return_exceptions=True
+    )
+    assert [type(error) for error in refused] == [NoSpaceError] * 3
+    assert (await session.get("/a"))[0] == b"old"
+    assert machine.failures == []
+    machine.disk.inject = lambda _operation, _path: None
+    await session.set("/a", b"new")
+    assert (await session.get("/a"))[0] == b"new"
 
 
 @in_loop

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.coordination import embedded, journal_format
-from cluster.coordination.contract import Check, Create, Delete, MultiError, SetData
+from cluster.coordination.contract import Check, Create, Delete, MultiError, NoSpaceError, SetData
 from cluster.coordination.embedded import JOURNAL_NAME, DurableTree, JournalError
 from cluster.coordination.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
@@ -195,7 +195,7 @@ def _run_until(disk: MemoryFileSystem, failing: int, fault: Fault) -> int:
         acknowledged = number
 
     disk.inject = inject
-    with contextlib.suppress(SimulatedCrash, OSError):
+    with contextlib.suppress(SimulatedCrash, OSError, NoSpaceError):
         run(disk, note)
     return acknowledged
 
@@ -210,6 +210,51 @@ def test_a_failed_fsync_is_never_retried() -> None:
     disk.inject = lambda _operation, _path: None
     with pytest.raises(OSError, match="EIO"):
         durable.flush()
+
+
+def test_a_full_disk_undoes_what_could_not_be_written_and_all_goes_on() -> None:
+    disk = new_disk()
+    durable = DurableTree.open(disk, DIRECTORY, 0)
+    durable.apply(CreateSession(1), 0)
+    durable.apply(Multi(1, (Create("/a", b"old"),)), 0)
+    durable.flush()
+    before = contents(durable.tree)
+    for torn in (0, 17):
+        disk.inject = lambda operation, _path, torn=torn: (  # type: ignore[misc]
+            Fault(errno=errno.ENOSPC, written_bytes=torn) if operation == "append" else None
+        )
+        durable.apply(Multi(1, (Create("/b"), SetData("/a", b"new"))), 0)
+        durable.apply(Multi(1, (Delete("/b"),)), 0)
+        with pytest.raises(NoSpaceError, match=f"{PATH} cannot grow"):
+            durable.flush()
+        assert contents(durable.tree) == before
+        assert not durable.dirty
+    disk.inject = lambda _operation, _path: None
+    durable.apply(Multi(1, (SetData("/a", b"newer"),)), 0)
+    durable.flush()
+    disk.cut_power(PowerCut.LOSE, lambda _count: 0)
+    assert DurableTree.open(disk, DIRECTORY, 0).tree.get("/a")[0] == b"newer"
+
+
+def test_a_start_on_a_disk_without_room_for_a_copy() -> None:
+    disk = new_disk()
+    durable = DurableTree.open(disk, DIRECTORY, 0)
+    durable.apply(CreateSession(1), 0)
+    durable.apply(Multi(1, (Create("/stays", bytes(2000)), Create("/goes", ephemeral=True))), 0)
+    durable.flush()
+    with_torn_frame = disk.read_file(PATH) + b"torn"
+    disk.write_file(PATH, with_torn_frame)
+    disk.capacity_bytes = disk.used_bytes + 500
+    again = DurableTree.open(disk, DIRECTORY, 0)
+    assert again.tree.children("/")[0] == ["stays"]
+    assert [entry.name for entry in disk.list_dir(DIRECTORY)] == [JOURNAL_NAME]
+    again.apply(CreateSession(2), 0)
+    again.flush()
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(JournalError, match="The disk is full, and a broker has to write a little when it starts"):
+        DurableTree.open(disk, DIRECTORY, 0)
+    disk.capacity_bytes = None
+    assert DurableTree.open(disk, DIRECTORY, 0).tree.sessions == []
 
 
 def test_a_compaction_that_finds_no_room_leaves_the_journal_in_use() -> None:
