@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tests.storage.programme.matrix import parse_case
 from tests.storage.programme.mutants import MUTANTS
-from tests.storage.programme.runner import hunt, run_flips, run_matrix, run_mutants, try_case
+from tests.storage.programme.runner import hunt, run_flips, run_machines, run_matrix, run_mutants, try_case
 from tests.storage.programme.tally import Tally
 
 
@@ -71,6 +71,10 @@ def _flips(sample: int, _seconds: float | None) -> tuple[str, bool]:
     return _told("byte flips", "flips", run_flips(sample))
 
 
+def _machine(sample: int, _seconds: float | None) -> tuple[str, bool]:
+    return _told("state machine", "steps", run_machines(sample))
+
+
 def _mutants(sample: int, _seconds: float | None) -> tuple[str, bool]:
     found = sorted(run_mutants(list(MUTANTS)[::sample]))
     rows: list[tuple[object, ...]] = [("mutant", "caught by", "after cases")]
@@ -79,7 +83,7 @@ def _mutants(sample: int, _seconds: float | None) -> tuple[str, bool]:
     return f"{table(rows)}\nmutants caught: {caught} of {len(found)}", caught == len(found)
 
 
-PARTS = {"matrix": _matrix, "flips": _flips, "mutants": _mutants}
+PARTS = {"matrix": _matrix, "flips": _flips, "machine": _machine, "mutants": _mutants}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 
 from tests.storage.programme.flips import all_flips, flip
 from tests.storage.programme.history import Violation
+from tests.storage.programme.log_machine import run_machine
 from tests.storage.programme.matrix import Case, Group, all_groups, cases_of, forget, run_case
 from tests.storage.programme.mutants import MUTANTS, Mutant
 from tests.storage.programme.tally import Tally, describe
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 
 _HUNT_CASES = 3000
 _CASE_SECONDS = 30
+_MACHINES, _EXAMPLES = 8, 250
 
 
 def try_case(case: Case) -> str | None:
@@ -81,6 +83,24 @@ def run_flips(sample: int = 1) -> Tally:
     """Every byte of every `sample`th kind of file."""
     total = Tally()
     for tally in spread(flip, all_flips()[::sample]):
+        total.add(tally)
+    return total
+
+
+def run_part_of_machine(examples: int) -> Tally:
+    """Some random lives."""
+    tally = Tally()
+    try:
+        tally.cases["steps"] += run_machine(examples)
+    except Exception as error:  # noqa: BLE001 whatever it is, storage should not have raised it
+        tally.violations["".join(getattr(error, "__notes__", ["a random life"]))] = describe(error)
+    return tally
+
+
+def run_machines(sample: int = 1) -> Tally:
+    """Random lives, in as many processes as there are processors."""
+    total = Tally()
+    for tally in spread(run_part_of_machine, [max(_EXAMPLES // sample, 1)] * _MACHINES):
         total.add(tally)
     return total
 

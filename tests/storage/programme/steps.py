@@ -239,8 +239,9 @@ def delete_records(count: int) -> Step:
     @_with_log
     def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
         offset = min(log.log_start_offset + count, log.log_end_offset)
+        life.high_watermark = max(life.high_watermark, offset)
         life.history.starting_at(offset)
-        if life.attempt(lambda: log.delete_records_before(offset, log.log_end_offset)):
+        if life.attempt(lambda: log.delete_records_before(offset, life.high_watermark)):
             life.history.starts_at(offset, is_checkpointed=False)
         _checkpoint_log_start(life, manager, log)
         life.attempt(log.delete_old_segments)
@@ -294,6 +295,8 @@ def truncate(batches: int) -> Step:
         if len(bases) <= batches:
             return
         offset = bases[-batches]
+        if offset < life.high_watermark and life.history.is_compacted:
+            return  # what is committed is never cut off, and compaction relies on it
         life.history.shortening(max(row.batch_end for row in life.history.now.rows if row.batch_end <= offset))
         if life.attempt(lambda: log.truncate_to(offset, life.now_ms)):
             life.history.shortened()

@@ -1,0 +1,86 @@
+"""A sample of the storage programme; `bin/storage-programme` runs all of it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from tests.storage.programme import matrix, runner
+from tests.storage.programme.flips import all_flips, flip
+from tests.storage.programme.log_machine import run_machine
+from tests.storage.programme.mutants import MUTANTS
+from tests.storage.programme.scenarios import SCENARIOS
+
+
+def violations_in(groups: list[matrix.Group]) -> dict[str, str]:
+    found = {}
+    for group in groups:
+        found |= runner.run_group(group).violations
+    return found
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_life_without_faults_is_right(scenario: str) -> None:
+    life = matrix.live(scenario, matrix.Disk())
+    assert len(life.history.now.rows) > 10
+    matrix.end(life, matrix.Ending(matrix.DEATH), 0)
+    matrix.judge(life, 1)
+
+
+def test_sample_of_the_fault_matrix() -> None:
+    assert violations_in(matrix.all_groups()[::75]) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_larger_sample_of_the_fault_matrix() -> None:
+    tally = runner.run_matrix(sample=5, seconds=60)
+    assert tally.violations == {}
+    assert tally.total > 500
+
+
+def test_there_are_enough_cases() -> None:
+    groups = matrix.all_groups()
+    sample = groups[::75]
+    assert sum(1 for group in sample for _ in matrix.cases_of(group)) * len(groups) / len(sample) > 25_000
+
+
+def test_id_of_a_case_says_all_of_it() -> None:
+    cases = itertools.chain.from_iterable(matrix.cases_of(group) for group in matrix.all_groups()[:3])
+    for case in cases:
+        assert matrix.parse_case(str(case)) == case
+    with pytest.raises(ValueError, match=re.escape("'nonsense/eio/1/death.0' is not the id of a case")):
+        matrix.parse_case("nonsense/eio/1/death.0")
+
+
+@pytest.mark.parametrize("name", ["log start is not checkpointed", "tombstones are cleaned early"])
+def test_mutant_is_caught(name: str) -> None:
+    assert runner.hunt(name).is_caught
+    assert matrix.calls_of("leader"), "the code is what it was"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_mutant_is_caught() -> None:
+    found = list(runner.run_mutants(list(MUTANTS)))
+    assert len(found) >= 15
+    assert [each.mutant for each in found if not each.is_caught] == []
+
+
+def test_flips_are_counted() -> None:
+    tally = flip(("leader-epoch-checkpoint", True))
+    assert tally.total > 10
+    assert tally.violations == {}
+    assert len(all_flips()) > 20
+
+
+def test_log_equals_its_model() -> None:
+    assert run_machine(30) > 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_log_equals_its_model_for_long() -> None:
+    assert run_machine(1000) > 10_000
