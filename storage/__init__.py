@@ -71,6 +71,17 @@ Decisions, with their reasons:
   goes by it: gaps at the ends of segments are no loss then, even if the topic is no longer compacted.
 - Old segments get `.<number>.deleted`: cleaned again within file.delete.delay.ms, a segment would otherwise take the
   name of the one before it, and a reader whose descriptor was closed in between would open the wrong file.
+- A move to another log directory ends with two renames that no file system can do as one. The new directory gets the
+  name first, and the old one keeps it until all it holds is on stable storage in the new one (`future_logs`). A crash
+  in between leaves two directories of one name; the one that goes further is right. Kafka refuses to start then.
+- A future log is copied by whole batches, as a follower would, and not by copying files: so the log may be appended to,
+  truncated, compacted and expired meanwhile, and everything copied has had its CRC checked.
+- A disk that fills up is kept from the clients first (`disk_reserve`): what the broker itself has to write, and what
+  gives room back, needs some room. 64 MiB is the default: a rewritten coordination journal, a round of checkpoints and
+  snapshots and some hours of committed offsets fit into it many times, and no disk for logs is so small that it is
+  missed. The disk is asked once a second, and every append is counted in between, by one subtraction.
+- A full disk takes no directory offline: not an append, a roll, an index entry, a checkpoint (the old one stays, and is
+  written by the next round), nor the marker of a clean stop. Only a failed fsync does, as after any other error.
 - Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients
   throw the half away), and the log remembers where recent reads and appends ended, so that a consumer in sequence
   costs no search.

@@ -245,6 +245,9 @@ class FutureLogs:
         topic_partition = log.topic_partition
         future = self.logs[topic_partition]
         future.config = log.config
+        if log.cleaner_checkpoint is not None and future.cleaner_checkpoint is None:
+            # Gaps are no loss here either. What the cleaner had done, it finds out again.
+            future.cleaner_checkpoint = future.log_start_offset
         if self._truncations.get(topic_partition) != log.truncations:
             end = _common_end(log, future)
             if end < future.log_end_offset:
