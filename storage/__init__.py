@@ -48,6 +48,9 @@ Decisions, with their reasons:
   and keeps its end. Kafka's drops all that follows the first bad batch of the segment that holds the recovery point.
 - A scrub (`scrub`) reads sealed segments again and again, whatever was checked before. It keeps its position in memory:
   to begin again costs time, and to write it down would cost writes for ever.
+- Old segments go in two steps: the log start moves and is checkpointed, then the files are renamed. A power cut may
+  bring back any of them, and what is missing between them would be taken for a loss; so a start first drops what lies
+  below the checkpointed log start. A checkpoint also forgets a deleted log before another of its name is made.
 - Whatever waits for an fsync or removes files is a task: made by the thread that owns the logs, run by any, completed
   by the owner (`FlushTask`, `CheckpointTask`, `DeletionTask`). A log that is read may be read by any thread.
 - flush.messages=N means: at any moment fewer than N records that were acknowledged or shown are not on disk

@@ -17,7 +17,6 @@ SETTINGS = {
     # Topics with a limit of their own are looked after at once.
     "log.retention.check.interval.ms": "100",
     "log.initial.task.delay.ms": "100",
-    "log.cleaner.backoff.ms": "100",
 }
 
 

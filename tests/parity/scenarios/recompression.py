@@ -33,7 +33,7 @@ def note_stored(b: Subject, topic: str, sent: bytes) -> None:
         {
             "codec": CompressionType(newest.attributes & 7).name,
             "as sent": raw[OFFSETS_AND_EPOCH:] == sent[OFFSETS_AND_EPOCH:],
-            "records": [
+            "rows": [
                 [record.offset, record.timestamp, record.key, record.value, str(record.headers)]
                 for record in newest.records()
             ],

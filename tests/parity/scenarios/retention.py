@@ -180,7 +180,10 @@ def compacted_and_deleted(b: Subject) -> None:
     topic = filled(
         b, 9, 8, 0, 0, retention_ms=str(HOUR_MS), cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1"
     )
+    # In Kafka it is the cleaner who looks after these, and it sleeps for long.
+    alter(b, "", "log.cleaner.backoff.ms", "100", BROKER)
     until_earliest(b, topic, 2)
+    alter(b, "", "log.cleaner.backoff.ms", None, BROKER)
 
 
 @scenario
