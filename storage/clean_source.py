@@ -60,21 +60,23 @@ class SourceSegment:
                         position += wanted
                         at += wanted
                         continue
-                data, at = memoryview(self._read(file, position, wanted)), 0
-                throttle(len(data))
+                rest = data[at:]
+                more = self._read(file, position, wanted, len(rest))
+                throttle(len(more))
+                data, at = memoryview(b"".join((rest, more))), 0
         finally:
             file.close()
 
-    def _read(self, file: File, position: int, wanted: int) -> bytes:
-        """At least `wanted` bytes."""
+    def _read(self, file: File, position: int, wanted: int, have: int) -> bytes:
+        """What comes after the `have` bytes at `position`, so much that it is `wanted` bytes or more with them."""
         left = self.size - position
         if wanted > left:
             raise self._corrupt(position, f"batch size {wanted} > {left} bytes left in segment")
         try:
-            data = file.pread(position, min(max(wanted, self._read_bytes), left))
+            data = file.pread(position + have, min(max(wanted - have, self._read_bytes), left - have))
         except FileNotFoundError as error:
             raise LogCleaningAbortedError(f"{self.path} is gone") from error
-        if len(data) < wanted:
+        if have + len(data) < wanted:
             raise self._corrupt(position, "the file is shorter than it was")
         return data
 

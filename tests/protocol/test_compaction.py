@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.compaction import filter_batch, note_keys
+from protocol.compaction import Survivors, filter_batch, note_keys, survivors_of
 from protocol.compression import CompressionType
 from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.errors import ApiError, ErrorCode
@@ -186,6 +186,38 @@ def test_a_second_filter_with_the_same_map_changes_nothing(sparse: Sparse) -> No
         assert filter_batch(again, latest, map_end, NOW_MS, delete_retention_ms=RETENTION_MS) is again.buffer
 
 
+@given(st.lists(batches, min_size=1, max_size=4), st.sampled_from([3, 40, 10**6]), st.data())
+def test_survivors_say_what_the_map_says(several: list[Sparse], capacity: int, data: st.DataObject) -> None:
+    """A log of batches, some of them clean already: with or without them, each becomes the same."""
+    log: list[RecordBatch] = []
+    for sparse in several:
+        shift = (log[-1].next_offset if log else 0) - sparse.rows[0].offset + data.draw(st.sampled_from([0, 5]))
+        rows = [row._replace(offset=row.offset + shift) for row in sparse.rows]
+        log.append(Sparse(rows, {**sparse.options, "base_offset": rows[0].offset}).build())
+    first_dirty = data.draw(st.sampled_from(log)).base_offset + data.draw(st.sampled_from([0, 0, 1]))
+    latest: dict[bytes, int] = {}
+    end = first_dirty
+    for batch in log:
+        if batch.last_offset >= first_dirty:
+            end = note_keys(batch, latest, capacity, first_dirty)
+            if end < batch.next_offset:
+                break
+    survivors = survivors_of(latest, first_dirty, end)
+    for batch in log:
+        plain = filter_batch(batch, latest, end, NOW_MS, delete_retention_ms=1)
+        quick = filter_batch(batch, latest, end, NOW_MS, delete_retention_ms=1, survivors=survivors)
+        assert (quick is None) == (plain is None)
+        assert bytes(quick or b"") == bytes(plain or b"")
+
+
+def test_survivors_are_not_made_where_they_cost_more_than_the_map() -> None:
+    assert survivors_of({b"a": 5}, 5, 69) is not None
+    assert survivors_of({b"a": 5}, 5, 70) is None
+    assert survivors_of({}, 5, 5) is None
+    assert survivors_of({b"a": 4}, 5, 9) is None
+    assert survivors_of({b"a": 9}, 5, 9) is None
+
+
 def test_discarded_batches_leave_at_most_their_header() -> None:
     batch = RecordBatch(memoryview(build_batch([Record(0, 5, b"k", b"v")], base_offset=3, producer_id=1)))
     assert filter_batch(batch, {}, 0, NOW_MS, delete_retention_ms=0, discard=True) is None
@@ -229,11 +261,13 @@ def test_timestamps_that_overflow_wrap_as_in_the_reader() -> None:
 
 def same_failure(payload: bytes, count: int) -> None:
     """Both passes must say INVALID_RECORD or get through, and never loop or fail otherwise."""
+    survivors = Survivors(0, bytearray(b"\1") * count)
     for codec in (CompressionType.NONE, CompressionType.LZ4):
         batch = RecordBatch(memoryview(seal(payload, count, codec=codec)))
         for act in (
             lambda: note_keys(batch, {}, 1000),  # noqa: B023
             lambda: filter_batch(batch, {b"a": 9}, 4, NOW_MS, delete_retention_ms=1),  # noqa: B023
+            lambda: filter_batch(batch, {}, 99, NOW_MS, delete_retention_ms=1, survivors=survivors),  # noqa: B023
         ):
             try:
                 act()
