@@ -451,6 +451,7 @@ static int create(const char *bootstrap, const char *topic, int partitions, char
     if (!result) die("create: %s", rd_kafka_event_error_string(event));
     size_t count;
     const rd_kafka_topic_result_t **answers = rd_kafka_CreateTopics_result_topics(result, &count);
+    if (!count) die("create: %s", rd_kafka_event_error_string(event));
     rd_kafka_resp_err_t err = rd_kafka_topic_result_error(answers[0]);
     if (err && err != RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT) die("create: %s", rd_kafka_err2str(err));
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
