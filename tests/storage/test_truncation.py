@@ -8,8 +8,8 @@ from storage.log_config import LogConfig
 from storage.log_state import CUT_NOTE
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from storage.unified_log import UnifiedLog
+from tests.storage.programme.matrix import chooser
 from tests.storage.support import T0, TP, append, open_manager, reopen, values_in
-from tests.storage.test_crashes import random_from
 
 OLD = [b"old %d" % number + b"." * 40 for number in range(8)]
 NEW = [b"new %d" % number + b"." * 40 for number in range(3)]
@@ -47,7 +47,7 @@ def test_two_branches_never_mix(segment_bytes: int, dies: bool, flushed: bool, m
         log = cut_log(file_system, segment_bytes, cut_at, flushed=flushed, dies=dies)
         for value in NEW[: seed % 4]:
             append(log, value, epoch=2)
-        file_system.cut_power(mode, random_from(seed))
+        file_system.cut_power(mode, chooser(seed))
         found = [value for _, value in values_in(reopen(file_system, LogConfig(segment_bytes=segment_bytes)))]
         assert found in branches(cut_at), f"seed {seed}"
         if flushed:
@@ -64,7 +64,7 @@ def test_what_is_flushed_behind_the_cut_survives(segment_bytes: int, dies: bool)
         append(log, NEW[1], epoch=2)
         log.flush(T0)
         append(log, NEW[2], epoch=2)
-        file_system.cut_power(PowerCut.REORDER, random_from(seed))
+        file_system.cut_power(PowerCut.REORDER, chooser(seed))
         found = [value for _, value in values_in(reopen(file_system, LogConfig(segment_bytes=segment_bytes)))]
         assert found in (OLD[:3] + NEW[:2], OLD[:3] + NEW), f"seed {seed}"
 
