@@ -22,6 +22,7 @@ PartitionErrors = dict[TopicPartition, ErrorCode]
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
 """What a fetch finds where nothing is committed."""
 
+_LATEST_TIMESTAMP_MS: Final = 2**63 - 1
 _MAX_TOMBSTONES: Final = 5000
 """Tombstones to a batch: far below what message.max.bytes allows."""
 
@@ -64,7 +65,9 @@ class CommittedOffsets:
             for topic_partition, partition in partitions.items()
             if metadata_length(partition.committed_metadata) > self._table.config.offset_metadata_max_bytes
         }
-        expires_ms = NO_TIMESTAMP if request.retention_time_ms < 0 else turn.now_ms + request.retention_time_ms
+        expires_ms = NO_TIMESTAMP
+        if request.retention_time_ms >= 0:
+            expires_ms = min(turn.now_ms + request.retention_time_ms, _LATEST_TIMESTAMP_MS)
         records = [
             OffsetRecord(
                 request.group_id,

@@ -177,10 +177,11 @@ def test_a_stable_group_of_another_kind_loses_nothing(harness: Harness) -> None:
 def test_a_retention_of_its_own_counts_alone(harness: Harness) -> None:
     harness.commit({T0: 5}, retention_ms=10 * RETENTION_MS)
     harness.commit({T1: 5}, retention_ms=0)
+    harness.commit({U0: 5}, retention_ms=2**63 - 1)
     harness.advance(RETENTION_MS)
     after = harness.restarted()
     after.expire_offsets()
-    assert after.fetch() == {T0: 5}
+    assert after.fetch() == {T0: 5, U0: 5}
 
 
 def test_an_offset_with_a_commit_under_way_does_not_expire(harness: Harness) -> None:
