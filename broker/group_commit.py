@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +27,15 @@ from storage.unified_log import UnifiedLog
 
 URGENT_THREADS, BACKGROUND_THREADS = 4, 2
 """Of the executor's, for one round. Four have nearly all that there is to gain, and others are left for reads."""
+
+
+@dataclass(slots=True)
+class FlushStatistics:
+    """Counters since the start: rounds, the logs in them, and the seconds from a round's beginning to its end."""
+
+    rounds: int = 0
+    logs: int = 0
+    total_time_s: float = 0.0
 
 
 class _Waiter(NamedTuple):
@@ -78,6 +88,7 @@ class GroupCommit:
         self._directories: dict[LogDirectory, _Directory] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self.statistics = FlushStatistics()
 
     def request(self, log: UnifiedLog, offset: int = UNLIMITED) -> None:
         """Have `log` flushed, at least up to `offset` (default: its end)."""
@@ -137,15 +148,19 @@ class GroupCommit:
         shares = [tasks[first :: rounds.threads] for first in range(min(rounds.threads, len(tasks)))]
         running = [self._executor.run(run_together, [task for _, task in share]) for share in shares]
         rounds.running = asyncio.gather(*running, return_exceptions=True)
-        rounds.running.add_done_callback(partial(self._end_round, directory, rounds, tasks))
+        rounds.running.add_done_callback(partial(self._end_round, directory, rounds, tasks, self._clock.monotonic_s()))
 
     def _end_round(
         self,
         directory: _Directory,
         rounds: _Rounds,
         tasks: list[tuple[UnifiedLog, FlushTask]],
+        began_s: float,
         done: asyncio.Future[list[BaseException | None]],
     ) -> None:
+        self.statistics.rounds += 1
+        self.statistics.logs += len(tasks)
+        self.statistics.total_time_s += self._clock.monotonic_s() - began_s
         rounds.running = None
         rounds.under_way = False
         directory.in_flight.difference_update(log for log, _ in tasks)

@@ -122,7 +122,7 @@ class BrokerCollector:
             yield counter
 
     def _broker(self) -> Iterable[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         partitions = list(self._replica_manager)
         gauges = {
@@ -144,6 +144,11 @@ class BrokerCollector:
             open_now = sum(connection.listener_name == listener for connection in list(self._socket_server.connections))
             connections.add_metric([listener], open_now)
         yield connections
+        flushes = self._replica_manager.group_commit.statistics
+        stats = "kafka_log_logflushstats"
+        yield CounterMetricFamily(f"{stats}_rounds", "Rounds of fsyncs.", value=flushes.rounds)
+        yield CounterMetricFamily(f"{stats}_logs", "Logs that were flushed in them.", value=flushes.logs)
+        yield CounterMetricFamily(f"{stats}_time_seconds", "Time that they took.", value=flushes.total_time_s)
         purgatory = GaugeMetricFamily(
             "kafka_server_delayedoperationpurgatory_purgatorysize", "Waiting operations.", labels=["delayedOperation"]
         )

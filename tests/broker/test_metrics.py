@@ -24,7 +24,7 @@ def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 def test_what_clients_do_is_counted(tmp_path: Path) -> None:
     port = free_port()
-    broker = BrokerProcess(tmp_path, {"metrics.listener": f"127.0.0.1:{port}"})
+    broker = BrokerProcess(tmp_path, {"metrics.listener": f"127.0.0.1:{port}", "log.flush.interval.messages": "1"})
     broker.start()
     try:
         producer = Producer({"bootstrap.servers": broker.address})
@@ -54,6 +54,9 @@ def test_what_clients_do_is_counted(tmp_path: Path) -> None:
         assert samples["kafka_coordinator_group_groupmetadatamanager_numoffsets", ()] == 1
         assert samples["kafka_server_replicamanager_leadercount", ()] == 51
         assert samples["kafka_server_socket_server_metrics_connection_count", (("listener", "PLAINTEXT"),)] >= 2
+        flushes = "kafka_log_logflushstats"
+        assert 2 <= samples[f"{flushes}_rounds_total", ()] <= samples[f"{flushes}_logs_total", ()]
+        assert samples[f"{flushes}_time_seconds_total", ()] > 0
         assert samples["process_resident_memory_bytes", ()] > 0
         consumer.close()
     finally:
