@@ -30,8 +30,8 @@ Decisions, with their reasons:
   was.
 - Creating a log or writing a leader epoch does not fsync; the flush that advances the recovery point does, files
   first, then directories. Whatever is not yet covered by a recovery point is rebuilt from the batches themselves.
-  That goes for what seems to be there, too: after a crash no producer snapshot above the recovery point is believed, and
-  no leader epoch that no batch has. A truncation may have removed them, and a power cut brought them back.
+  That goes for what seems to be there, too: after a crash no producer snapshot above the recovery point is believed,
+  and no leader epoch that no batch has. A truncation may have removed them, and a power cut brought them back.
 - A segment begins where the one before ended, even if the leader's offsets skip some. So recovery can tell a sealed
   segment that a power cut shortened by whole batches from one that is complete; it cuts there, as at a torn batch,
   unless the topic may have been compacted.
