@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
+from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig
 from storage.log_loading import DirectoryLoad, LoadProgress
 from storage.log_manager import LoadReport, LogManager
@@ -343,6 +344,25 @@ class TestRealFiles:
         assert report.clean
         assert again.open_file_count == 0
         assert all(not segment.was_used for log in manager.logs.values() for segment in log.segments)
+
+    def test_becoming_leader_makes_no_call_and_its_epoch_is_written_before_the_first_record(self) -> None:
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        log = manager.get_or_create(TopicPartition("t", 0), TOPIC_ID, CONFIG, T0)
+        append(log, b"v", epoch=2)
+        manager.close_cleanly(T0)
+        manager, _ = open_manager(file_system, CONFIG)
+        log = manager.logs[TopicPartition("t", 0)]
+        calls: list[str] = []
+        file_system.faults_in_reads = True
+        file_system.inject = lambda operation, path: calls.append(f"{operation} {path.rpartition('/')[2]}")
+        log.assign_epoch_start_offset(5)
+        log.assign_epoch_start_offset(6)
+        assert calls == []
+        append(log, b"w", epoch=6)
+        written = [call for call in calls if call.startswith(("rename leader-epoch", "append "))]
+        assert [call.split()[0] for call in written] == ["rename", "append"]
+        assert log.leader_epochs.entries == [EpochEntry(2, 0), EpochEntry(6, 1)]
 
     def test_a_log_that_nobody_used_is_closed_without_a_call(self) -> None:
         file_system = MemoryFileSystem()
