@@ -67,6 +67,8 @@ Decisions, with their reasons:
   changes nothing else. The owner of the log compares what was cleaned with what is there now and then only renames
   (`segment_replacement`): nothing is locked while the cleaner works, retention and truncation go on, and a result
   that no longer fits is thrown away.
+- A segment of which every batch stays is not written again (Kafka writes all of them each time). What never changes
+  keeps its file, and what is known of it: that it was checked, and that it is in the page cache.
 - The cleaner goes no further than the recovery point, which Kafka's does not look at: a power cut could take the newer
   value of a key away after the older one was dropped. It checks every CRC, which Kafka's does not either: what is
   rewritten gets a new one, and a flipped bit would come out of it looking sound.

@@ -91,7 +91,7 @@ class CleanedGroup:
 
 @dataclass(slots=True)
 class CleanerStats:
-    """What a cleaning cost and gained (Kafka class `CleanerStats`)."""
+    """What a cleaning cost and gained (Kafka class `CleanerStats`). What could stay as it was counts as written."""
 
     map_bytes_read: int = 0
     map_messages_read: int = 0
@@ -104,7 +104,10 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """What `storage.log_cleaner.clean` did; nothing has changed in the log until `UnifiedLog.replace_segments`."""
+    """What `storage.log_cleaner.clean` did; nothing has changed in the log until `UnifiedLog.replace_segments`.
+
+    Segments that can stay as they are do not occur in `groups`.
+    """
 
     end_offset: int
     """Everything below is clean now."""

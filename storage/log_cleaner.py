@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from protocol.compaction import filter_batch, note_keys
+from protocol.compaction import Survivors, filter_batch, note_keys, survivors_of
 from protocol.record_format import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from protocol.records import RecordBatch
 from storage.clean_source import LogCleaningAbortedError, SourceSegment, TransactionEnds, sources_of
@@ -26,6 +26,7 @@ from storage.log_segment import (
     MAX_RELATIVE_OFFSET,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     file_name,
 )
 
@@ -111,11 +112,13 @@ class _Cleaner:
         self._ends = TransactionEnds(self._sources)
         self._stats = CleanerStats()
         self._latest: dict[bytes, int] = {}
+        self._survivors: Survivors | None = None
         self._producers = {producer.producer_id: producer for producer in task.producers}
 
     def clean(self) -> CleanResult:
         end_offset = self._build_offset_map()
         self._stats.map_keys = len(self._latest)
+        self._survivors = survivors_of(self._latest, self._task.first_dirty_offset, end_offset)
         sources = [source for source in self._sources if source.base_offset < end_offset]
         counts = group_by_size(
             [self._grouping_size(source) for source in sources],
@@ -126,7 +129,9 @@ class _Cleaner:
         transactions = CleanedTransactions(self._ends)
         groups = []
         for count in counts:
-            groups.append(self._clean_segments(sources[:count], end_offset, transactions))
+            group = self._clean_segments(sources[:count], end_offset, transactions)
+            if group is not None:
+                groups.append(group)
             del sources[:count]
         return CleanResult(end_offset, groups, self._stats)
 
@@ -168,26 +173,54 @@ class _Cleaner:
 
     def _clean_segments(
         self, sources: Sequence[SourceSegment], end_offset: int, transactions: CleanedTransactions
-    ) -> CleanedGroup:
-        """Rewrite `sources` into one `.cleaned` segment."""
-        base_offset = sources[0].base_offset
-        cleaned = CleanedSegment(
-            self._file_system, self._task.path, base_offset, self._task.index_interval_bytes, self._throttle
-        )
+    ) -> CleanedGroup | None:
+        """Rewrite `sources` into one `.cleaned` segment; None when that would be the one there is."""
+        cleaned = None if len(sources) == 1 else self._new_segment(sources[0])
         for source in sources:
             for batch in source.batches(self._throttle):
-                self._clean_batch(batch, end_offset, transactions, cleaned)
+                left = self._what_is_left(batch, end_offset, transactions)
+                if cleaned is None and left is not batch.buffer:
+                    cleaned = self._copy_before(batch.base_offset, source)
+                if left is None:
+                    continue
+                if left is not batch.buffer:
+                    batch = RecordBatch(memoryview(left))  # noqa: PLW2901 - what it has become
+                self._stats.messages_written += batch.count
+                if cleaned is not None:
+                    cleaned.append(batch)
             self._stats.bytes_read += source.size
+        aborted = transactions.take_aborted()
+        if cleaned is None:
+            if not aborted or file_name(sources[0].base_offset, TXN_INDEX_SUFFIX) in self._files:
+                self._stats.bytes_written += sources[0].size
+                return None
+            cleaned = self._copy_before(sources[0].end_offset, sources[0])
         last = self._files.get(file_name(sources[-1].base_offset, LOG_SUFFIX))
         if last is None:
             raise LogCleaningAbortedError(f"{sources[-1].path} is gone")
-        cleaned.finish(transactions.take_aborted(), last.modified_ms)
+        cleaned.finish(aborted, last.modified_ms)
         self._stats.bytes_written += cleaned.size
         return CleanedGroup([source.found for source in sources], cleaned.size)
 
-    def _clean_batch(
-        self, batch: RecordBatch, end_offset: int, transactions: CleanedTransactions, cleaned: CleanedSegment
-    ) -> None:
+    def _new_segment(self, first: SourceSegment) -> CleanedSegment:
+        return CleanedSegment(
+            self._file_system, self._task.path, first.base_offset, self._task.index_interval_bytes, self._throttle
+        )
+
+    def _copy_before(self, offset: int, source: SourceSegment) -> CleanedSegment:
+        """A new segment with the batches of `source` below `offset`, none of which had to be changed."""
+        cleaned = self._new_segment(source)
+        if offset > source.base_offset:
+            for batch in source.batches(self._throttle):
+                if batch.base_offset >= offset:
+                    break
+                cleaned.append(batch)
+        return cleaned
+
+    def _what_is_left(
+        self, batch: RecordBatch, end_offset: int, transactions: CleanedTransactions
+    ) -> memoryview | bytes | None:
+        """As `filter_batch`: None, `batch.buffer`, or another batch."""
         task = self._task
         discard = ends_empty_transaction = False
         if batch.attributes & _IN_TRANSACTION:
@@ -210,14 +243,10 @@ class _Cleaner:
             discard=discard,
             keep_empty=keep_empty,
             ends_empty_transaction=ends_empty_transaction,
+            survivors=self._survivors,
         )
         self._stats.messages_read += batch.count
-        if left is None:
-            return
-        if left is not batch.buffer:
-            batch = RecordBatch(memoryview(left))
-        cleaned.append(batch)
-        self._stats.messages_written += batch.count
+        return left
 
 
 def _is_last_of(batch: RecordBatch, producer: LastRecord | None) -> bool:

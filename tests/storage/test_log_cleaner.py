@@ -357,12 +357,48 @@ class TestCleaning:
 
     def test_throttle_is_told_of_all_bytes(self) -> None:
         stand = Stand()
-        stand.segments(keys("abcdef"))
+        stand.segments(keys("abc"), keys("def"))
         told: list[int] = []
         result = clean(stand.file_system, stand.task(), told.append)
         stats = result.stats
         assert sum(told) == stats.map_bytes_read + stats.bytes_read + stats.bytes_written
         assert (stats.map_keys, stats.map_messages_read, stats.messages_read, stats.messages_written) == (6, 6, 6, 6)
+
+    def test_what_can_stay_is_not_written_again(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, segment_bytes=300))
+        log = stand.segments(keys("abcd"), keys("efgh"), keys("ef"))
+        first, second = log.segments[:2]
+        result = clean(stand.file_system, stand.task())
+        assert [group.base_offset for group in result.groups] == [4]
+        assert result.stats.messages_written == 8
+        stand.clean()
+        assert log.segments[0] is first
+        assert log.segments[1] is not second
+        assert [(offset, key) for offset, key, _ in rows_of(log)] == [
+            (0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (6, b"g"), (7, b"h"), (8, b"e"), (9, b"f"),
+        ]  # fmt: skip
+
+    def test_what_stands_before_the_first_change_is_copied(self) -> None:
+        stand = Stand(dataclasses.replace(COMPACT, segment_bytes=300, index_interval_bytes=0))
+        log = stand.segments(keys("abcd"), keys("d"))
+        stand.clean()
+        assert [(batch.base_offset, batch.count) for batch in read_all(log)] == [(0, 1), (1, 1), (2, 1), (4, 1)]
+        assert [log.segments[0].offset_index.entry(number).offset for number in range(2)] == [1, 2]
+
+    def test_a_missing_transaction_index_is_made(self) -> None:
+        stand = Stand()
+        put(stand.log, (b"a", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        end_transaction(stand.log, 1, 0, ControlRecordType.ABORT)
+        log = stand.segments([])
+        # Its empty remains keep the last sequence number of the producer, and need the marker; the index was lost.
+        stand.clean()
+        path = log.segments[0].path_of(TXN_INDEX_SUFFIX)
+        stand.file_system.remove(path)
+        stand.segments(keys("x" * 13))
+        segment = log.segments[0]
+        stand.clean()
+        assert log.segments[0] is not segment
+        assert decode_aborted(path, stand.file_system.read_file(path)) == [AbortedTxn(1, 0, 1, 2)]
 
 
 class TestWhatCannotBeCleaned:
@@ -420,10 +456,10 @@ class TestWhatCannotBeCleaned:
 class TestReplacing:
     def test_not_what_retention_has_dropped(self) -> None:
         stand = Stand(dataclasses.replace(COMPACT, segment_bytes=300))
-        log = stand.segments(keys("abcd"), keys("abcd"), keys("efgh"))
+        log = stand.segments(keys("abcd"), keys("abce"), keys("efgh"))
         task = stand.task()
         result = clean(stand.file_system, task)
-        assert len(result.groups) == 3
+        assert len(result.groups) == 2
         log.delete_records_before(4, 12)
         log.delete_old_segments()
         before = rows_of(log)
@@ -435,7 +471,7 @@ class TestReplacing:
         assert rows_of(log) == before
         assert not [name for name in stand.names() if ".cleaned" in name or ".swap" in name]
         stand.clean()
-        assert [key for _, key, _ in rows_of(log)] == list(map(bytes, zip(b"abcdefgh", strict=True)))
+        assert [key for _, key, _ in rows_of(log)] == list(map(bytes, zip(b"abcefgh", strict=True)))
 
     def test_not_after_a_truncation(self) -> None:
         stand = Stand()

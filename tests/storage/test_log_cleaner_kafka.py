@@ -137,8 +137,8 @@ def clean_by_us(data: Path) -> int:
 
 
 def begin_replacement(data: Path) -> None:
-    """Clean, and die in the midst of putting the result in its place: the new segments are complete, the old ones are
-    still there.
+    """Clean, and die in the midst of putting the result in its place: the first new segment is complete, the old ones
+    are still there.
     """
     manager, _ = open_manager(OsFileSystem(), CONFIG, str(data))
     log = manager.logs[TP]
@@ -146,7 +146,8 @@ def begin_replacement(data: Path) -> None:
     assert found is not None
     result = clean(OsFileSystem(), plan_cleaning(found, int(time.time() * 1000), ENOUGH_KEYS))
     assert len(result.groups) > 1
-    for path in data.glob("t-0/*.cleaned"):
+    assert len(result.groups[0].sources) > 1
+    for path in data.glob(f"t-0/{result.groups[0].base_offset:020d}.*.cleaned"):
         path.rename(path.with_suffix(".swap"))
     manager.unlock_directories()
 
@@ -188,7 +189,7 @@ def aborted_in(log: UnifiedLog) -> list[AbortedTxn]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     for turn in range(2):
@@ -247,13 +248,13 @@ def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
     begin_replacement(begun)
     shutil.rmtree(kafka.data)
     shutil.copytree(begun, kafka.data)
-    with kafka.running() as bootstrap:
-        found = [consume(bootstrap, isolation, last) for isolation in ("read_committed", "read_uncommitted")]
-    assert found == expected
+    with kafka.running():
+        pass
     by_kafka = opened(kafka.data)
     manager, report = open_manager(OsFileSystem(), CONFIG, str(begun))
     assert not report.refused
-    assert [(each.base_offset, each.size) for each in manager.logs[TP].segments] == [
-        (each.base_offset, each.size) for each in by_kafka.segments
-    ]
+    by_us = manager.logs[TP]
+    sizes = [[(segment.base_offset, segment.size) for segment in log.segments] for log in (by_us, by_kafka)]
+    assert sizes[0] == sizes[1]
+    assert list(map(facts, read_all(by_us))) == list(map(facts, read_all(by_kafka)))
     manager.unlock_directories()

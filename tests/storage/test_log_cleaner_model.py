@@ -200,10 +200,10 @@ class CleanedLog(RuleBasedStateMachine):
         if meanwhile == "truncate":
             assert log.cleaner_checkpoint == first_dirty
         else:
-            last = result.groups[-1].sources[-1].base_offset
-            after = min(segment.base_offset for segment in log.segments if segment.base_offset > last)
+            bases = [segment.base_offset for segment in log.segments]
+            after = min(base for base in bases if base >= result.end_offset)
             self.model.clean(first_dirty, result.end_offset, after, self.now_ms)
-            self.cleaned_bases = {group.base_offset for group in result.groups}
+            self.cleaned_bases = {base for base in bases if base < after}
             self.model.first_dirty = result.end_offset
             assert log.cleaner_checkpoint == result.end_offset
         self.check()
