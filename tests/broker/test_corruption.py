@@ -165,3 +165,29 @@ def test_kafkas_consumer_throws_and_reads_on_behind_it(damaged: Damaged) -> None
     assert stopped.stdout.split() == ["A" * SIZE, "B" * SIZE]
     assert "Encountered corrupt message when fetching offset 2 for topic-partition t-0" in stopped.stderr
     assert kafkas_consumer(damaged, DAMAGED + 1).stdout.split() == [letter * SIZE for letter in "DEF"]
+
+
+def test_groups_go_on_from_an_older_commit(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, {"offsets.topic.num.partitions": "1"})
+    broker.start()
+    producer = Producer({"bootstrap.servers": broker.address})
+    for topic in ("t", "other"):
+        producer.produce(topic, b"x")
+    assert producer.flush(10) == 0
+    settings = {"bootstrap.servers": broker.address, "group.id": "g", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    for offset in (11, 22, 33):
+        consumer.commit(offsets=[TopicPartition("t", 0, offset, str(offset) * 20)], asynchronous=False)
+    consumer.commit(offsets=[TopicPartition("other", 0, 44)], asynchronous=False)
+    consumer.close()
+    assert broker.stop() == 0
+    path = tmp_path / "data" / "__consumer_offsets-0" / f"{0:020d}.log"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"33" * 20, b"33" * 19 + b"3\x00"))
+    broker.start()
+    consumer = Consumer(settings)
+    committed = consumer.committed([TopicPartition("t", 0), TopicPartition("other", 0)], timeout=20)
+    consumer.close()
+    assert broker.stop() == 0
+    assert [each.offset for each in committed] == [22, 44]
+    assert "Loading groups from __consumer_offsets-0 goes on at 3" in broker.output.read_text()
