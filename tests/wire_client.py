@@ -115,7 +115,5 @@ class WireClient:
 def _request_header_version(api_key: int, version: int) -> int:
     from protocol.api_keys import ApiKey
 
-    try:
-        return ApiKey(api_key).request_header_version(version)
-    except ValueError:
-        return 1
+    known = next((key for key in ApiKey if key == api_key), None)
+    return 1 if known is None else known.request_header_version(version)
