@@ -8,16 +8,14 @@ idle segments cost a few hundred bytes each and no descriptor.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import HEADER_BYTES, RecordBatch, find_timestamp
-from storage.batch_scan import SCAN_BYTES, scan_headers
-from storage.file_system import File, FileSystem, WouldWaitError, is_disk_full, reader_of
+from storage.checked_batches import CheckedBatches
+from storage.file_system import File, FileSystem, is_disk_full, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
-from storage.verification import Damage, Place, Verification
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -34,7 +32,6 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDE
 MAX_RELATIVE_OFFSET = 2**31 - 1
 MAX_SEGMENT_BYTES = 2**31 - 1
 _REBUILD_BYTES = 1 << 20
-_CHECK_BYTES = 64 * 1024
 _NO_TIMESTAMP = -1
 _UNKNOWN = -2  # not read from the file yet
 
@@ -52,7 +49,7 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-class LogSegment:
+class LogSegment(CheckedBatches):
     """See the module's docstring. `created_ms` is the wall clock time at which the segment was rolled or loaded.
 
     `index_interval_bytes` is passed to `append`, because it is a setting of the log that can change at any time.
@@ -70,12 +67,7 @@ class LogSegment:
         "_offset_index",
         "_suffix",
         "_time_index",
-        "_verification",
-        "base_offset",
         "created_ms",
-        "limit_offset",
-        "size",
-        "unverified_end",
     )
 
     def __init__(
@@ -88,11 +80,10 @@ class LogSegment:
         suffix: str = "",
     ) -> None:
         """A segment whose `.log` file exists and has `size` bytes, which nobody has looked at."""
+        super().__init__(base_offset, size, base_offset + MAX_RELATIVE_OFFSET + 1)
         self._file_system = file_system
         self._directory = directory
         self._suffix = suffix
-        self.base_offset = base_offset
-        self.size = size
         self.created_ms = created_ms
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
@@ -102,11 +93,6 @@ class LogSegment:
         self._max_timestamp_offset = base_offset
         self._bytes_since_index_entry = 0
         self._indexes_were_rebuilt = False
-        self.unverified_end = size
-        """From this position on, all bytes were checked or appended by this process, and are sound."""
-        self.limit_offset = base_offset + MAX_RELATIVE_OFFSET + 1
-        """No batch that was there when the segment was opened reaches this offset."""
-        self._verification: Verification | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -235,7 +221,7 @@ class LogSegment:
     def _load_first_timestamp(self) -> int:
         self._first_timestamp = _NO_TIMESTAMP
         with contextlib.suppress(ApiError):  # when to roll depends on it, and no more
-            for _, batch in self._unchecked_headers(0, self.size, chunk_bytes=HEADER_BYTES):
+            for _, batch in self.unchecked_headers(0, self.size, chunk_bytes=HEADER_BYTES):
                 self._first_timestamp = batch.max_timestamp
                 break
         return self._first_timestamp
@@ -282,105 +268,7 @@ class LogSegment:
             self.offset_index.write_held()
             self.time_index.write_held()
 
-    # -- checking -----------------------------------------------------------------------------------------------------
-
-    @property
-    def damages(self) -> tuple[Damage, ...]:
-        """What was found to be damaged so far, in order."""
-        return () if self._verification is None else self._verification.damages
-
-    def sound_until(self, position: int) -> int:
-        """End of the sound bytes from `position` on; `position` itself when it is not checked, or damaged."""
-        if position >= self.unverified_end:
-            return self.size
-        return position if self._verification is None else min(self._verification.sound_until(position), self.size)
-
-    def damage_of(self, offset: int) -> Damage | None:
-        """The damage that has taken `offset`, if it was found already."""
-        return None if self._verification is None else self._verification.damage_of(offset)
-
-    def check(self, start: int, stop: int) -> None:
-        """Check the batches from position `start` on, the start of one, at least up to `stop`, each once in the life of
-        this object. Waits for the disk, may be called on any thread. Raises OSError.
-        """
-        if start < self.unverified_end:
-            verification = self._known()
-            verification.check(self._read_inside, self._indexed_before, start, min(stop, self.unverified_end))
-            self.unverified_end = verification.end
-
-    def check_again(self, place: Place | None, stop: int) -> Place:
-        """Check the batches from `place` (None: the first) on, at least up to the position `stop`, whatever is known
-        of them; returns where the next one begins. Waits for the disk, may be called on any thread. Raises OSError.
-        """
-        verification = self._known()
-        after = verification.recheck(self._read_inside, place or Place(0, self.base_offset, -1), stop, self.size)
-        self.unverified_end = verification.end
-        return after
-
-    def take_checked(self, damages: tuple[Damage, ...]) -> None:
-        """Recovery has looked at every byte, and this is all that is wrong."""
-        self._verification = Verification(self.base_offset, 0, self.limit_offset, damages)
-        self.unverified_end = self._verification.end
-
-    def _known(self) -> Verification:
-        if self._verification is None:
-            self._verification = Verification(self.base_offset, self.unverified_end, self.limit_offset)
-        return self._verification
-
-    def _read_inside(self, position: int, size: int) -> bytes:
-        # Another thread may be appending; what is behind `size` may not be whole.
-        return self.file.pread(position, max(min(size, self.size - position), 0))
-
-    def _indexed_before(self, position: int) -> int:
-        return self.offset_index.lookup_position(position - 1).position
-
     # -- looking up ---------------------------------------------------------------------------------------------------
-
-    def headers(
-        self,
-        position: int = 0,
-        *,
-        may_wait: bool = True,
-        chunk_bytes: int = SCAN_BYTES,
-        stop_at_damage: bool = False,
-    ) -> Iterator[tuple[int, RecordBatch]]:
-        """(position, header) of the batches from `position` on, all checked; see `scan_headers`.
-
-        Damages are passed over; with `stop_at_damage` they raise ApiError CORRUPT_MESSAGE. What was not checked yet
-        raises WouldWaitError unless `may_wait`.
-        """
-        while position < self.unverified_end:
-            end = self.sound_until(position)
-            if end == position and self.damage_at(position) is None:
-                if not may_wait:
-                    raise WouldWaitError
-                self.check(position, position + _CHECK_BYTES)
-                end = self.sound_until(position)
-            damage = self.damage_at(position)
-            if damage is not None:
-                if stop_at_damage:
-                    raise self.corrupt(damage)
-                position = damage.end
-                continue
-            if end <= position:
-                return
-            yield from self._unchecked_headers(position, end, may_wait=may_wait, chunk_bytes=chunk_bytes)
-            position = end
-        yield from self._unchecked_headers(position, self.size, may_wait=may_wait, chunk_bytes=chunk_bytes)
-
-    def _unchecked_headers(
-        self, position: int, end: int, *, may_wait: bool = True, chunk_bytes: int = SCAN_BYTES
-    ) -> Iterator[tuple[int, RecordBatch]]:
-        file = self.file
-        return scan_headers(file.path, reader_of(file, may_wait=may_wait), position, end, chunk_bytes)
-
-    def damage_at(self, position: int) -> Damage | None:
-        """The damage that has the byte at `position`, if it was found already."""
-        return None if self._verification is None else self._verification.damage_at(position)
-
-    def corrupt(self, damage: Damage) -> ApiError:
-        """What whoever wants something of a damage is told."""
-        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {damage.start}: {damage.reason}")
 
     def find_batch(self, offset: int, *, may_wait: bool = True) -> tuple[int, RecordBatch] | None:
         """Position and header of the first batch whose last offset is at or above `offset`; None when there is none.
@@ -412,6 +300,9 @@ class LogSegment:
     def _fits(self, entry: OffsetPosition, batch: RecordBatch) -> bool:
         """Whether `batch`, found at the position of `entry`, can be what the entry was made for."""
         return entry.position == 0 or self.base_offset <= batch.base_offset <= entry.offset
+
+    def indexed_before(self, position: int) -> int:
+        return self.offset_index.lookup_position(position - 1).position
 
     def _is_behind_damage(self, entry_position: int, position: int) -> bool:
         """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
@@ -470,7 +361,7 @@ class LogSegment:
         entry = self.offset_index.last()
         end, next_offset = entry.position, -1
         try:
-            for position, batch in self._unchecked_headers(entry.position, self.size):
+            for position, batch in self.unchecked_headers(entry.position, self.size):
                 if position == entry.position and not self._fits(entry, batch):
                     return None
                 end, next_offset = position + batch.size_in_bytes, batch.next_offset
@@ -513,7 +404,7 @@ class LogSegment:
         if size < self.size:
             self.file.truncate(size)
             self.file.flush()
-            self._shortened(size)
+            self.shortened(size)
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def truncate_to(self, offset: int) -> int:
@@ -525,7 +416,7 @@ class LogSegment:
         position = self.size if found is None else found[0]
         position = min([position, *(each.start for each in self.damages if each.end_offset > offset)])
         self.file.truncate(position)
-        self._shortened(position)
+        self.shortened(position)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self._bytes_since_index_entry = 0
@@ -536,12 +427,6 @@ class LogSegment:
             self._find_max_timestamp_again()
         end = self.next_offset()
         return offset if end is None else end
-
-    def _shortened(self, size: int) -> None:
-        self.size = size
-        self.unverified_end = min(self.unverified_end, size)
-        if self._verification is not None:
-            self._verification.truncate(size)
 
     def _find_max_timestamp_again(self) -> None:
         largest, offset = self.time_index.last()
