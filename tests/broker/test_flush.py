@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -27,6 +28,7 @@ from protocol.messages import (
 from protocol.records import Record, build_batch
 from protocol.schema import Response
 from protocol.topic_partition import TopicPartition
+from storage.log_config import UNLIMITED
 from storage.log_flush import FlushTask, run_together
 from storage.log_state import LogState
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
@@ -314,6 +316,27 @@ def test_every_third_record_waits_for_a_flush() -> None:
             await broker.disk.finish()
             assert outcomes(await sixth) == [(ErrorCode.NONE, 5)]
             assert broker.disk.rounds == [1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_the_limit_may_change_at_any_time() -> None:
+    async def scenario() -> None:
+        async with Stage() as broker:
+            await broker.topic("t")
+            log = broker.log("t")
+            await broker.produce(request("t", b"a", b"b"))
+            log.config = replace(log.config, flush_messages=1)
+            assert await broker.latest("t") == (ErrorCode.NONE, 2), "the high watermark fell"
+            waiting = broker.produce(request("t", b"c"))
+            await settle()
+            assert await broker.latest("t") == (ErrorCode.NONE, 2)
+            log.config = replace(log.config, flush_messages=UNLIMITED)
+            assert outcomes(await broker.produce(request("t", b"d"))) == [(ErrorCode.NONE, 3)]
+            assert await broker.latest("t") == (ErrorCode.NONE, 4)
+            assert not waiting.done()
+            await broker.disk.finish()
+            assert outcomes(await waiting) == [(ErrorCode.NONE, 2)]
 
     asyncio.run(scenario())
 
