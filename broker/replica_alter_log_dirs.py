@@ -32,13 +32,16 @@ GIVEN_UP_AFTER = frozenset({ErrorCode.CORRUPT_MESSAGE})
 
 
 class ReplicaAlterLogDirsManager:
-    """Owner of the moves. `checkpoint_log_starts` makes the log starts of this moment durable."""
+    """Owner of the moves. `checkpoint_log_starts` makes the log starts of this moment durable; `forget_places` has no
+    checkpoint tell of a log that is no longer in its directory.
+    """
 
     def __init__(
         self,
         log_manager: LogManager,
         replica_manager: ReplicaManager,
         checkpoint_log_starts: Callable[[], Awaitable[None]],
+        forget_places: Callable[[], Awaitable[None]],
         clock: Clock,
         executor: Executor,
     ) -> None:
@@ -46,10 +49,13 @@ class ReplicaAlterLogDirsManager:
         self._futures = log_manager.futures
         self._replicas = replica_manager
         self._checkpoint_log_starts = checkpoint_log_starts
+        self._forget_places = forget_places
         self._clock = clock
         self._executor = executor
         self._moves: dict[TopicPartition, ApiError | None] = {}
         """What is being moved, and what is in the way now."""
+        self._flushed: dict[TopicPartition, UnifiedLog] = {}
+        """Future logs that had caught up and were flushed then; what came later is soon copied."""
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -122,6 +128,7 @@ class ReplicaAlterLogDirsManager:
         future = self._futures.logs.get(topic_partition)
         if log is None or future is None or log.directory.failure is not None:
             self._moves.pop(topic_partition, None)
+            self._flushed.pop(topic_partition, None)
             return True
         if future.directory.failure is not None:
             self._futures.drop(topic_partition, self._clock.now_ms())
@@ -162,14 +169,18 @@ class ReplicaAlterLogDirsManager:
         await self._executor.run(task.run)
         if task.error is not None:
             raise task.error
-        if future.log_end_offset < log.log_end_offset and task.copied_bytes:
+        if task.copied_bytes >= STEP_BYTES:
             return False
-        # What was copied is on stable storage before the last bytes are: the old log is not needed long after that.
-        await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
+        if self._flushed.get(topic_partition) is not future:
+            # Once, and before the last bytes: so the old log is not needed long after it was replaced.
+            await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
+            self._flushed[topic_partition] = future
+            return False
         if self._is_closing or self._futures.logs.get(topic_partition) is not future:
             return False
         if not self._futures.catch_up(log, self._clock.now_ms()):
             return False
+        del self._flushed[topic_partition]
         self._replicas.use_log(topic_partition, self._logs.replace_with_future(topic_partition))
         await self._retire(log, future)
         return True
@@ -199,3 +210,4 @@ class ReplicaAlterLogDirsManager:
             task = self._logs.directory_sync_task(directory)
             await self._executor.run(task.run)
             task.complete()
+        await self._forget_places()

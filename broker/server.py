@@ -301,7 +301,12 @@ class KafkaServer:
         )
         upkeep = self._upkeep
         self._moves = moves = ReplicaAlterLogDirsManager(
-            log_manager, replicas, upkeep.checkpoint_log_start_offsets, self._clock, self._executor
+            log_manager,
+            replicas,
+            upkeep.checkpoint_log_start_offsets,
+            upkeep.settle_deletions,
+            self._clock,
+            self._executor,
         )
         self._internal_topics = InternalTopicCreator(controller.ensure_internal_topic)
         config_handlers = ConfigHandlers(self._configs, controller, LoggerLevels())

@@ -210,11 +210,14 @@ class LogManager:
         tasks = []
         for partition, name in partitions:
             config = topic_configs.get(partition.topic)
+            # After a crash an entry may be that of the log itself, from when it was here before: a future log is
+            # believed nothing, and what it lacks is copied again.
+            is_known = shutdown is not None or not name
             options = LoadOptions(
                 clean=shutdown is not None,
-                recovery_point=recovery_points.get(partition, 0),
-                log_start_offset=log_starts.get(partition, 0),
-                high_watermark=high_watermarks.get(partition, 0),
+                recovery_point=recovery_points.get(partition, 0) if is_known else 0,
+                log_start_offset=log_starts.get(partition, 0) if is_known else 0,
+                high_watermark=0 if name else high_watermarks.get(partition, 0),
                 now_ms=now_ms,
                 cleaner_checkpoint=cleaner_offsets.get(partition),
                 may_have_gaps=config is None or config.is_compacted or partition in cleaner_offsets,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+_EXT4_SHUTDOWN = 0x8004587D
+"""EXT4_IOC_SHUTDOWN of Linux; with 0 what was written so far is on the disk."""
+
 
 @contextmanager
-def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
+def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> Iterator[Path]:
     """Mount a file system below `directory` for a block; gives where. Skips the test where nothing can be mounted."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a small file system")
@@ -28,7 +33,7 @@ def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
         (["true"], ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(mounted_at)]),
     )
     refusals = []
-    for commands in attempts:
+    for commands in attempts[: 1 if ext4_only else None]:
         for command in commands:
             try:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -46,6 +51,24 @@ def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
                 image.unlink()
             return
     pytest.skip(f"no small file system can be mounted here: {'; '.join(refusals)}")
+
+
+def shut_down(mounted_at: Path) -> None:
+    """From now on every access to the ext4 mounted there is an error, until `mount_again`. Skips where not allowed."""
+    descriptor = os.open(mounted_at, os.O_RDONLY)
+    try:
+        fcntl.ioctl(descriptor, _EXT4_SHUTDOWN, struct.pack("I", 0))
+    except OSError as error:
+        pytest.skip(f"ext4 cannot be shut down here: {error}")
+    finally:
+        os.close(descriptor)
+
+
+def mount_again(mounted_at: Path) -> None:
+    """The disk is repaired. Nobody may use it at the moment."""
+    image = mounted_at.parent / "image"
+    for command in (["umount", str(mounted_at)], ["mount", "-o", "loop", str(image), str(mounted_at)]):
+        subprocess.run(command, check=True, timeout=30)
 
 
 def usable_bytes(path: Path) -> int:

@@ -516,3 +516,27 @@ def test_batches_of_a_move_are_checked() -> None:
     assert task.error is not None
     assert task.error.error_code is ErrorCode.CORRUPT_MESSAGE
     assert future.log_end_offset <= 1
+
+
+def test_what_a_checkpoint_says_of_an_earlier_stay_is_not_believed_of_a_future_log() -> None:
+    file_system = MemoryFileSystem()
+    manager = opened(file_system)
+    log = filled(manager, 20)
+    log.delete_records_before(5, 20)
+    log.flush(T0)
+    for task in (*manager.recovery_point_tasks(), *manager.log_start_offset_tasks()):
+        task.run()
+        task.complete()
+    assert move(manager).directory.path == B
+    # Nothing has written the checkpoints of the first directory since, and the log goes back there.
+    manager.futures.create(manager.logs[TP], manager.futures.directory_at(A), T0)
+    step(manager, max_bytes=1)
+    future = manager.futures.logs[TP]
+    copied = future.log_end_offset
+    assert 5 < copied < 20
+    torn = future.active_segment.path
+    file_system.write_file(torn, file_system.read_file(torn) + bytes(batch_of(value(copied)))[:70])
+    file_system.kill_process()
+    manager = opened(file_system)
+    assert manager.futures.logs[TP].log_end_offset == copied
+    assert values_in(finish(manager)) == values(20, 5)

@@ -1,0 +1,184 @@
+"""Producers and a consumer on one partition that never rest, whatever happens to their broker, and the judge of it all.
+
+They speak the protocol themselves: what a client library would try again behind their back, they see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from protocol.errors import ErrorCode
+from protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse, ProduceRequest, ProduceResponse
+from protocol.records import Record, build_batch, read_batches
+from tests.broker.test_in_process import fetch
+from tests.broker_process import BrokerProcess
+from tests.wire_client import ConnectionClosed, WireClient
+
+TOPIC = "t"
+PATIENCE_S = 60.0
+
+
+def produce_batch(batch: bytes) -> ProduceRequest:
+    """One batch for the partition."""
+    data = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    return ProduceRequest(
+        acks=-1, timeout_ms=10_000, topic_data=[ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])]
+    )
+
+
+def connect(broker: BrokerProcess) -> WireClient:
+    """A connection."""
+    host, port = broker.address.split(":")
+    return WireClient(host, int(port))
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait. Raises AssertionError when that takes too long."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true"
+        time.sleep(0.02)
+
+
+class Sender(threading.Thread):
+    """Appends batches of different sizes for ever, also through the broker's death, and notes what is acknowledged."""
+
+    def __init__(self, broker: BrokerProcess, number: int, sizes: Sequence[int]) -> None:
+        super().__init__(daemon=True)
+        self.acknowledged: dict[int, bytes] = {}
+        """By offset, how each record begins."""
+        self.refusals: list[tuple[ErrorCode, str | None]] = []
+        self.stopping = threading.Event()
+        self._broker = broker
+        self._random = random.Random(number)
+        self._number = number
+        self._sizes = sizes
+
+    def run(self) -> None:
+        sent = 0
+        while not self.stopping.is_set():
+            with contextlib.suppress(OSError, ConnectionClosed), connect(self._broker) as client:
+                while not self.stopping.is_set():
+                    sent += 1
+                    self._send(client, b"%d/%d/" % (self._number, sent))
+            time.sleep(0.02)
+
+    def _send(self, client: WireClient, name: bytes) -> None:
+        size = self._random.choice(self._sizes)
+        value = name + self._random.randbytes(64) + bytes(size)
+        response = client.ask(produce_batch(build_batch([Record(0, 1_700_000_000_000, None, value)])), 11)
+        assert isinstance(response, ProduceResponse)
+        answer = response.responses[0].partition_responses[0]
+        if answer.error_code == ErrorCode.NONE:
+            self.acknowledged[answer.base_offset] = value[: len(name) + 64]
+        else:
+            self.refusals.append((ErrorCode(answer.error_code), answer.error_message))
+            time.sleep(0.05)
+
+
+class Reader(threading.Thread):
+    """Reads for ever, also through the broker's death, from the log start on; notes how far it came."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__(daemon=True)
+        self.stopping = threading.Event()
+        self.offset = 0
+        self.errors: set[ErrorCode] = set()
+        self._broker = broker
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            with contextlib.suppress(OSError, ConnectionClosed), connect(self._broker) as client:
+                while not self.stopping.is_set():
+                    self._read(client)
+            time.sleep(0.02)
+
+    def _read(self, client: WireClient) -> None:
+        response = client.ask(fetch(TOPIC, self.offset, max_wait_ms=100), 12)
+        partition = response.responses[0].partitions[0]  # type: ignore[attr-defined]
+        if partition.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.offset = max(partition.log_start_offset, client_start(client))
+        elif partition.error_code:
+            self.errors.add(ErrorCode(partition.error_code))
+            time.sleep(0.05)
+        for batch in read_batches(memoryview(partition.records or b"")):
+            batch.ensure_valid()
+            self.offset = batch.next_offset
+
+
+def client_start(client: WireClient) -> int:
+    """The log start: where an out of range reader goes on."""
+    response = client.ask(delete_request(0), 2)
+    assert isinstance(response, DeleteRecordsResponse)
+    return int(response.topics[0].partitions[0].low_watermark)
+
+
+def delete_request(offset: int) -> DeleteRecordsRequest:
+    """DeleteRecords up to `offset`."""
+    partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    return DeleteRecordsRequest(
+        topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[partition])], timeout_ms=10_000
+    )
+
+
+def delete_all(client: WireClient) -> int:
+    """Delete all records; gives the log start."""
+    response = client.ask(delete_request(-1), 2)
+    assert isinstance(response, DeleteRecordsResponse)
+    answer = response.topics[0].partitions[0]
+    assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code).name
+    return int(answer.low_watermark)
+
+
+def judge(client: WireClient, senders: list[Sender], log_start: int) -> int:
+    """Everything acknowledged from the log start on is there, at its offset; gives how much that was."""
+    expected = {offset: value for each in senders for offset, value in each.acknowledged.items() if offset >= log_start}
+    offset, found = log_start, {}
+    while True:
+        partition = client.ask(fetch(TOPIC, offset), 12).responses[0].partitions[0]  # type: ignore[attr-defined]
+        assert partition.error_code == ErrorCode.NONE, ErrorCode(partition.error_code).name
+        batches = list(read_batches(memoryview(partition.records or b"")))
+        for batch in batches:
+            batch.ensure_valid()
+            assert batch.base_offset == offset, "offsets follow each other"
+            offset = batch.next_offset
+            for record in batch.records():
+                found[record.offset] = record.value
+        if not batches:
+            break
+    missing = [at for at, value in expected.items() if not (found.get(at) or b"").startswith(value)]
+    assert not missing, f"{len(missing)} acknowledged records are lost: {sorted(missing)[:10]}"
+    return len(expected)
+
+
+@contextlib.contextmanager
+def load(
+    broker: BrokerProcess, sizes: Sequence[int] = (10, 1000, 50_000, 200_000)
+) -> Iterator[tuple[list[Sender], Reader]]:
+    """Two producers of records of these sizes and a consumer, for a block."""
+    senders, reader = [Sender(broker, number, sizes) for number in range(2)], Reader(broker)
+    threads: list[Sender | Reader] = [*senders, reader]
+    for thread in threads:
+        thread.start()
+    try:
+        yield senders, reader
+    finally:
+        for thread in threads:
+            thread.stopping.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+
+
+def count(senders: list[Sender]) -> int:
+    """Acknowledged records."""
+    return sum(len(each.acknowledged) for each in senders)
+
+
+def goes_on(senders: list[Sender]) -> Callable[[], bool]:
+    """Whether more was acknowledged since now."""
+    before = count(senders)
+    return lambda: count(senders) > before + 5

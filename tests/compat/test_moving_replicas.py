@@ -1,0 +1,138 @@
+"""A replica goes from one log directory to the next under load, in a real process that is stopped and killed."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from tests.broker.test_in_process import new_topic
+from tests.broker_process import BrokerProcess
+from tests.compat.raw_load import TOPIC, client_start, connect, count, goes_on, judge, load, until
+from tests.wire_client import WireClient
+
+NAMES = ("data", "data-2", "data-3")
+
+
+KAFKA_PYTHON = """
+import sys
+from kafka.admin import KafkaAdminClient
+admin = KafkaAdminClient(bootstrap_servers=sys.argv[1])
+(error,) = admin.alter_replica_log_dirs({(sys.argv[2], 0, 0): sys.argv[3]}).values()
+print(error.__name__)
+admin.close()
+"""
+
+
+def broker_with_directories(tmp_path: Path, **settings: str) -> BrokerProcess:
+    return BrokerProcess(
+        tmp_path,
+        {
+            "log.dirs": ",".join(str(tmp_path / name) for name in NAMES),
+            "log.segment.bytes": "200000",
+            "log.retention.ms": "-1",
+            "log.cleaner.enable": "false",
+            **settings,
+        },
+    )
+
+
+def move(client: WireClient, path: Path) -> None:
+    topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])
+    directory = AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=str(path), topics=[topic])
+    response = client.ask(AlterReplicaLogDirsRequest(dirs=[directory]), 2)
+    assert isinstance(response, AlterReplicaLogDirsResponse)
+    assert response.results[0].partitions[0].error_code == ErrorCode.NONE
+
+
+def where(client: WireClient) -> dict[str, bool]:
+    """The directories with the replica; True for a future one."""
+    response = client.ask(DescribeLogDirsRequest(topics=None), 4)
+    assert isinstance(response, DescribeLogDirsResponse)
+    return {
+        Path(result.log_dir).name: partition.is_future_key
+        for result in response.results
+        for topic in result.topics
+        if topic.name == TOPIC
+        for partition in topic.partitions
+    }
+
+
+def test_under_load(tmp_path: Path) -> None:
+    broker = broker_with_directories(tmp_path)
+    broker.start()
+    try:
+        with connect(broker) as client:
+            client.ask(new_topic(TOPIC), 7)
+            with load(broker, (10, 300, 3000)) as (senders, reader):
+                for name in (*NAMES[1:], *NAMES, NAMES[1]):
+                    until(goes_on(senders), "a producer that goes on")
+                    move(client, tmp_path / name)
+                    until(lambda name=name: where(client) == {name: False}, f"a move to {name}")  # type: ignore[misc]
+                until(goes_on(senders), "a producer that goes on")
+            assert not any(each.refusals for each in senders)
+            assert reader.errors == set()
+            assert judge(client, senders, client_start(client)) == count(senders)
+    finally:
+        broker.kill()
+    assert "Traceback" not in broker.output.read_text()
+
+
+@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
+def test_killed_again_and_again(flush_messages: str, tmp_path: Path) -> None:
+    broker = broker_with_directories(tmp_path, **{"log.flush.interval.messages": flush_messages})
+    broker.start()
+    chance = random.Random(1)
+    try:
+        with connect(broker) as client:
+            client.ask(new_topic(TOPIC), 7)
+        with load(broker, (10, 300, 3000)) as (senders, _):
+            for number in range(8):
+                with connect(broker) as client:
+                    until(goes_on(senders), "a producer that goes on")
+                    name = NAMES[(number + 1) % len(NAMES)]
+                    move(client, tmp_path / name)
+                time.sleep(chance.random() * 0.06)
+                broker.kill()
+                broker.start()
+                with connect(broker) as client:
+                    until(lambda name=name: where(client) == {name: False}, f"a move to {name}")  # type: ignore[misc]
+        with connect(broker) as client:
+            assert judge(client, senders, client_start(client)) == count(senders)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    left = [path.name for name in NAMES for path in (tmp_path / name).glob(f"{TOPIC}-0*") if path.name != f"{TOPIC}-0"]
+    assert all(name.endswith("-delete") for name in left), left
+    assert "Traceback" not in broker.output.read_text()
+
+
+def test_a_client_library_asks_for_it(tmp_path: Path) -> None:
+    broker = broker_with_directories(tmp_path)
+    broker.start()
+    try:
+        with connect(broker) as client:
+            client.ask(new_topic(TOPIC), 7)
+            target = str(tmp_path / NAMES[2])
+            done = subprocess.run(
+                [sys.executable, "-c", KAFKA_PYTHON, broker.address, TOPIC, target],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+            assert done.stdout == "NoError\n", done.stderr
+            until(lambda: where(client) == {NAMES[2]: False}, "the move")
+    finally:
+        broker.kill()
