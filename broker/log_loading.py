@@ -1,4 +1,4 @@
-"""Loading all logs at start, on num.recovery.threads.per.data.dir threads for each directory, and saying how far it is.
+"""Loading all logs at start and closing them at the end, on num.recovery.threads.per.data.dir threads a directory.
 
 The lines are those of Kafka's LogManager. While it takes longer than a second, a line each second says what is done,
 how fast, and how long it will take.
@@ -12,12 +12,14 @@ from collections.abc import Mapping
 
 from broker.seams import Clock, Executor
 from storage.log_config import LogConfig
+from storage.log_flush import run_together
 from storage.log_loading import DirectoryLoad, LoadProgress
 from storage.log_manager import LoadReport, LogManager
 
 logger = logging.getLogger("kafka.log.LogManager")
 
 PROGRESS_INTERVAL_S = 1.0
+FLUSH_THREADS = 4
 _MEGABYTE = 1_000_000
 _WORTH_A_RATE_BYTES = 10 * _MEGABYTE
 
@@ -50,6 +52,17 @@ async def load_logs(
     report = log_manager.complete_load(loads)
     _say_end(loads, report, clock.monotonic_s() - began_s)
     return report
+
+
+async def close_logs(
+    log_manager: LogManager, clock: Clock, executor: Executor, threads_per_directory: int, broker_epoch: int
+) -> None:
+    """Close all logs cleanly. At least FLUSH_THREADS threads wait for the disk: fsyncs of several share its flushes."""
+    tasks = await executor.run(log_manager.begin_close)
+    threads = max(threads_per_directory * len(log_manager.directories), FLUSH_THREADS)
+    shares = [tasks[first::threads] for first in range(min(threads, len(tasks)))]
+    await asyncio.gather(*(executor.run(run_together, share) for share in shares))
+    await executor.run(log_manager.complete_close, tasks, clock.now_ms(), broker_epoch)
 
 
 def _say_begin(load: DirectoryLoad) -> None:

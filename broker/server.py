@@ -40,7 +40,7 @@ from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.internal_topics import InternalTopicCreator
 from broker.log_cleaner import LogCleaner
-from broker.log_loading import load_logs
+from broker.log_loading import close_logs, load_logs
 from broker.log_upkeep import LogUpkeep
 from broker.logger_levels import LoggerLevels
 from broker.metrics import BrokerCollector, MetricsServer
@@ -382,7 +382,13 @@ class KafkaServer:
         broker_epoch = -1 if broker is None else broker.epoch
         if self._log_manager is not None:
             await self._upkeep.checkpoint_high_watermarks()
-            await self._executor.run(self._log_manager.close_cleanly, self._clock.now_ms(), broker_epoch)
+            await close_logs(
+                self._log_manager,
+                self._clock,
+                self._executor,
+                self._config.num_recovery_threads_per_data_dir,
+                broker_epoch,
+            )
         if not self.failed.is_set():
             await self._controller.close()
         await self._ensemble.close()

@@ -83,7 +83,7 @@ class FlushTask:
             self.optional_paths.append(f"{log.path}/{CUT_NOTE}")
             if log.active_segment.file not in self.files:
                 self.files.append(log.active_segment.file)
-        epochs = log.leader_epochs.take_unsynced()
+        epochs = log.take_unsynced_epochs()
         if epochs is not None:
             self.optional_paths.append(epochs)
             self.directories.append(log.path)

@@ -5,6 +5,7 @@ Nothing here waits for a clock: whoever owns the manager asks for what is due, a
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -512,14 +513,6 @@ class LogManager:
                 due.append((log, log.active_segment.base_offset))
         return due
 
-    def _run(self, tasks: Sequence[FlushTask], now_ms: int) -> None:
-        run_together(tasks)
-        for task in tasks:
-            try:
-                task.complete(now_ms)
-            except ApiError:
-                continue  # the directory is offline, and its owner has been told
-
     def recovery_point_tasks(self) -> list[CheckpointTask]:
         """What `checkpoint_recovery_points` does, as tasks that any thread may run."""
         return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
@@ -577,25 +570,37 @@ class LogManager:
         return [log for log in self.logs.values() if log.directory.failure is None]
 
     def close_cleanly(self, now_ms: int, broker_epoch: int = -1) -> None:
-        """Flush and close every log, checkpoint, and leave the marker of a clean stop in each directory that allowed
-        all of it.
-        """
+        """As `begin_close` and `complete_close`, doing what is in between here."""
+        tasks = self.begin_close()
+        run_together(tasks)
+        self.complete_close(tasks, now_ms, broker_epoch)
+
+    def begin_close(self) -> list[FlushTask]:
+        """Close every log; what this returns is to be run, on any threads and in any shares (`run_together`)."""
         tasks = []
-        unclean = set(self._not_recovered)
-        logs = [*self.online_logs(), *self.futures.online()]
-        for log in logs:
+        for log in [*self.online_logs(), *self.futures.online()]:
             try:
                 log.close()
-                tasks.append(FlushTask(self._file_system, log, log.log_end_offset, closing=True))
+                task = FlushTask(self._file_system, log, log.log_end_offset, closing=True)
             except ApiError:
-                unclean.add(log.directory.path)
-        self._run(tasks, now_ms)
-        for log in logs:
+                self._not_recovered.add(log.directory.path)
+            else:
+                tasks.append(task)
+        return tasks
+
+    def complete_close(self, tasks: Sequence[FlushTask], now_ms: int, broker_epoch: int = -1) -> None:
+        """The logs of `tasks` are closed and flushed: checkpoint, and leave the marker of a clean stop in each
+        directory that allowed all of it.
+        """
+        for task in tasks:
+            with contextlib.suppress(ApiError):  # the directory is offline, and its owner has been told
+                task.complete(now_ms)
+        for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
         self.checkpoint_recovery_points()
         self.checkpoint_log_start_offsets()
         for directory in self.directories:
-            if directory.failure is None and directory.path not in unclean:
+            if directory.failure is None and directory.path not in self._not_recovered:
                 try:
                     write_clean_shutdown(self._file_system, directory.path, broker_epoch)
                 except OSError as error:

@@ -112,7 +112,7 @@ class LogState:
         self._producer_state: ProducerStateManager | None = None
         self._leader_epochs: LeaderEpochFileCache | None = None
         self._led_from: EpochEntry | None = None
-        """An epoch that began while the others had not been read."""
+        """An epoch that began, and that nobody has asked for yet."""
         self._written_epoch = -1
         self.boundaries = BatchBoundaries()
         self.cleaner_checkpoint: int | None = None
@@ -166,11 +166,15 @@ class LogState:
             # What a crash took from the log, or retention, may still be in the file.
             epochs.truncate_from_end(self.log_end_offset)
             epochs.truncate_from_start(self.log_start_offset)
-            if self._led_from is not None:
-                epochs.assign(*self._led_from)
-                self._led_from = None
             self._leader_epochs = epochs
+        if self._led_from is not None:
+            epochs.assign(*self._led_from)
+            self._led_from = None
         return epochs
+
+    def take_unsynced_epochs(self) -> str | None:
+        """See `LeaderEpochFileCache.take_unsynced`. An epoch without a record in it is not worth a file."""
+        return None if self._leader_epochs is None else self._leader_epochs.take_unsynced()
 
     @property
     def is_as_loaded(self) -> bool:

@@ -204,15 +204,10 @@ class UnifiedLog(LogState):
         """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record
         is.
 
-        Epochs that were not read yet are not read for this, as nobody may ever ask for them. Raises ApiError
-        KAFKA_STORAGE_ERROR.
+        Only remembered here: in most partitions nothing happens in most epochs.
         """
-        if leader_epoch < 0:
-            return
-        if self._leader_epochs is None:
+        if leader_epoch >= 0:
             self._led_from = EpochEntry(leader_epoch, self.log_end_offset)
-        else:
-            self._leader_epochs.assign(leader_epoch, self.log_end_offset)
 
     def _write_epoch(self, leader_epoch: int, offset: int, now_ms: int) -> None:
         """Whatever has to be on disk before a batch of an epoch that the one before did not have."""
