@@ -268,22 +268,30 @@ class KafkaServer:
         controller.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
         controller.add_listener(configs.image_changed)
         configs.on_change(self._apply_dynamic_config)
-        self._upkeep = upkeep = LogUpkeep(
+        self._upkeep = LogUpkeep(
             log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
         )
-        controller.add_completion(partial(_settle_deletions, upkeep))
+        controller.add_completion(self._image_is_applied)
         loaded = dict(log_manager.logs)
         await controller.start(
             self._claim.cluster_id, partial(_found_replicas, log_manager), unclean=not self._load_report.clean
         )
         if self._load_report.has_stale_checkpoints or any(log_manager.get(at) is not log for at, log in loaded.items()):
-            await upkeep.settle_deletions()
+            await self._settle_deletions()
         for directory in log_manager.directories:
             if directory.path in self._claim.unclaimed and directory.failure is None:
                 write_meta_properties(
                     self._file_system, directory.path, self._claim.broker_id, controller.image.cluster_id
                 )
         await self._directory_failures.serve(replicas, controller)
+
+    async def _image_is_applied(self, old: MetadataImage, new: MetadataImage) -> None:
+        if _deletes_topics(old, new):
+            await self._settle_deletions()
+
+    async def _settle_deletions(self) -> None:
+        await self._cleaner.checkpoint()
+        await self._upkeep.settle_deletions()
 
     def _apply_dynamic_config(self, config: BrokerConfig) -> None:
         """What was copied out of the configuration at the start is copied again; topics' defaults are derived."""
@@ -503,9 +511,10 @@ def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
     return [FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch()) for log in log_manager.logs.values()]
 
 
-async def _settle_deletions(upkeep: LogUpkeep, old: MetadataImage, new: MetadataImage) -> None:
-    if any(name not in new.topics or new.topics[name].topic_id != topic.topic_id for name, topic in old.topics.items()):
-        await upkeep.settle_deletions()
+def _deletes_topics(old: MetadataImage, new: MetadataImage) -> bool:
+    return any(
+        name not in new.topics or new.topics[name].topic_id != topic.topic_id for name, topic in old.topics.items()
+    )
 
 
 def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartition, leads: bool) -> None:

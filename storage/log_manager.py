@@ -205,7 +205,7 @@ class LogManager:
         log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
         high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
         cleaner_offsets = self._read_checkpoint(path, CLEANER_OFFSET_CHECKPOINT, report)
-        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys()
+        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | cleaner_offsets.keys()
         if not known <= {partition for partition, _ in partitions}:
             report.has_stale_checkpoints = True
         tasks = []

@@ -161,6 +161,7 @@ def test_what_a_checkpoint_knows_of_a_topic_that_is_gone_is_not_believed_of_the_
     async def second_life() -> None:
         await broker.__aenter__()
         client = Client(broker)
+        assert checkpointed(broker.file_system, "t") == []
         await client.create("t")
         await client.produce("t", b"new")
 
@@ -170,7 +171,8 @@ def test_what_a_checkpoint_knows_of_a_topic_that_is_gone_is_not_believed_of_the_
 
     asyncio.run(first_life())
     broker.file_system.kill_process()
-    broker.file_system.write_file(f"{DATA}/log-start-offset-checkpoint", b"0\n1\nt 0 4\n")
+    for name in ("log-start-offset", "cleaner-offset"):
+        broker.file_system.write_file(f"{DATA}/{name}-checkpoint", b"0\n1\nt 0 4\n")
     asyncio.run(second_life())
     broker.file_system.kill_process()
     asyncio.run(third_life())

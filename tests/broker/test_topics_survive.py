@@ -15,6 +15,7 @@ from protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from tests.broker.test_dynamic_configs import TOPIC, value_of
 from tests.broker_process import BrokerProcess
 from tests.wire_client import WireClient
 
@@ -89,5 +90,7 @@ def test_topics_are_adopted_when_the_journal_is_lost(tmp_path: Path) -> None:
         broker.start()
         assert topics_of(broker) == before
         assert cluster_id_of(broker) == cluster_id
+        with client_of(broker) as client:
+            assert [value_of(client, TOPIC, "kept", f"retention.{unit}") for unit in ("ms", "bytes")] == ["-1", "-1"]
     finally:
         broker.kill()
