@@ -202,8 +202,14 @@ class History:
         self.truncations += 1
         self.now.cut(end)
 
-    def shortened(self) -> None:
-        """It has lost it; until the next flush, a power cut can bring it back."""
+    def shortened(self, end: int, asked: int) -> None:
+        """It has lost it; until the next flush, a power cut can bring it back.
+
+        It ends with its last batch, or behind where nothing is up to what was asked for. Raises Violation.
+        """
+        if not self.now.end <= end <= asked:
+            raise Violation(f"truncated to {asked}, the log ends at {end}, not from {self.now.end}")
+        self.now.end = self.now.acked_end = end
         for version in self.unsure:
             version.acked_end = min(version.acked_end, self.now.end)
             version.flushed_end = min(version.flushed_end, self.now.end)

@@ -147,6 +147,7 @@ class Life:
     def place(self, spec: Spec) -> tuple[memoryview, tuple[Row, ...]]:
         """The next batch of this kind, and the records it will be."""
         self.serial += 1
+        self.now_ms += 1
         sequence = self.history.next_sequence(spec.producer_id) if spec.producer_id >= 0 else -1
         data, rows = make_batch(spec, sequence, self.serial, self.now_ms, self.history.end, self.epoch)
         return memoryview(bytearray(data)), rows
@@ -207,6 +208,9 @@ class Life:
                 raise Violation("the partition is gone")
         else:
             history.reconcile(observe(log, manager.high_watermarks.get(TP, 0)), lost_power=self.lost_power)
+            corruptions = [what for each in manager.directories for what in each.corruptions.values()]
+            if corruptions:
+                raise Violation(f"taken for damaged: {corruptions}")
         there = manager.get(OTHER) is not None
         if there and not (self.neighbour.may_exist or (self.lost_power and self.neighbour.may_return)):
             raise Violation("a deleted partition came back")

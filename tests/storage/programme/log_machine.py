@@ -37,7 +37,7 @@ class LogMachine(RuleBasedStateMachine):
     steps_done: ClassVar[int] = 0
 
     @initialize(
-        segment_bytes=st.sampled_from([300, 900, 5000]),
+        segment_bytes=st.sampled_from([600, 1500, 5000]),
         interval=st.sampled_from([0, 100, 4096]),
         index_bytes=st.sampled_from([40, 10_000]),
         policy=st.sampled_from(POLICIES),

@@ -155,6 +155,9 @@ def live(scenario: str, disk: Disk, *, in_reads: bool = False) -> Life:
             life.claim()
             if disk.failed:
                 life.check_live()
+                if life.log is not None and life.is_online():
+                    with life.in_peace():
+                        check_indexes(life.log)
                 _check_offline(life, disk, seen)
     except SimulatedCrash:
         life.manager = life.log = None

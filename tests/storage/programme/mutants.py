@@ -23,6 +23,7 @@ from storage.log_flush import FlushTask
 from storage.log_loader import LogLoader
 from storage.log_manager import LogManager
 from storage.log_segment import SWAP_SUFFIX, LogSegment
+from storage.memory_file_system import MemoryFile
 from storage.producer_state import ProducerStateManager
 from storage.unified_log import UnifiedLog
 
@@ -100,12 +101,14 @@ def checkpoint_is_written_in_place(patch: Patch) -> None:
     patch.setattr(CheckpointTask, "run", run)
 
 
-@mutant("leader")
+@mutant("torn")
 def cut_of_recovery_is_not_fsynced(patch: Patch) -> None:
+    cut_and_fsync = LogSegment.cut
+
     def cut(self: LogSegment, size: int) -> None:
-        if size < self.size:
-            self.file.truncate(size)
-            self._shortened(size)
+        with Patch.context() as inner:
+            inner.setattr(MemoryFile, "flush", nothing)
+            cut_and_fsync(self, size)
 
     patch.setattr(LogSegment, "cut", cut)
 
@@ -167,7 +170,7 @@ def recovery_ends_one_batch_too_early(patch: Patch) -> None:
     patch.setattr(recovery, "_valid_batches", all_but_the_last)
 
 
-@mutant("leader")
+@mutant("torn")
 def recovery_does_not_check_the_crc(patch: Patch) -> None:
     class Right:
         def __ne__(self, _other: object) -> bool:

@@ -23,6 +23,8 @@ Result = TypeVar("Result")
 
 _HUNT_CASES = 3000
 _CASE_SECONDS = 30
+_BROKEN = ("AttributeError", "NameError", "TypeError")
+"""What a mutant raises that no longer fits the code; not what it was made to provoke."""
 _MACHINES, _EXAMPLES = 8, 250
 
 
@@ -140,12 +142,15 @@ def _hunt(hunted: Mutant) -> Caught:
             for case in cases_of(group):
                 cases += 1
                 wrong = try_case(case)
+                if wrong is not None and wrong.startswith(_BROKEN):
+                    return Caught(hunted.name, "the mutant itself is broken", cases, "")
                 if wrong is not None:
                     return Caught(hunted.name, f"matrix, {group.scenario}", cases, f"{case}: {wrong}")
                 if cases == _HUNT_CASES:
                     return Caught(hunted.name, "-", cases, "")
     except Exception as error:  # noqa: BLE001 a scenario that does not even run
-        return Caught(hunted.name, f"matrix, {hunted.scenario}", cases + 1, describe(error))
+        wrong = describe(error)
+        return Caught(hunted.name, f"matrix, {hunted.scenario}", cases + 1, "" if wrong.startswith(_BROKEN) else wrong)
     return Caught(hunted.name, "-", cases, "")
 
 

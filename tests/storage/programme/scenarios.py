@@ -106,6 +106,16 @@ _FOLLOWER = (
 )
 
 
+# Batches of one size, each as long as another that recovery may cut off.
+_TORN = (
+    steps.start,
+    *[steps.append(size=100)] * 14,
+    steps.kill,
+    steps.start,
+    *[steps.append(size=100)] * 6,
+    steps.background,
+    *[steps.append(size=100)] * 8,
+)
 _RETENTION = (
     steps.start,
     *[steps.append(size=300)] * 7,
@@ -145,6 +155,8 @@ _COMPACTED = (
     _put(b"e", producer_id=9, is_transactional=True, size=200),
     _put(b"a", b"f", producer_id=8, is_transactional=True),
     steps.append(producer_id=9, marker=ControlRecordType.ABORT),
+    _put(b"m", producer_id=9, is_transactional=True),
+    steps.append(producer_id=9, marker=ControlRecordType.COMMIT),
     _put(b"c", b"a", codec=CompressionType.ZSTD),
     steps.append(producer_id=8, marker=ControlRecordType.COMMIT),
     steps.roll,
@@ -235,6 +247,7 @@ _MOVING = (
 SCENARIOS = {
     "leader": Scenario(_LEADER, SMALL),
     "follower": Scenario(_FOLLOWER, SMALL),
+    "torn": Scenario(_TORN, replace(SMALL, segment_bytes=4000)),
     "retention": Scenario(_RETENTION, replace(SMALL, retention_ms=1000, retention_bytes=2500)),
     "compacted": Scenario(
         _COMPACTED,

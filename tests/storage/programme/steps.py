@@ -269,6 +269,10 @@ def retain(passing_ms: int) -> Step:
 def _check_retention(life: Life, log: UnifiedLog, before: int) -> None:
     """What went had to, and what had to went."""
     config, start = log.config, log.log_start_offset
+    if not config.is_deleted:
+        if start != before:
+            raise Violation(f"retention moved the start of a log that is only compacted from {before} to {start}")
+        return
     size = sum(segment.size for segment in log.segments if segment.base_offset >= start)
     gone = [row for row in life.history.now.rows if before <= row.offset < start]
     too_old = life.now_ms - config.retention_ms
@@ -297,9 +301,11 @@ def truncate(batches: int) -> Step:
         offset = bases[-batches]
         if offset < life.high_watermark and life.history.is_compacted:
             return  # what is committed is never cut off, and compaction relies on it
-        life.history.shortening(max(row.batch_end for row in life.history.now.rows if row.batch_end <= offset))
+        life.history.shortening(
+            max((row.batch_end for row in life.history.now.rows if row.batch_end <= offset), default=0)
+        )
         if life.attempt(lambda: log.truncate_to(offset, life.now_ms)):
-            life.history.shortened()
+            life.history.shortened(log.log_end_offset, offset)
             manager.checkpoint_recovery_points()
         elif life.is_online():  # a full disk
             life.history.not_shortened()
