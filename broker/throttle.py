@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 _WINDOW_S = 1.0
 """For how long bytes that were not used may be made up for."""
+_SHORTEST_SLEEP_S = 1e-6
+"""Less than that no clock can show: waiting for it might never end."""
 _LONGEST_SLEEP_S = 0.3
 """A new rate counts after this time at the latest, also in the midst of a sleep."""
 
@@ -32,7 +34,7 @@ class Throttle:
         while True:
             elapsed_s = self._monotonic_s() - self._began_s
             ahead_s = self._seen / self.bytes_per_second - elapsed_s
-            if ahead_s <= 0:
+            if ahead_s < _SHORTEST_SLEEP_S:
                 if elapsed_s > _WINDOW_S:
                     self._began_s += elapsed_s
                     self._seen = 0
