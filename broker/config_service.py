@@ -281,9 +281,6 @@ class ConfigService:
             if not isinstance(now, int) or not isinstance(wanted, int) or now == wanted:
                 continue
             cleaner = name == "log.cleaner.threads"
-            if cleaner and wanted < 1:
-                # Kafka has this text, too, but divides by the number of threads before it comes to it: "/ by zero".
-                raise ApiError(ErrorCode.INVALID_REQUEST, "Log cleaner threads should be at least 1")
             if wanted < now // 2:
                 reason = "cannot be reduced to less than half" if cleaner else "should be at least half"
             elif wanted > now * 2:

@@ -116,6 +116,10 @@ class LogCleaner:
         """Go by `config` from now on: threads come and go, rates and pauses change at once."""
         if not self._is_started:
             return
+        if config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1) > _MOST_MAP_BYTES:
+            logger.warning(
+                "Cannot use more than 2G of cleaner buffer space per cleaner thread, ignoring excess buffer space..."
+            )
         while len(self._threads) < config.log_cleaner_threads:
             thread = CleanerThread(len(self._threads), self._new_worker())
             thread.task = asyncio.get_running_loop().create_task(

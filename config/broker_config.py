@@ -323,9 +323,10 @@ def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
     yield "log.retention.ms", config.log_retention_time_ms != 0, retention
     directories = "At least one log directory must be defined via log.dirs or log.dir."
     yield "log.dirs", bool(config.log_dirs), directories
+    threads = values["log.cleaner.threads"]
+    # Kafka divides by it without a look: what stops it is "/ by zero".
+    yield "log.cleaner.threads", threads >= 1, "log.cleaner.threads must be at least 1"
     buffer = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
-    # Kafka divides, so no cleaner threads at all is an arithmetic error there; here the rule has nothing to say.
-    threads = max(values["log.cleaner.threads"], 1)
     yield "log.cleaner.dedupe.buffer.size", values["log.cleaner.dedupe.buffer.size"] // threads > 1024 * 1024, buffer
     socket_timeout = (
         "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "

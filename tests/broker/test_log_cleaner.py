@@ -333,6 +333,16 @@ def test_buffers_are_shared_and_as_large_as_is_said() -> None:
     play(scenario, log_cleaner_io_buffer_size="100", log_cleaner_threads="2")
 
 
+def test_a_buffer_of_more_than_2_gigabytes_is_not_used_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.cleaner.start()
+        assert "Cannot use more than 2G of cleaner buffer space per cleaner thread" not in caplog.text
+        rig.change(log_cleaner_dedupe_buffer_size=str(2**31))
+
+    play(scenario)
+    assert "Cannot use more than 2G of cleaner buffer space per cleaner thread" in caplog.text
+
+
 def test_the_buffer_says_how_many_keys() -> None:
     def capacity(size: int, threads: int, factor: float) -> int:
         return map_capacity(

@@ -140,6 +140,7 @@ def test_topic_defaults_come_from_broker_keys() -> None:
         ({"offsets.commit.required.acks": "4"}, "offsets.commit.required.acks must be"),
         ({"connections.max.idle.ms": "50"}, "connection.failed.authentication.delay.ms=100 should always be less"),
         ({"log.cleaner.dedupe.buffer.size": "100"}, "must be at least 1MB per cleaner thread"),
+        ({"log.cleaner.threads": "0"}, "log.cleaner.threads must be at least 1"),
         ({"replica.fetch.wait.max.ms": "40000"}, "replica.socket.timeout.ms should always be at least"),
         ({"group.max.session.timeout.ms": "5"}, "group.max.session.timeout.ms must be greater"),
         ({"log.validate.records": "some"}, "String must be one of: header, deep"),
