@@ -11,7 +11,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from broker.cleaner_worker import CleanerWorker, ProcessWorker
@@ -20,6 +19,7 @@ from broker.controller_service import ControllerService, ControllerSettings, Int
 from broker.controller_service import StartUpError as ClusterError
 from broker.coordination.embedded import EmbeddedEnsemble
 from broker.coordinator_log import ReplicatedCoordinatorLog
+from broker.directory_claim import Claim, claim_directories
 from broker.directory_failures import DirectoryFailures
 from broker.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.disk_space import DiskSpaceWatch
@@ -68,18 +68,10 @@ from protocol.errors import ApiError
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
 from storage.log_manager import LoadReport, LogManager
-from storage.meta_properties import (
-    META_PROPERTIES,
-    LogDirError,
-    check_meta_properties,
-    read_meta_properties,
-    write_meta_properties,
-)
+from storage.meta_properties import LogDirError, write_meta_properties
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 corruption_logger = logging.getLogger("kafka.log.UnifiedLog")
-
-NO_BROKER_ID = -1
 
 
 class StartupError(Exception):
@@ -423,44 +415,6 @@ class KafkaServer:
     def _on_journal_failure(self, error: OSError) -> None:
         logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
         self.failed.set()
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Who this broker is according to its log directories: `cluster_id` is None before the first start."""
-
-    broker_id: int
-    cluster_id: str | None
-    unclaimed: list[str]
-    """Directories without meta.properties yet."""
-    unreadable: dict[str, str]
-    """Directories whose meta.properties the disk does not give, and why."""
-
-
-def claim_directories(file_system: FileSystem, config: BrokerConfig) -> Claim:
-    """Read every meta.properties; changes nothing. Raises LogDirError for another broker's or cluster's directory, and
-    when none can be read.
-
-    Without broker.id the broker keeps the one it had, or gets the first above reserved.broker.max.id.
-    """
-    found, unreadable = [], {}
-    for path in config.log_dirs:
-        try:
-            known = read_meta_properties(file_system, path)
-        except OSError as error:
-            unreadable[path] = f"{path}/{META_PROPERTIES} cannot be read: {error}"
-        else:
-            found += [known] if known is not None else []
-    if len(unreadable) == len(config.log_dirs):
-        raise LogDirError("; ".join(unreadable.values()))
-    broker_id = config.broker_id
-    if broker_id == NO_BROKER_ID:
-        stored = (known.broker_id for known in found if known.broker_id is not None)
-        broker_id = next(stored, config.reserved_broker_max_id + 1)
-    cluster_id = next((known.cluster_id for known in found if known.cluster_id is not None), None)
-    readable = [path for path in config.log_dirs if path not in unreadable]
-    unclaimed = check_meta_properties(file_system, readable, broker_id, cluster_id)
-    return Claim(broker_id, cluster_id, unclaimed, unreadable)
 
 
 def controller_settings(config: BrokerConfig) -> ControllerSettings:
