@@ -14,7 +14,7 @@ from protocol.messages import (
     ProduceResponse,
 )
 from protocol.records import Record, build_batch, read_batches
-from tests.broker.in_process import InProcessBroker
+from tests.broker.in_process import InProcessBroker, Wire
 
 
 def new_topic(name: str, partitions: int = 1) -> CreateTopicsRequest:
@@ -25,7 +25,12 @@ def new_topic(name: str, partitions: int = 1) -> CreateTopicsRequest:
 
 
 def produce(topic: str, values: list[bytes], acks: int = 1) -> ProduceRequest:
-    batch = build_batch([Record(0, 1_700_000_000_000, None, value, []) for value in values])
+    records = [Record(0, 1_700_000_000_000, None, value, []) for value in values]
+    return produce_records(topic, records, acks)
+
+
+def produce_records(topic: str, records: list[Record], acks: int = 1) -> ProduceRequest:
+    batch = build_batch(records)
     data = ProduceRequest.PartitionProduceData(index=0, records=batch)
     return ProduceRequest(
         acks=acks, timeout_ms=1000, topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
@@ -115,5 +120,35 @@ def test_a_fetch_from_a_cold_disk_is_answered_all_the_same() -> None:
                 values = values_in(await wire.ask(fetch("t", offset), 12))
                 assert values[offset % 10] == b"%d" % (offset // 10)
             assert tries
+
+    asyncio.run(scenario())
+
+
+async def read_all(wire: Wire, topic: str, end: int) -> list[bytes | None]:
+    """All values below offset `end`; a fetch gives those of one segment."""
+    found: list[bytes | None] = []
+    offset = 0
+    while offset < end:
+        response = await wire.ask(fetch(topic, offset), 12)
+        assert isinstance(response, FetchResponse)
+        for batch in read_batches(memoryview(response.responses[0].partitions[0].records or b"")):
+            found += [record.value for record in batch.records()]
+            offset = batch.next_offset
+    return found
+
+
+def test_a_compacted_topic_is_compacted_in_process() -> None:
+    async def scenario() -> None:
+        settings = {"log_cleanup_policy": "compact", "log_segment_bytes": "300", "log_cleaner_backoff_ms": "1"}
+        async with InProcessBroker(**settings) as broker:
+            wire = broker.connect()
+            await wire.ask(new_topic("t"), 7)
+            for number in range(20):
+                records = [Record(0, 1_700_000_000_000, key, b"%d" % number, []) for key in (b"a", b"b")]
+                await wire.ask(produce_records("t", records), 11)
+            await broker.server._upkeep.flush()  # only what is on stable storage is compacted
+            while len(found := await read_all(wire, "t", 40)) > 8:
+                await asyncio.sleep(0.001)
+            assert found[-2:] == [b"19", b"19"]
 
     asyncio.run(scenario())

@@ -57,6 +57,9 @@ def test_what_clients_do_is_counted(tmp_path: Path) -> None:
         flushes = "kafka_log_logflushstats"
         assert 2 <= samples[f"{flushes}_rounds_total", ()] <= samples[f"{flushes}_logs_total", ()]
         assert samples[f"{flushes}_time_seconds_total", ()] > 0
+        assert samples["kafka_log_logcleaner_deadthreadcount", ()] == 0
+        directory = (("logDirectory", str(tmp_path / "data")),)
+        assert samples["kafka_log_logcleanermanager_uncleanable_partitions_count", directory] == 0
         assert samples["process_resident_memory_bytes", ()] > 0
         consumer.close()
     finally:
