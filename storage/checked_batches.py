@@ -54,6 +54,10 @@ class CheckedBatches(abc.ABC):
             return self.size
         return position if self._verification is None else min(self._verification.sound_until(position), self.size)
 
+    def offset_at(self, position: int) -> int:
+        """The offset that comes next where the bytes not checked begin at `position`; -1 when they do not."""
+        return -1 if self._verification is None else self._verification.offset_at(position)
+
     def damage_of(self, offset: int) -> Damage | None:
         """The damage that has taken `offset`, if it was found already."""
         return None if self._verification is None else self._verification.damage_of(offset)

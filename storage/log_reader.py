@@ -95,7 +95,7 @@ def _read_segment(
     else:
         end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
     if end > sound_end:
-        end, next_offset = sound_end, -1
+        end, next_offset = sound_end, segment.offset_at(sound_end)
     if end - start > max_bytes:
         end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
         if end == start:

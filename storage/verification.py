@@ -15,10 +15,11 @@ from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from protocol.record_format import ATTRIBUTES_AT, MAGIC_AT, MAGIC_V2
+from protocol.record_format import ATTRIBUTES_AT, HEADER, LOG_OVERHEAD_BYTES, MAGIC_AT, MAGIC_V2
 from protocol.records import HEADER_BYTES, RecordBatch
 
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 120 * 1024
+"""What malloc still takes from its heap: fresh pages for every read would cost more than the CRC does."""
 _NEAR_BYTES = 256 * 1024
 """A check begins at the beginning of what was not checked if that is no further away, else where the index says."""
 _MAX_GAPS = 16
@@ -67,7 +68,7 @@ class _Batches:
         self._chunk = memoryview(b"")
         self._chunk_at = 0
 
-    def _bytes(self, position: int) -> memoryview:
+    def window(self, position: int) -> memoryview:
         """What the file has from `position` on, a header at least unless it ends."""
         at = position - self._chunk_at
         if at < 0 or len(self._chunk) - at < HEADER_BYTES:
@@ -82,7 +83,7 @@ class _Batches:
         beginning.
         """
         left = self.end - position
-        data = self._bytes(position)
+        data = self.window(position)
         if len(data) < HEADER_BYTES:
             return f"{left} bytes are no batch"
         batch = RecordBatch(data)
@@ -107,7 +108,7 @@ class _Batches:
         """Where the next batch begins that is sound and has offsets from `first_offset` up to `limit`; `end` when there
         is none.
         """
-        data = self._bytes(position)
+        data = self.window(position)
         if len(data) >= HEADER_BYTES:
             # The size is probably right: most of a batch is records.
             size = RecordBatch(data).size_in_bytes
@@ -146,13 +147,15 @@ def walk(read: Read, place: Place, stop: int, end: int, limit: int) -> Iterator[
     """(position, header) of the sound batches of a file from `place` on, and the damages between them, in order, at
     least up to the position `stop`; all end at or before `end` and have offsets below `limit`.
     """
-    return _Walk(read, place, end, limit).run(stop)
+    return _Walk(read, place, end, limit, gives_batches=True).run(stop)
 
 
 class _Walk:
     """The state of one `walk`."""
 
-    def __init__(self, read: Read, place: Place, end: int, limit: int) -> None:
+    def __init__(self, read: Read, place: Place, end: int, limit: int, *, gives_batches: bool = False) -> None:
+        """Without `gives_batches` only those are given out that took a closer look, and all damages."""
+        self._gives_batches = gives_batches
         self._batches = _Batches(read, end)
         self.place = place
         """Behind what was given out last."""
@@ -166,6 +169,11 @@ class _Walk:
     def run(self, stop: int) -> Iterator[Found]:
         position = self.place.position
         while position < self._end and (position < stop or not self._is_settled()):
+            if not self._gives_batches and self._is_settled():
+                yield from self._settle("")
+                position = self._pass_sound(stop)
+                if position >= min(stop, self._end):
+                    return
             batch = self._batches.at(position)
             held_reason, reason = self._judge(batch)
             yield from self._settle(held_reason)
@@ -184,6 +192,28 @@ class _Walk:
             first_offset = self.place.next_offset
             yield Damage(self._damage[0], self._end, first_offset, max(first_offset, self._limit), self._damage[1])
             self.place = self.place._replace(position=self._end)
+
+    def _pass_sound(self, stop: int) -> int:
+        """Go over batches that go on where the one before ended, in the same epoch, without an object for each. Returns
+        where that comes to an end, which may be anything.
+        """
+        position, next_offset, epoch = self.place
+        limit, unpack = self._limit, HEADER.unpack_from
+        window = self._batches.window(position)
+        at, end = 0, len(window)
+        while position < stop and end - at >= HEADER_BYTES:
+            base_offset, length, its_epoch, magic, crc, _, delta, _, _, _, _, _, _ = unpack(window, at)
+            after = at + length + LOG_OVERHEAD_BYTES
+            goes_on = base_offset == next_offset and its_epoch == epoch and 0 <= delta < limit - base_offset
+            if not goes_on or magic != MAGIC_V2 or not at + HEADER_BYTES <= after <= end:
+                break
+            if crc32c(window[at + ATTRIBUTES_AT : after]) != crc:
+                break
+            position += after - at
+            at = after
+            next_offset += delta + 1
+        self.place = Place(position, next_offset, epoch)
+        return position
 
     def _is_settled(self) -> bool:
         """Whether nothing that follows could change what is thought of what was read."""
@@ -272,6 +302,10 @@ class Verification:
         ends += [max(damage.start, position) for damage in damages if damage.end > position]
         return min(ends, default=2**63 - 1)
 
+    def offset_at(self, position: int) -> int:
+        """The offset that comes next where the bytes not checked begin at `position`; -1 when they do not."""
+        return next((gap.start.next_offset for gap in self._known[0] if gap.start.position == position), -1)
+
     def damage_at(self, position: int) -> Damage | None:
         """The damage that has the byte at `position`."""
         return next((each for each in self.damages if each.start <= position < each.end), None)
@@ -296,7 +330,7 @@ class Verification:
             begin = indexed_before(indexed_before(start))
             if gap.start.position < begin < start:
                 first = Place(begin, gap.start.next_offset, _UNKNOWN_EPOCH)
-                found = self._walk(read, gap, first)
+                found = self._walk(read, gap, first, gives_batches=True)
                 beyond = next(found.run(begin + 1), None)
                 if isinstance(beyond, tuple) and not isinstance(beyond, Damage):
                     second = _after(*beyond)
@@ -309,13 +343,13 @@ class Verification:
         damages = [each for each in found.run(min(stop, gap.end)) if isinstance(each, Damage)]
         self._note(gap.start.position, found.place, damages)
 
-    def _walk(self, read: Read, gap: _Gap, place: Place) -> _Walk:
+    def _walk(self, read: Read, gap: _Gap, place: Place, *, gives_batches: bool = False) -> _Walk:
         limit = self._limit
         if self.sound_until(gap.end) > gap.end:
             following = read(gap.end, HEADER_BYTES)
             if len(following) == HEADER_BYTES:
                 limit = min(limit, RecordBatch(memoryview(following)).base_offset)
-        return _Walk(read, place, gap.end, limit)
+        return _Walk(read, place, gap.end, limit, gives_batches=gives_batches)
 
     def recheck(self, read: Read, place: Place, stop: int, end: int) -> Place:
         """Check from `place` to the position `stop`, whatever is known; returns where it came to, `end` (the end of the
