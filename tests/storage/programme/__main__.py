@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tests.storage.programme.matrix import parse_case
 from tests.storage.programme.mutants import MUTANTS
@@ -13,7 +14,7 @@ from tests.storage.programme.runner import hunt, run_flips, run_machines, run_ma
 from tests.storage.programme.tally import Tally
 
 
-def table(rows: Iterable[tuple[object, ...]]) -> str:
+def table(rows: Sequence[tuple[object, ...]]) -> str:
     """Columns as wide as they need to be; numbers to the right."""
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     numeric = [[isinstance(cell, int) for cell in row] for row in rows]
@@ -45,45 +46,52 @@ def main(arguments: list[str]) -> int:
         wrong = try_case(parse_case(options.case))
         print(wrong or "right")
         return int(wrong is not None)
-    wanted = options.only or list(PARTS)
-    is_good = True
+    summary: list[tuple[object, ...]] = [("storage programme", "done", "wrong", "seconds")]
     for part, run in PARTS.items():
-        if part in wanted:
+        if part in (options.only or PARTS):
             began = time.monotonic()
-            text, is_right = run(options.sample, options.seconds)
-            print(f"{text}, {time.monotonic() - began:.0f} s\n", flush=True)
-            is_good = is_good and is_right
-    return int(not is_good)
+            outcome = run(options.sample, options.seconds)
+            print(f"{outcome.text}\n", flush=True)
+            summary.append((part, outcome.done, outcome.wrong, round(time.monotonic() - began)))
+    print(table(summary))
+    return int(any(wrong for _, _, wrong, _ in summary[1:]))
 
 
-def _told(title: str, what: str, tally: Tally) -> tuple[str, bool]:
+class Outcome(NamedTuple):
+    """Of one part: its table, what was done, and how much of it went wrong."""
+
+    text: str
+    done: str
+    wrong: int
+
+
+def _told(title: str, what: str, tally: Tally) -> Outcome:
     rows: list[tuple[object, ...]] = [(title, what), *sorted(tally.cases.items())]
     lines = [table(rows), *(f"  violation: {case}\n    {wrong}" for case, wrong in tally.violations.items())]
-    lines.append(f"{title}: {tally.total:,} {what}, violations: {len(tally.violations)}")
-    return "\n".join(lines), not tally.violations
+    return Outcome("\n".join(lines), f"{tally.total:,} {what}", len(tally.violations))
 
 
-def _matrix(sample: int, seconds: float | None) -> tuple[str, bool]:
-    return _told("fault matrix", "cases", run_matrix(sample, seconds))
+def _matrix(sample: int, seconds: float | None) -> Outcome:
+    return _told("fault and end", "cases", run_matrix(sample, seconds))
 
 
-def _flips(sample: int, _seconds: float | None) -> tuple[str, bool]:
-    return _told("byte flips", "flips", run_flips(sample))
+def _flips(sample: int, _seconds: float | None) -> Outcome:
+    return _told("file", "flips", run_flips(sample))
 
 
-def _machine(sample: int, _seconds: float | None) -> tuple[str, bool]:
-    return _told("state machine", "steps", run_machines(sample))
+def _machine(sample: int, _seconds: float | None) -> Outcome:
+    return _told("random lives", "steps", run_machines(sample))
 
 
-def _mutants(sample: int, _seconds: float | None) -> tuple[str, bool]:
+def _mutants(sample: int, _seconds: float | None) -> Outcome:
     found = sorted(run_mutants(list(MUTANTS)[::sample]))
     rows: list[tuple[object, ...]] = [("mutant", "caught by", "after cases")]
-    rows += [(each.mutant, each.part if each.is_caught else "NOT CAUGHT", each.cases) for each in found]
+    rows += [(each.mutant, each.part if each.is_caught else f"NOT CAUGHT ({each.part})", each.cases) for each in found]
     caught = sum(each.is_caught for each in found)
-    return f"{table(rows)}\nmutants caught: {caught} of {len(found)}", caught == len(found)
+    return Outcome(table(rows), f"{caught} of {len(found)} caught", len(found) - caught)
 
 
-PARTS = {"matrix": _matrix, "flips": _flips, "machine": _machine, "mutants": _mutants}
+PARTS = {"fault matrix": _matrix, "byte flips": _flips, "state machine": _machine, "mutants": _mutants}
 
 
 if __name__ == "__main__":

@@ -60,13 +60,15 @@ def run_group(group: Group) -> Tally:
     return tally
 
 
-def spread(work: Callable[[Part], Result], parts: Iterable[Part], seconds: float | None = None) -> Iterator[Result]:
+def spread(
+    work: Callable[[Part], Result], parts: Iterable[Part], seconds: float | None = None, *, apart: bool = False
+) -> Iterator[Result]:
     """What `work` gives for each part, as it is done, on all processors; no more once `seconds` are over.
 
-    Every part has a process of its own kind: what one changes in the code, no other sees.
+    With `apart` every part has a process of its own: what one changes in the code, no other sees.
     """
     until = None if seconds is None else time.monotonic() + seconds
-    with multiprocessing.get_context("fork").Pool(os.cpu_count()) as pool:
+    with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1 if apart else None) as pool:
         for result in pool.imap_unordered(work, parts):
             yield result
             if until is not None and time.monotonic() > until:
@@ -156,4 +158,4 @@ def _hunt(hunted: Mutant) -> Caught:
 
 def run_mutants(names: Sequence[str]) -> Iterator[Caught]:
     """What became of these mutants, as it is known."""
-    return spread(hunt, names)
+    return spread(hunt, names, apart=True)
