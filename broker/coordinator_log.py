@@ -84,9 +84,10 @@ class ReplicatedCoordinatorLog:
 
         What is damaged is passed over: a group that goes on from an older commit is better than one that is not served.
         """
-        log = self._replica_manager.partition(TopicPartition(CONSUMER_OFFSETS, partition)).log
-        offset, end_offset = log.log_start_offset, log.log_end_offset
+        replica = self._replica_manager.partition(TopicPartition(CONSUMER_OFFSETS, partition))
+        offset, end_offset = replica.log.log_start_offset, replica.log.log_end_offset
         while offset < end_offset:
+            log = replica.log  # it may be moved to another log directory meanwhile
             try:
                 info = await self._executor.run(log.read, offset, self._load_buffer_bytes, end_offset)
             except ApiError as error:
