@@ -210,19 +210,28 @@ def _fsync(fd: int) -> None:
 class OsFile:
     """A File whose descriptor is opened on use and may be closed behind its back by `OsFileSystem`'s limit."""
 
-    __slots__ = ("_descriptor", "_files", "path", "size", "unsynced")
+    __slots__ = ("_descriptor", "_files", "_is_moving", "path", "size", "unsynced")
 
     def __init__(self, files: OsFileSystem, path: str, size: int, descriptor: _Descriptor | None) -> None:
         self._files = files
         self._descriptor = descriptor
+        self._is_moving = False
         self.path = path
         self.size = size
         self.unsynced = True
 
     def _open(self) -> _Descriptor:
-        descriptor = self._files._open_descriptor(self, _FLAGS)
-        self._descriptor = descriptor
-        return descriptor
+        while True:
+            path = self.path
+            try:
+                descriptor = self._files._open_descriptor(self, path, _FLAGS)
+            except FileNotFoundError:
+                if not self._is_moving and self.path == path:
+                    raise
+                continue  # its owner is about to rename it, on another thread
+            if self.path == path:  # else another file may have the name by now
+                self._descriptor = descriptor
+                return descriptor
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         descriptor = self._descriptor or self._open()
@@ -306,8 +315,12 @@ class OsFile:
             raise
 
     def rename(self, path: str) -> None:
-        os.replace(self.path, path)
-        self.path = path
+        self._is_moving = True
+        try:
+            os.replace(self.path, path)
+            self.path = path
+        finally:
+            self._is_moving = False
 
     def close(self) -> None:
         self._files._forget(self)
@@ -344,18 +357,18 @@ class OsFileSystem:
         """Descriptors held for Files now."""
         return len(self._open_files)
 
-    def _open_descriptor(self, file: OsFile, flags: int) -> _Descriptor:
+    def _open_descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
         while len(self._open_files) >= self.max_open_files:
             self._evict_one()
         try:
-            fd = os.open(file.path, flags, 0o644)
+            fd = os.open(path, flags, 0o644)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
             # Somebody else (connections) used the descriptors up: give half of ours back and live with fewer.
             for _ in range(len(self._open_files) // 2 + 1):
                 self._evict_one()
-            fd = os.open(file.path, flags, 0o644)
+            fd = os.open(path, flags, 0o644)
         self._open_files[file] = None
         return _Descriptor(fd)
 
@@ -379,7 +392,7 @@ class OsFileSystem:
 
     def open(self, path: str) -> OsFile:
         file = OsFile(self, path, 0, None)
-        descriptor = self._open_descriptor(file, _FLAGS | os.O_CREAT)
+        descriptor = self._open_descriptor(file, path, _FLAGS | os.O_CREAT)
         file._descriptor = descriptor
         file.size = os.fstat(descriptor.fd).st_size
         return file

@@ -67,13 +67,16 @@ class _SparseIndex:
     def file(self) -> File:
         """The file itself. Raises OSError."""
         file = self._file
-        if file is None:
-            file = self._file_system.open(self.path)
+        while file is None:
+            path = self.path
+            found = self._file_system.open(path)
             width = self.entry_struct.size
-            self._file_entries = self._count_entries(file, width)
-            if file.size != self._file_entries * width:
-                file.truncate(self._file_entries * width)
-            self._file = file
+            self._file_entries = self._count_entries(found, width)
+            if found.size != self._file_entries * width:
+                found.truncate(self._file_entries * width)
+            if self.path == path:  # else its owner has renamed it, on another thread, and this may be the next one
+                file = self._file = found
+                file.path = self.path
         return file
 
     def _count_entries(self, file: File, width: int) -> int:
@@ -187,6 +190,15 @@ class _SparseIndex:
         self.path = path
         if self._file is not None:
             self._file.path = path
+
+    def rename(self, path: str) -> None:
+        """Give the file another name; whoever reads it, on whatever thread, goes on with it. Raises OSError."""
+        old, self.path = self.path, path
+        if self._file is not None:
+            self._file.rename(path)
+        else:
+            self._file_system.rename(old, path)
+        self.use_path(path)
 
     def close(self) -> None:
         """Let go of the descriptor; the index opens itself again when used."""

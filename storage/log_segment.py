@@ -8,6 +8,8 @@ idle segments cost a few hundred bytes each and no descriptor.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
@@ -111,6 +113,7 @@ class LogSegment(CheckedBatches):
         file = self._file
         if file is None:
             file = self._file = self._file_system.attach(self.path, self.size)
+            file.path = self.path  # its owner may have renamed it, on another thread
         return file
 
     def use_directory(self, directory: str) -> None:
@@ -132,6 +135,7 @@ class LogSegment(CheckedBatches):
         if index is None:
             path = self.path_of(OFFSET_INDEX_SUFFIX)
             index = self._offset_index = OffsetIndex(self._file_system, path, self.base_offset)
+            index.path = self.path_of(OFFSET_INDEX_SUFFIX)
         return index
 
     @property
@@ -140,6 +144,7 @@ class LogSegment(CheckedBatches):
         if index is None:
             path = self.path_of(TIME_INDEX_SUFFIX)
             index = self._time_index = TimeIndex(self._file_system, path, self.base_offset)
+            index.path = self.path_of(TIME_INDEX_SUFFIX)
         return index
 
     # -- appending ----------------------------------------------------------------------------------------------------
@@ -456,21 +461,21 @@ class LogSegment(CheckedBatches):
         """Give all files that exist another suffix (`.deleted`, `.swap`, none), the `.log` file first; returns their
         paths. Whoever reads the segment, on whatever thread, goes on with the same files.
         """
-        old_paths = [self.path_of(name) for name in SEGMENT_SUFFIXES]
-        file = self.file
+        renames: tuple[Callable[[str], None], ...] = (
+            self.file.rename,
+            self.offset_index.rename,
+            self.time_index.rename,
+            partial(self._file_system.rename, self.path_of(TXN_INDEX_SUFFIX)),
+        )
         self._suffix = suffix
         new_paths = []
-        for old_path, name in zip(old_paths, SEGMENT_SUFFIXES, strict=True):
+        for rename, name in zip(renames, SEGMENT_SUFFIXES, strict=True):
             new_path = self.path_of(name)
             try:
-                if name == LOG_SUFFIX:
-                    file.rename(new_path)
-                else:
-                    self._file_system.rename(old_path, new_path)
+                rename(new_path)
             except FileNotFoundError:
                 continue
             new_paths.append(new_path)
-        self._use_index_paths()
         return tuple(new_paths)
 
     def _close_indexes(self) -> None:
