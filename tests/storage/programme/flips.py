@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 from tests.storage import test_corruption
 from tests.storage.programme.tally import Tally, describe
 
@@ -24,7 +27,8 @@ def flip(part: tuple[str, bool]) -> Tally:
 
     test_corruption.outcome = counted
     try:
-        test_corruption.test_every_byte_flipped(kind, clean)
+        with contextlib.redirect_stdout(io.StringIO()):
+            test_corruption.test_every_byte_flipped(kind, clean)
     except Exception as error:  # noqa: BLE001 whatever it is, storage should not have raised it
         tally.violations[f"{name}, byte {tally.cases[kind]}"] = describe(error)
     finally:

@@ -126,7 +126,10 @@ def hunt(name: str) -> Caught:
     """Run the programme on a mutant until it is seen."""
     with pytest.MonkeyPatch.context() as patch:
         hunted = MUTANTS[name]
-        hunted.apply(patch)
+        try:
+            hunted.apply(patch)
+        except AttributeError as error:
+            return Caught(name, f"it does not fit the code: {error}", 0, "")
         forget()
         try:
             return _hunt(hunted)
