@@ -12,9 +12,10 @@ from storage.file_system import FileSystem
 from storage.log_cleaner import clean
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
+from storage.memory_file_system import MemoryFileSystem
 from storage.producer_state import AppendOrigin
 from storage.unified_log import LogAppendInfo, UnifiedLog
-from tests.storage.support import T0
+from tests.storage.support import T0, TOPIC_ID, TP, open_manager, read_all
 
 COMPACT = LogConfig(
     cleanup_policy=frozenset({"compact"}),
@@ -110,3 +111,53 @@ def data_in(batches: Sequence[RecordBatch]) -> list[tuple[int, bytes | None, byt
         if not batch.is_control
         for record in batch.records()
     ]
+
+
+class Stand:
+    """A compacted log and all around it."""
+
+    def __init__(self, config: LogConfig = COMPACT) -> None:
+        self.config = config
+        self.file_system = MemoryFileSystem()
+        self.manager, _ = open_manager(self.file_system, config)
+        self.log = self.manager.get_or_create(TP, TOPIC_ID, config, T0)
+
+    def segments(self, *segments: list[tuple[bytes | None, bytes | None]], now_ms: int = T0) -> UnifiedLog:
+        """A sealed segment for each list, a batch for each record."""
+        for rows in segments:
+            for row in rows:
+                put(self.log, row, now_ms=now_ms)
+            self.log.roll(now_ms)
+        self.log.flush(now_ms)
+        return self.log
+
+    def cleanable(self, now_ms: int = T0, high_watermark: int | None = None) -> CleanableLog:
+        bound = self.log.log_end_offset if high_watermark is None else high_watermark
+        found = cleanable_log(self.log, bound, now_ms)
+        assert found is not None
+        return found
+
+    def task(self, now_ms: int = T0, map_capacity: int = ENOUGH_KEYS) -> CleanTask:
+        return plan_cleaning(self.cleanable(now_ms), now_ms, map_capacity)
+
+    def clean(self, now_ms: int = T0, map_capacity: int = ENOUGH_KEYS) -> None:
+        done = clean_log(self.file_system, self.manager, self.log, now_ms, map_capacity=map_capacity)
+        assert done is not None, "there was nothing to clean"
+
+    def names(self) -> list[str]:
+        return sorted(info.name for info in self.file_system.list_dir(self.log.path))
+
+    def restart(self) -> LogManager:
+        self.file_system.kill_process()
+        self.manager, report = open_manager(self.file_system, self.config)
+        assert not report.refused
+        self.log = self.manager.logs[TP]
+        return self.manager
+
+
+def rows_of(log: UnifiedLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    return data_in(read_all(log))
+
+
+def keys(text: str) -> list[tuple[bytes | None, bytes | None]]:
+    return [(letter.encode(), b"value") for letter in text]
