@@ -15,6 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from storage.log_manager import LogDirError
+from storage.log_segment import SNAPSHOT_SUFFIX
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.programme import steps
 from tests.storage.programme.history import Observation, Violation
@@ -263,6 +264,8 @@ def judge(life: Life, salt: int) -> None:
     if second != first:
         raise Violation(f"the second start finds something else than the first: {first}")
     end(life, Ending(DEATH), salt)
+    if salt % 4 == 0:
+        _look_without_snapshots(life.fork())
     _start(life)
     life.epoch += 1
     for step in (steps.append(size=100), steps.append(producer_id=5), steps.append(producer_id=7, size=500)):
@@ -287,6 +290,17 @@ def _look(life: Life, file_system: MemoryFileSystem) -> Observation | None:
     life.may_be_clean = False
     log = manager.get(TP)
     return None if log is None else observe(log, manager.high_watermarks.get(TP, 0))
+
+
+def _look_without_snapshots(life: Life) -> None:
+    """The batches alone have to tell of the producers, too."""
+    files = life.file_system
+    for directory in life.directories:
+        path = f"{directory}/{TP}"
+        for info in files.list_dir(path) if files.exists(path) else []:
+            if info.name.endswith(SNAPSHOT_SUFFIX):
+                files.remove(f"{path}/{info.name}")
+    _look(life, files)
 
 
 def _start(life: Life, *, must_be_clean: bool = False) -> None:
