@@ -287,8 +287,7 @@ class FutureLogs:
         try:
             self._file_system.rename(future.path, path)
         except OSError as error:
-            doing = f"Error while renaming {future.path} to {path}"
-            raise future.directory.fail(error, doing) from error
+            raise future.failed(error, f"Error while renaming {future.path} to {path}") from error
         future.use_path(path)
         future.has_unsynced_names = True
         del self.logs[topic_partition]

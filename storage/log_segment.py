@@ -478,6 +478,16 @@ class LogSegment(CheckedBatches):
             new_paths.append(new_path)
         return tuple(new_paths)
 
+    def remove(self) -> None:
+        """Remove all files at once, also when `change_suffix` came to a part of them only. Raises OSError."""
+        suffix = self._suffix
+        for name in SEGMENT_SUFFIXES:
+            path = self.path_of(name)
+            for each in (path, path.removesuffix(suffix)):
+                with contextlib.suppress(FileNotFoundError):
+                    self._file_system.remove(each)
+        self.close()
+
     def _close_indexes(self) -> None:
         for index in (self._offset_index, self._time_index):
             if index is not None:

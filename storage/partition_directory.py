@@ -60,7 +60,7 @@ def create_log(
     except OSError as error:
         if not is_disk_full(error):
             raise directory.fail(error, doing) from error
-        _remove_half_made(file_system, directory, path)
+        _remove_at_once(file_system, directory, path)
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
     return UnifiedLog(
         file_system=file_system,
@@ -78,8 +78,8 @@ def create_log(
     )
 
 
-def _remove_half_made(file_system: FileSystem, directory: LogDirectory, path: str) -> None:
-    """A full disk took part of a new directory: it must not stand in the way of the next attempt."""
+def _remove_at_once(file_system: FileSystem, directory: LogDirectory, path: str) -> None:
+    """On a full disk: what is there must not stand in the way of another of its name."""
     if not file_system.exists(path):
         return
     try:
@@ -105,6 +105,11 @@ def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: i
         log.discard()
         file_system.rename(source, target)
     except OSError as error:
-        raise directory.fail(error, f"Error while renaming {source} to {target}") from error
+        doing = f"Error while renaming {source} to {target}"
+        if not is_disk_full(error):
+            raise directory.fail(error, doing) from error
+        if suffix != DELETE_SUFFIX:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
+        _remove_at_once(file_system, directory, source)  # even a longer name may need room that only this gives back
     log.use_path(target)
     return target

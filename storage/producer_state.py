@@ -21,7 +21,7 @@ from crc32c import crc32c
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import NO_SEQUENCE, RecordBatch, increment_sequence
 from storage.checkpoints import write_atomically
-from storage.file_system import FileSystem
+from storage.file_system import FileSystem, is_disk_full
 from storage.log_segment import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 
 BATCHES_TO_RETAIN = 5
@@ -271,6 +271,11 @@ class ProducerStateManager:
                 try:
                     self._file_system.rename(path, path + DELETED_SUFFIX)
                 except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    self._file_system.remove(path)  # a longer name may need room that only this gives back
                     continue
                 paths.append(path + DELETED_SUFFIX)
         return paths

@@ -410,7 +410,14 @@ class UnifiedLog(LogState):
     def _drop_segments(self, dropped: Sequence[LogSegment]) -> None:
         """Rename them out of the way; the files go after `file_delete_delay_ms`, as readers may still be at it."""
         try:
-            paths = [path for segment in dropped for path in segment.change_suffix(DELETED_SUFFIX)]
+            paths: list[str] = []
+            for segment in dropped:
+                try:
+                    paths += segment.change_suffix(DELETED_SUFFIX)
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    segment.remove()  # even a longer name may need room that only this gives back
             paths += self.producer_state.mark_deleted(segment.base_offset for segment in dropped)
         except OSError as error:
             doing = f"Error while deleting segments for {self.topic_partition} in dir {self.directory.path}"

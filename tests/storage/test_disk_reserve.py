@@ -164,3 +164,50 @@ def test_what_is_appended_while_the_disk_is_asked_counts() -> None:
         append(log, b"x" * 100_000)
     task.complete()
     assert log.directory.headroom_bytes < 6 * MB - 50 * 100_000 + 100_000
+
+
+def names_in(rig: Rig, path: str) -> list[str]:
+    return sorted(info.name for info in rig.disk.list_dir(path))
+
+
+@pytest.mark.parametrize("renames", range(4))
+def test_what_is_deleted_goes_at_once_when_there_is_no_room_for_another_name(renames: int) -> None:
+    rig = Rig(1000 * MB, 0)
+    log = rig.log()
+    for number in range(12):
+        append(log, b"%d" % number + b"x" * 300_000, producer_id=1, producer_epoch=0, base_sequence=number)
+    first = [segment.base_offset for segment in log.segments[:2]]
+    log.delete_records_before(log.segments[2].base_offset, log.log_end_offset)
+    count = 0
+
+    def inject(operation: str, _path: str) -> Fault | None:
+        nonlocal count
+        count += operation == "rename"
+        return Fault(errno.ENOSPC) if operation == "rename" and count > renames else None
+
+    rig.disk.inject = inject
+    assert len(log.delete_old_segments()) == 2
+    rig.disk.inject = lambda _operation, _path: None
+    assert log.directory.failure is None
+    delete_expired(rig.manager, T0)
+    delete_expired(rig.manager, T0)
+    assert not [name for name in names_in(rig, log.path) if name[:20].isdigit() and int(name[:20]) in first]
+    start = log.log_start_offset
+    assert [offset for offset, _ in values_in(log)] == list(range(start, 12))
+    rig.disk.kill_process()
+    again = open_manager(rig.disk, CONFIG, "/a")[0].logs[TP]
+    assert [offset for offset, _ in values_in(again)][-1] == 11
+
+
+def test_a_partition_is_deleted_at_once_when_there_is_no_room_for_another_name() -> None:
+    rig = Rig(1000 * MB, 0)
+    append(rig.log(), b"x")
+    rig.disk.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "rename" else None
+    rig.manager.delete(TP, T0)
+    rig.disk.inject = lambda _operation, _path: None
+    assert rig.manager.directories[0].failure is None
+    assert not [name for name in names_in(rig, "/a") if name.startswith("t-0")]
+    delete_expired(rig.manager, T0)
+    delete_expired(rig.manager, T0)
+    assert rig.manager.directories[0].failure is None
+    assert values_in(rig.log()) == []
