@@ -302,7 +302,9 @@ class MemoryFileSystem:
         allowed = self._room_for(len(data), inode, position)
         is_stopped = fault is not None and (fault.crash_amid or fault.errno != 0)
         if fault is not None and is_stopped:
-            allowed = min(allowed, fault.written_bytes)
+            # A disk that has taken everything was not full.
+            most = len(data) - 1 if fault.errno == errno.ENOSPC else len(data)
+            allowed = max(min(allowed, fault.written_bytes, most), 0)
         if allowed:
             inode.write(position, data[:allowed])
             inode.modified_ms = self.now_ms
