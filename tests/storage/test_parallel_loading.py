@@ -186,7 +186,11 @@ def outcome(file_system: MemoryFileSystem, manager: LogManager, report: LoadRepo
         "repaired": [(str(each.log.topic_partition), each.truncated_bytes) for each in report.repaired],
         "high watermarks": manager.high_watermarks,
         "offline": [directory.failure for directory in manager.directories],
-        "to be removed": [directory.deferred_deletions for directory in manager.directories],
+        "to be removed": [
+            (each.paths, each.is_tree, each.delay_ms)
+            for directory in manager.directories
+            for each in directory.deferred_deletions
+        ],
         "files": files,
     }
 
