@@ -282,7 +282,11 @@ def _check_retention(life: Life, log: UnifiedLog, before: int) -> None:
         raise Violation(f"retention went to {start}, beyond the high watermark {life.high_watermark}")
     for segment, following in pairwise(log.segments):
         if start < following.base_offset <= life.high_watermark:
-            stamps = [row.timestamp for row in life.history.now.rows if start <= row.offset < following.base_offset]
+            stamps = [
+                row.timestamp
+                for row in life.history.now.rows
+                if segment.base_offset <= row.offset < following.base_offset
+            ]
             if stamps and max(stamps) < too_old:
                 raise Violation(f"retention left {segment}, which is too old")
             if 0 <= config.retention_bytes <= size - segment.size:
