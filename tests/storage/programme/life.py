@@ -111,6 +111,8 @@ class Life:
         self.lag = 1
         self.may_be_clean = False
         self.may_have_strays = False
+        self.disk_stays_full = False
+        """Whether even a removal may be refused; what was deleted is then found at the next start, of no topic."""
         self.lost_power = False
         """Whether the last process ended by a power cut."""
 

@@ -149,6 +149,7 @@ def live(scenario: str, disk: Disk, *, in_reads: bool = False) -> Life:
     file_system.inject = disk.inject
     file_system.faults_in_reads = in_reads
     life = Life(file_system, plan.config, plan.directories)
+    life.disk_stays_full = disk.kind is FaultKind.ENOSPC_FOR_EVER
     try:
         for step in plan.steps:
             seen = len(disk.failed)

@@ -442,7 +442,7 @@ def delete_neighbour(life: Life) -> None:
     manager = life.manager
     life.neighbour = Neighbour(may_exist=True)
     was_online = log.directory.failure is None  # otherwise it is found again, and belongs to no topic then
-    if life.attempt(lambda: manager.delete(OTHER, life.now_ms)) and was_online:
+    if life.attempt(lambda: manager.delete(OTHER, life.now_ms)) and was_online and not life.disk_stays_full:
         life.neighbour = Neighbour(may_return=True)
     delete_expired(manager, life.now_ms)
     life.now_ms += 1000
