@@ -440,7 +440,7 @@ def delete_neighbour(life: Life) -> None:
     if life.manager is None or log is None:
         return
     manager = life.manager
-    life.neighbour = Neighbour(may_exist=True)
+    life.neighbour = Neighbour(may_exist=True, may_return=True)
     was_online = log.directory.failure is None  # otherwise it is found again, and belongs to no topic then
     if life.attempt(lambda: manager.delete(OTHER, life.now_ms)) and was_online and not life.disk_stays_full:
         life.neighbour = Neighbour(may_return=True)
