@@ -12,9 +12,10 @@ from collections.abc import Mapping
 
 from broker.seams import Clock, Executor
 from storage.log_config import LogConfig
+from storage.log_directory_survey import LoadReport
 from storage.log_flush import run_together
 from storage.log_loading import DirectoryLoad, LoadProgress
-from storage.log_manager import LoadReport, LogManager
+from storage.log_manager import LogManager
 
 logger = logging.getLogger("kafka.log.LogManager")
 

@@ -67,7 +67,8 @@ from protocol.compression import CompressionType
 from protocol.errors import ApiError
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
-from storage.log_manager import LoadReport, LogManager
+from storage.log_directory_survey import LoadReport
+from storage.log_manager import LogManager
 from storage.meta_properties import LogDirError, write_meta_properties
 
 logger = logging.getLogger("kafka.server.KafkaServer")

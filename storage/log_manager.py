@@ -6,10 +6,7 @@ Nothing here waits for a clock: whoever owns the manager asks for what is due, a
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
@@ -19,19 +16,18 @@ from storage.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    CorruptCheckpointError,
-    read_offset_checkpoint,
 )
-from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
+from storage.clean_shutdown import write_clean_shutdown
 from storage.cleanable_log import correct_checkpoint
+from storage.directory_lock import lock_directory
 from storage.disk_reserve import DiskReserve, SpaceTask
 from storage.file_system import FileSystem, Lock, is_disk_full
 from storage.future_logs import FutureLogs
 from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
 from storage.log_config import LogConfig
 from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory
+from storage.log_directory_survey import LoadReport, begin_load, find_partitions
 from storage.log_flush import FlushTask, run_together
-from storage.log_loader import LoadOptions, LoadResult
 from storage.log_loading import DirectoryLoad, LoadTask
 from storage.log_state import LogState
 from storage.meta_properties import LogDirError
@@ -39,37 +35,6 @@ from storage.partition_directory import DELETE_SUFFIX, STRAY_SUFFIX, create_log,
 from storage.partition_metadata import write_topic_id
 from storage.retention import TimestampLookup
 from storage.unified_log import UnifiedLog
-
-LOCK_FILE = ".lock"
-_PARTITION_DIR = re.compile(r"(.+)-(\d+)")
-_SET_ASIDE = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}-(delete|future|stray)")
-_NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
-"""The root of a file system has the first; Kafka leaves the other two beside its partitions."""
-
-
-@dataclass(slots=True)
-class LoadReport:
-    """What `LogManager.load` found. `repaired` holds only logs that were not sound."""
-
-    clean: bool = True
-    broker_epoch: int = -1
-    """Of the run that ended in order; -1 when it did not or did not say."""
-    repaired: list[LoadResult] = field(default_factory=list)
-    has_stale_checkpoints: bool = False
-    """Whether a checkpoint knows a log that is no longer there: it must not be believed of the next one of its name."""
-    refused: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
-    ignored: list[str] = field(default_factory=list)
-    """Directories that were left alone (`-stray`) or are of no use (a `-future` without its log), and checkpoints that
-    could not be read.
-    """
-
-
-class FoundPartition(NamedTuple):
-    """A directory that holds a log; `name` is its own where it is not that of the partition (`-future`)."""
-
-    topic_partition: TopicPartition
-    name: str
 
 
 class LogManager:
@@ -118,13 +83,7 @@ class LogManager:
             if directory.failure is not None:
                 continue
             try:
-                self._make_durable_directory(path)
-                self._locks.append(self._file_system.lock(f"{path}/{LOCK_FILE}"))
-            except BlockingIOError:
-                raise LogDirError(
-                    f"Failed to acquire lock on file {LOCK_FILE} in {path}. "
-                    "A Kafka instance in another process or thread is using this directory."
-                ) from None
+                self._locks.append(lock_directory(self._file_system, path))
             except OSError as error:
                 reasons[path] = f"Log directory {path} cannot be used: {error}"
         if all(directory.failure is not None or directory.path in reasons for directory in self.directories):
@@ -137,19 +96,6 @@ class LogManager:
         for directory in self.directories:
             if directory.path == path:
                 directory.take_offline(reason)
-
-    def _make_durable_directory(self, path: str) -> None:
-        """Create `path` where missing so that a power cut cannot take it, and all below it, away again."""
-        # The parent in any case: the process that made `path` may have died before it got to that.
-        parents = [_parent_of(path)]
-        while not self._file_system.exists(parents[-1]):
-            parents.append(_parent_of(parents[-1]))
-        self._file_system.make_dirs(path)
-        for parent in parents:
-            try:
-                self._file_system.sync_dir(parent)
-            except PermissionError:
-                continue  # not ours to open, so not ours to have made
 
     def unlock_directories(self) -> None:
         """Let other brokers have the directories."""
@@ -175,57 +121,30 @@ class LogManager:
             if directory.failure is not None:
                 continue
             try:
-                found[directory.path] = self._find_partitions(directory, report)
+                found[directory.path] = find_partitions(
+                    self._file_system, directory, self.default_config.file_delete_delay_ms, report
+                )
             except OSError as error:
                 directory.fail(error, f"Error while loading log dir {directory.path}")
         loads = []
         for directory in self.directories:
             if directory.failure is None:
                 try:
-                    loads.append(self._begin(directory, found[directory.path], now_ms, topic_configs or {}, report))
+                    partitions = found[directory.path]
+                    loads.append(
+                        begin_load(
+                            self._file_system,
+                            directory,
+                            partitions,
+                            now_ms,
+                            topic_configs or {},
+                            self.default_config,
+                            report,
+                        )
+                    )
                 except OSError as error:
                     directory.fail(error, f"Error while loading log dir {directory.path}")
         return loads
-
-    def _begin(
-        self,
-        directory: LogDirectory,
-        partitions: Sequence[FoundPartition],
-        now_ms: int,
-        topic_configs: Mapping[str, LogConfig],
-        report: LoadReport,
-    ) -> DirectoryLoad:
-        path = directory.path
-        shutdown = take_clean_shutdown(self._file_system, path)
-        if shutdown is None:
-            report.clean = False
-        else:
-            report.broker_epoch = max(report.broker_epoch, shutdown.broker_epoch)
-        recovery_points = self._read_checkpoint(path, RECOVERY_POINT_CHECKPOINT, report)
-        log_starts = self._read_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, report)
-        high_watermarks = self._read_checkpoint(path, HIGH_WATERMARK_CHECKPOINT, report)
-        cleaner_offsets = self._read_checkpoint(path, CLEANER_OFFSET_CHECKPOINT, report)
-        known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | cleaner_offsets.keys()
-        if not known <= {partition for partition, _ in partitions}:
-            report.has_stale_checkpoints = True
-        tasks = []
-        for partition, name in partitions:
-            config = topic_configs.get(partition.topic)
-            # After a crash an entry may be that of the log itself, from when it was here before: a future log is
-            # believed nothing, and what it lacks is copied again.
-            is_known = shutdown is not None or not name
-            options = LoadOptions(
-                clean=shutdown is not None,
-                recovery_point=recovery_points.get(partition, 0) if is_known else 0,
-                log_start_offset=log_starts.get(partition, 0) if is_known else 0,
-                high_watermark=0 if name else high_watermarks.get(partition, 0),
-                now_ms=now_ms,
-                cleaner_checkpoint=cleaner_offsets.get(partition),
-                may_have_gaps=config is None or config.is_compacted or partition in cleaner_offsets,
-                name=name,
-            )
-            tasks.append(LoadTask(self._file_system, path, partition, config or self.default_config, options))
-        return DirectoryLoad(directory, tasks, is_clean=shutdown is not None)
 
     def complete_load(self, loads: Sequence[DirectoryLoad]) -> LoadReport:
         """Take over what was loaded, in the order of the directories and of the logs in them.
@@ -283,37 +202,6 @@ class LogManager:
                 self.futures.set_outdone_aside(now_ms)
         except ApiError:
             return  # a disk failed, and said so: the next start finds both again
-
-    def _read_checkpoint(self, path: str, name: str, report: LoadReport) -> dict[TopicPartition, int]:
-        try:
-            return read_offset_checkpoint(self._file_system, f"{path}/{name}")
-        except CorruptCheckpointError as error:
-            report.ignored.append(str(error))
-            return {}
-
-    def _find_partitions(self, directory: LogDirectory, report: LoadReport) -> list[FoundPartition]:
-        partitions: list[FoundPartition] = []
-        for info in self._file_system.list_dir(directory.path):
-            name = info.name
-            if not info.is_dir or name.startswith(".") or name in _NOT_PARTITIONS:
-                continue
-            set_aside = _SET_ASIDE.fullmatch(name)
-            match = _PARTITION_DIR.fullmatch(name)
-            if set_aside and set_aside[3] == "delete":
-                directory.defer_tree(f"{directory.path}/{name}", self.default_config.file_delete_delay_ms)
-            elif set_aside and set_aside[3] == "future":
-                partitions.append(FoundPartition(TopicPartition(set_aside[1], int(set_aside[2])), name))
-            elif set_aside:
-                report.ignored.append(f"{directory.path}/{name}")
-            elif match:
-                partitions.append(FoundPartition(TopicPartition(match[1], int(match[2])), ""))
-            else:
-                raise LogDirError(
-                    f"Found directory {directory.path}/{name}, '{name}' is not in the form of topic-partition or "
-                    "topic-partition.uniqueId-delete (if marked for deletion). Kafka's log directories (and children) "
-                    "should only contain Kafka topic data."
-                )
-        return partitions
 
     def _add(self, log: UnifiedLog) -> None:
         self.logs[log.topic_partition] = log
@@ -614,10 +502,6 @@ def _rank(directory: LogDirectory) -> tuple[bool, bool, int]:
     equals.
     """
     return directory.failure is not None, directory.is_reserve_reached, directory.log_count
-
-
-def _parent_of(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
 def _run_checkpoints(tasks: Sequence[CheckpointTask]) -> None:

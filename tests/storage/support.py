@@ -11,8 +11,9 @@ from protocol.records import Record, RecordBatch, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem
 from storage.log_config import LogConfig
+from storage.log_directory_survey import LoadReport
 from storage.log_flush import run_together
-from storage.log_manager import LoadReport, LogManager
+from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.unified_log import LogAppendInfo, UnifiedLog
 

@@ -19,7 +19,8 @@ from protocol.compression import CompressionType
 from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
-from storage.log_manager import LoadReport, LogManager
+from storage.log_directory_survey import LoadReport
+from storage.log_manager import LogManager
 from storage.meta_properties import read_meta_properties
 from storage.partition_metadata import read_topic_id, write_topic_id
 from storage.unified_log import UnifiedLog

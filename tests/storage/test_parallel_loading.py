@@ -17,8 +17,9 @@ from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
 from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig
+from storage.log_directory_survey import LoadReport
 from storage.log_loading import DirectoryLoad, LoadProgress
-from storage.log_manager import LoadReport, LogManager
+from storage.log_manager import LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem, SimulatedCrash
 from tests.storage.support import (
     T0,

@@ -15,7 +15,8 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records import Record, RecordBatch, build_batch
 from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig
-from storage.log_manager import LoadReport, LogManager
+from storage.log_directory_survey import LoadReport
+from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.unified_log import UnifiedLog
 from tests.storage.programme.history import History, Observation, ProducerState, Row, Violation, rows_of
