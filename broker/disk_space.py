@@ -6,7 +6,6 @@ See `storage.disk_reserve` for the rule. Here are the rounds, the log lines, and
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 from broker.seams import Executor
 from protocol.errors import ApiError, ErrorCode
@@ -24,10 +23,10 @@ class DiskSpaceWatch:
     """Owner of the reserve's state while the broker runs."""
 
     def __init__(self, log_manager: LogManager, executor: Executor, reserve_bytes: int) -> None:
-        """From now on `reserve_bytes` of every disk are kept from clients (log.dir.reserve.bytes)."""
+        """From now on clients must leave the reserve of every disk (log.dir.reserve.bytes)."""
         self._log_manager = log_manager
         self._executor = executor
-        log_manager.keep_reserve(reserve_bytes, partial(_say, reserve_bytes))
+        log_manager.keep_reserve(reserve_bytes, _say)
 
     async def check(self) -> None:
         """Ask every disk."""
@@ -49,14 +48,8 @@ class DiskSpaceWatch:
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"No disk has room for new partitions. {reasons}.")
 
 
-def _say(reserve_bytes: int, directory: LogDirectory) -> None:
-    if directory.is_reserve_reached:
-        logger.warning(
-            "Log directory %s has %d bytes left, log.dir.reserve.bytes is %d: clients cannot write there until space "
-            "returns",
-            directory.path,
-            directory.usable_bytes,
-            reserve_bytes,
-        )
+def _say(directory: LogDirectory) -> None:
+    if directory.is_reserve_reached and directory.reserve is not None:
+        logger.warning("%s: clients cannot write there until space returns", directory.reserve.describe())
     else:
         logger.info("Log directory %s has %d bytes left: clients write again", directory.path, directory.usable_bytes)

@@ -16,9 +16,9 @@ KEYS = (
     ConfigKey(
         "log.dir.reserve.bytes",
         LONG,
-        64 << 20,
-        "Bytes clients must leave on the disk of each log directory; below, their records and new topics are refused.",
-        Range(0),
+        -1,
+        "Bytes clients must leave on the disk of each log directory; -1: 64 MiB, or a tenth of a disk below 640 MiB.",
+        Range(-1),
     ),
     ConfigKey(
         "log.scrub.interval.ms",

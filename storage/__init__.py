@@ -85,8 +85,8 @@ Decisions, with their reasons:
   truncated, compacted and expired meanwhile, and everything copied has had its CRC checked.
 - A disk that fills up is kept from the clients first (`disk_reserve`): what the broker itself has to write, and what
   gives room back, needs some room. 64 MiB is the default: a rewritten coordination journal, a round of checkpoints and
-  snapshots and some hours of committed offsets fit into it many times, and no disk for logs is so small that it is
-  missed. The disk is asked once a second, and every append is counted in between, by one subtraction.
+  snapshots and some hours of committed offsets fit into it many times. Of a small disk, as a container's /dev/shm is,
+  it is a tenth. The disk is asked once a second, and every append is counted in between, by one subtraction.
 - A full disk takes no directory offline: not an append, a roll, an index entry, a checkpoint (the old one stays, and is
   written by the next round), nor the marker of a clean stop. Only a failed fsync does, as after any other error.
 - Reads give positions in files, not bytes. They end on batch boundaries (Kafka cuts a batch in two, and clients

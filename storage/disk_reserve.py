@@ -20,6 +20,8 @@ from storage.log_directory import LogDirectory
 _RESUMES_AT = 16
 """The reserve has to be exceeded by this part of it before clients may write again: no to and fro at the edge."""
 _SMALLEST_SHARE_BYTES = 1 << 20
+_DEFAULT_BYTES = 64 << 20
+_DEFAULT_PART = 10
 
 
 class DiskReserveError(ApiError):
@@ -37,12 +39,13 @@ class DiskReserve:
         share: int,
         on_change: Callable[[LogDirectory], None],
     ) -> None:
-        """`reserve_bytes` 0 keeps nothing. `share` directories may be on one disk. `on_change` is called when the
-        reserve is reached, and when it is no longer.
+        """`reserve_bytes` 0 keeps nothing, -1 keeps 64 MiB, or a tenth of a disk smaller than 640 MiB. `share`
+        directories may be on one disk. `on_change` is called when the reserve is reached, and when it is no longer.
         """
         self._file_system = file_system
         self._directory = directory
-        self._reserve_bytes = reserve_bytes
+        self._configured_bytes = reserve_bytes
+        self._reserve_bytes = max(reserve_bytes, 0)
         self._share = share
         self._on_change = on_change
         self._refused_bytes = 0
@@ -56,6 +59,8 @@ class DiskReserve:
         """Go by what was measured."""
         directory = self._directory
         directory.total_bytes, directory.usable_bytes = total_bytes, usable_bytes
+        if self._configured_bytes < 0:
+            self._reserve_bytes = min(_DEFAULT_BYTES, total_bytes // _DEFAULT_PART)
         if not self._reserve_bytes:
             return
         spare = usable_bytes - self._reserve_bytes

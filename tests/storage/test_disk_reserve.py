@@ -51,6 +51,13 @@ class Rig:
         raise AssertionError("it was never refused")
 
 
+@pytest.mark.parametrize(("capacity_bytes", "kept"), [(10 * MB, MB), (64 * MB, 64 * MB // 10), (900 * MB, 64 * MB)])
+def test_without_a_number_a_small_disk_keeps_a_tenth(capacity_bytes: int, kept: int) -> None:
+    rig = Rig(capacity_bytes, -1)
+    assert f"log.dir.reserve.bytes={kept} are kept free" in rig.manager.directories[0].reserve.describe()
+    append(rig.log(), b"there is room")
+
+
 def test_a_fast_producer_does_not_run_through_the_reserve_between_two_checks() -> None:
     rig = Rig()
     log = rig.log()
