@@ -70,18 +70,24 @@ def golden_cases() -> list[list[str]]:
     return cases
 
 
+def wherever(answer: Answer) -> Answer:
+    """Without the path of the checkout, which both tools name when offsets are not consecutive."""
+    return {**answer, "err": answer["err"].replace(f"{KAFKA_LOGS}/", "kafka_logs/")}
+
+
 def test_files_that_kafka_wrote(ask_us: Any) -> None:
     said = json.loads(SAID.read_text(encoding="utf-8"))
     assert [case for case, _ in said] == golden_cases()
     for case, kafka in said:
-        assert ask_us(case, KAFKA_LOGS) == kafka
+        assert wherever(ask_us(case, KAFKA_LOGS)) == kafka
 
 
 @pytest.mark.java
 def test_kafka_still_says_so() -> None:
     cases = golden_cases()
     said = json.loads(SAID.read_text(encoding="utf-8"))
-    assert [list(pair) for pair in zip(cases, ask_kafka(cases, KAFKA_LOGS), strict=True)] == said
+    answers = map(wherever, ask_kafka(cases, KAFKA_LOGS))
+    assert [list(pair) for pair in zip(cases, answers, strict=True)] == said
 
 
 # -- what differs ----------------------------------------------------------------------------------------------------
