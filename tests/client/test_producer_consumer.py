@@ -22,7 +22,12 @@ from protocol.topic_partition import TopicPartition
 from tests.broker_process import BrokerProcess, free_port
 from tests.client.proxy import proxy
 
-SETTINGS = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "2", "num.partitions": "1"}
+SETTINGS = {
+    "group.min.session.timeout.ms": "500",
+    "offsets.topic.num.partitions": "2",
+    "num.partitions": "1",
+    "log.retention.ms": "-1",  # records here are of 1970
+}
 
 
 def now_ms() -> int:
