@@ -72,6 +72,7 @@ class KafkaClient:
         self._connecting: dict[_Address, asyncio.Lock] = {}
         self._bootstrap = list(settings.bootstrap_servers)
         self._controller_id = -1
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,7 +83,8 @@ class KafkaClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; no other is opened afterwards."""
+        self._is_closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -99,6 +101,7 @@ class KafkaClient:
             if connection.is_open and not purpose:
                 return connection
         failure: DisconnectedError | None = None
+        self._check_open()
         known = [(node.host, node.port) for node in self._nodes.values()]
         for address in [*known, *(each for each in self._bootstrap if each not in known)]:
             try:
@@ -132,6 +135,7 @@ class KafkaClient:
             connection = self._connections.get(address)
             if connection is not None and connection.is_open:
                 return connection
+            self._check_open()
             connection = await connect(
                 host,
                 port,
@@ -140,8 +144,17 @@ class KafkaClient:
                 setup_timeout_ms=self.settings.connection_setup_timeout_ms,
                 receive_buffer=self._receive_buffer,
             )
+            try:
+                self._check_open()  # somebody may have closed it meanwhile
+            except DisconnectedError:
+                connection.close()
+                raise
             self._connections[address] = connection
             return connection
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise DisconnectedError("the client is closed")
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
