@@ -172,9 +172,9 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
         if (rd_kafka_flush(producers[i].rk, FAIL_AFTER_S * 1000)) failed++;
     double seconds = now_s() - began;
     cpu = cpu_s() - cpu;
-    long long taken = end_offset(producers[0].rk, topic) - before;
+    long long end = end_offset(producers[0].rk, topic), taken = end - before;
     if (failed || taken != records) die("%lld of %lld records are in the log, %lld failed: %s", taken, records, failed, error_text);
-    printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", records, records * (long long)size, seconds, cpu);
+    printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f, \"end_offset\": %lld}\n", records, records * (long long)size, seconds, cpu, end);
     for (int i = 0; i < count; i++) {
         rd_kafka_topic_destroy(producers[i].rkt);
         rd_kafka_destroy(producers[i].rk);
@@ -414,7 +414,7 @@ static int first(const char *bootstrap, const char *topic) {
     rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
     /* Asked for again and again: left to itself the library looks at topics without a leader once a second. */
-    while (!leaders(rk, rkt, 100)) {
+    while (!leaders(rk, rkt, 20)) {
         if (now_s() - began > FAIL_AFTER_S) die("no leader");
         usleep(2000);
     }

@@ -302,9 +302,9 @@ def spark(context: Context, broker: Broker, topic: str) -> Sample:
     """Records a second that Spark reads, of 10,000,000 of 100 bytes, connector's defaults, two partitions."""
     each = context.count(10_000_000) // SPARK_PARTITIONS
     context.load.run("create", broker.address, topic, SPARK_PARTITIONS)
+    expected = 0
     for partition in range(SPARK_PARTITIONS):
-        context.load.run("produce", broker.address, f"{topic}/{partition}", each, 100, 1)
-    expected = SPARK_PARTITIONS * (each + 1)  # produce sends one record more, which finds the leader
+        expected += context.load.run("produce", broker.address, f"{topic}/{partition}", each, 100, 1)["end_offset"]
     if context.spark is None:
         context.spark = context.until_the_end.enter_context(SparkReader())
         context.spark.read(broker.address, topic)
