@@ -13,11 +13,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.compat.driver_process import Driver
 
-BROKER_SETTINGS = {
-    "num.partitions": "1",
-    "group.min.session.timeout.ms": "1000",
-    "log.retention.ms": "-1",  # records here are of 2023
-}
+BROKER_SETTINGS = {"num.partitions": "1", "group.min.session.timeout.ms": "1000"}
 """Sessions may be shorter than Kafka's 6 s, so that a test can wait for one to end."""
 
 NewDriver = Callable[..., Driver]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from protocol.errors import ErrorCode
 from tests.broker_process import BrokerProcess
 from tests.compat.driver_process import CLIENTS, ClientError, Driver, Record, eventually
 
-T0 = 1_700_000_000_000
+T0 = (time.time_ns() // 10**9 - 3600) * 1000
+"""An hour ago: retention is there."""
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 

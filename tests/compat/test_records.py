@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from protocol.compression import CompressionType
@@ -27,7 +29,8 @@ CODECS = {
     "zstd": CompressionType.ZSTD,
 }
 MESSAGE_MAX_BYTES = 1_048_588
-T0 = 1_700_000_000_000
+T0 = (time.time_ns() // 10**9 - 3600) * 1000
+"""An hour ago: retention is there."""
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
