@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from broker.disk_tasks import run_disk_tasks
 from broker.seams import Executor
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import is_internal
@@ -30,9 +31,7 @@ class DiskSpaceWatch:
 
     async def check(self) -> None:
         """Ask every disk."""
-        for task in self._log_manager.space_tasks():
-            await self._executor.run(task.run)
-            task.complete()
+        await run_disk_tasks(self._executor, *self._log_manager.space_tasks())
 
     def refuse_new_partitions(self, topic: str) -> None:
         """To be asked before partitions of `topic` are made; internal topics may use the reserve.

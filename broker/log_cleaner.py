@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from broker.cleaner_failure import FailureKind, WorkerFailure
 from broker.cleaner_worker import CleanerWorker, WorkerDiedError
+from broker.disk_tasks import run_disk_tasks
 from broker.seams import Clock, Executor
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
@@ -215,8 +216,7 @@ class LogCleaner:
             began_s = self._clock.monotonic_s()
             result = await thread.worker.clean(task, _bytes_per_second(config))
             replacement = log.replace_segments(task, result)
-            await self._executor.run(replacement.run)
-            replacement.complete()
+            await run_disk_tasks(self._executor, replacement)
             await self.checkpoint()
             if replacement.is_used:  # else the log was cut, moved or deleted meanwhile
                 thread.is_dead = False
@@ -241,9 +241,7 @@ class LogCleaner:
     async def checkpoint(self) -> None:
         """Write cleaner-offset-checkpoint where it has changed."""
         async with self._checkpointing:
-            for task in self._log_manager.cleaner_offset_tasks():
-                await self._executor.run(task.run)
-                task.complete()
+            await run_disk_tasks(self._executor, *self._log_manager.cleaner_offset_tasks())
 
     def _failed(self, log: UnifiedLog, task: CleanTask, failure: WorkerFailure) -> bool:
         """Whether to go on at once."""

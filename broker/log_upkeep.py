@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
+from broker.disk_tasks import run_disk_tasks
 from broker.group_commit import GroupCommit
 from broker.seams import Clock, Executor
 from broker.supervisor import Supervisor
@@ -37,14 +37,6 @@ LOGS_PER_SLICE = 50
 
 SEGMENTS_PER_SLICE = 25
 """Segments renamed before the event loop gets its turn."""
-
-
-class _DiskTask(Protocol):
-    """What storage hands out: `run` on any thread, then `complete` by the logs' owner."""
-
-    def run(self) -> None: ...
-
-    def complete(self) -> None: ...
 
 
 class LogUpkeep:
@@ -113,8 +105,7 @@ class LogUpkeep:
             part = logs[start : start + LOGS_PER_SLICE]
             lookup = self._log_manager.timestamp_lookup(part, now_ms)
             if lookup.is_needed:
-                await self._executor.run(lookup.run)
-                lookup.complete()
+                await run_disk_tasks(self._executor, lookup)
             shortened += [log for log in part if _expire(log, now_ms, high_watermarks[log.topic_partition])]
             await asyncio.sleep(0)
         if not shortened:
@@ -132,12 +123,12 @@ class LogUpkeep:
 
     async def delete_files(self) -> None:
         """Remove what was deleted file.delete.delay.ms ago."""
-        await self._do(self._log_manager.expired_deletions(self._clock.now_ms()))
+        await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(self._clock.now_ms()))
 
     async def checkpoint_recovery_points(self) -> None:
         """Write recovery-point-offset-checkpoint of every log directory."""
         async with self._writing[RECOVERY_POINT_CHECKPOINT]:
-            await self._do(self._log_manager.recovery_point_tasks())
+            await run_disk_tasks(self._executor, *self._log_manager.recovery_point_tasks())
 
     async def checkpoint_log_start_offsets(self) -> None:
         """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
@@ -146,7 +137,7 @@ class LogUpkeep:
         """
         async with self._writing[LOG_START_OFFSET_CHECKPOINT]:
             tasks = self._log_manager.log_start_offset_tasks()
-            await self._do(tasks)
+            await run_disk_tasks(self._executor, *tasks)
         for task in tasks:
             if task.refusal is not None:
                 raise task.refusal
@@ -154,7 +145,7 @@ class LogUpkeep:
     async def checkpoint_high_watermarks(self) -> None:
         """Write replication-offset-checkpoint of every log directory."""
         async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
-            await self._do(self._log_manager.high_watermark_tasks(self._high_watermarks()))
+            await run_disk_tasks(self._executor, *self._log_manager.high_watermark_tasks(self._high_watermarks()))
 
     async def settle_deletions(self) -> None:
         """To be called after logs were deleted, before others of their names are used.
@@ -167,16 +158,12 @@ class LogUpkeep:
             await self.checkpoint_log_start_offsets()
         await self.checkpoint_high_watermarks()
         logs = self._log_manager
-        await self._do([logs.directory_sync_task(each) for each in logs.directories if each.failure is None])
+        online = [each for each in logs.directories if each.failure is None]
+        await run_disk_tasks(self._executor, *map(logs.directory_sync_task, online))
 
     async def expire_producers(self) -> None:
         """Forget idempotent producers that were silent for producer.id.expiration.ms."""
         self._log_manager.remove_expired_producers(self._clock.now_ms())
-
-    async def _do(self, tasks: Sequence[_DiskTask]) -> None:
-        for task in tasks:
-            await self._executor.run(task.run)
-            task.complete()
 
 
 def _expire(log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:

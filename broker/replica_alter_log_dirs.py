@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from broker.disk_tasks import run_disk_tasks
 from broker.replica_manager import ReplicaManager
 from broker.seams import Clock, Executor
 from protocol.errors import ApiError, ErrorCode
@@ -207,7 +208,5 @@ class ReplicaAlterLogDirsManager:
             logger.error("%s could not be renamed: %s", old.path, error)
             return
         if directory is not None:
-            task = self._logs.directory_sync_task(directory)
-            await self._executor.run(task.run)
-            task.complete()
+            await run_disk_tasks(self._executor, self._logs.directory_sync_task(directory))
         await self._forget_places()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.disk_tasks import run_disk_tasks
 from broker.seams import Clock, Executor
 from broker.supervisor import Supervisor
 from storage.log_manager import LogManager
@@ -50,7 +51,6 @@ class Scrubber:
             task = scrub.next_task(self._log_manager.logs, size, self._clock.now_ms())
             if task is None:
                 break
-            await self._executor.run(task.run)
-            task.complete()
+            await run_disk_tasks(self._executor, task)
             allowed -= max(task.checked_bytes, 1)
         self._debt_bytes = max(-allowed, 0)

@@ -22,7 +22,7 @@ from typing import cast
 from crc32c import crc32c
 
 from protocol.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import invalid_record
 from protocol.record_format import (
     ATTRIBUTES_AT,
     CONTROL_FLAG,
@@ -37,27 +37,17 @@ from protocol.record_format import (
     NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
 )
-from protocol.record_runs import RecordRun, find_run
+from protocol.record_runs import CHUNK_RECORDS, RecordRun, find_run
 from protocol.records import RecordBatch
-from protocol.varint import VARLONG_MAX_BYTES, decode_varint, encode_varint
+from protocol.varint import UNWRAPPED, VARLONG_MAX_BYTES, decode_varint, encode_varint, wrap_int64
 
-_CHUNK_RECORDS = 512
 _IS_INTERPRETED = __file__.endswith(".py")
 """Compiled, the loops are faster than the columns."""
-_SAFE_TIMESTAMP = 2**62
 _NOWHERE = -1
 """The offset of a key that the map does not hold."""
 _MOST_OFFSETS_A_KEY = 64
 _BELOW_ALL = -(2**63)
 """The end of a map that no record is in the range of."""
-
-
-def _invalid(reason: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_RECORD, reason)
-
-
-def _wrap_int64(number: int) -> int:
-    return (number + 2**63) % 2**64 - 2**63
 
 
 # -- the map ---------------------------------------------------------------------------------------------------------
@@ -81,7 +71,7 @@ def note_keys(
     position = index = 0
     try:
         while index < count:
-            wanted = min(count - index, _CHUNK_RECORDS)
+            wanted = min(count - index, CHUNK_RECORDS)
             run = find_run(data, position, wanted) if _IS_INTERPRETED else None
             if run is not None:
                 first = base_offset + run.offset_delta
@@ -98,9 +88,9 @@ def note_keys(
                 return full_at
             index += wanted
     except IndexError:
-        raise _invalid(f"The records of the batch at offset {base_offset} are cut off") from None
+        raise invalid_record(f"The records of the batch at offset {base_offset} are cut off") from None
     if position != len(data):
-        raise _invalid(f"{len(data) - position} bytes follow the {count} declared records")
+        raise invalid_record(f"{len(data) - position} bytes follow the {count} declared records")
     return batch.next_offset
 
 
@@ -129,7 +119,7 @@ def _note_each(  # noqa: C901, PLR0912 - unrolled: this loop is half of what com
             size = (size >> 1) ^ -(size & 1)
         end = position + size
         if size < 0 or end > size_of_data:
-            raise _invalid(f"Record declares {size} bytes, {size_of_data - position} are left")
+            raise invalid_record(f"Record declares {size} bytes, {size_of_data - position} are left")
         position += 2  # the attributes, no bit of which is in use, and the first byte of the timestamp
         if data[position - 1] > 127:
             while data[position] > 127:
@@ -157,7 +147,7 @@ def _note_each(  # noqa: C901, PLR0912 - unrolled: this loop is half of what com
             else:
                 size >>= 1
             if position + size >= end:
-                raise _invalid(f"Record declares a key of {size} bytes, {end - position} are left")
+                raise invalid_record(f"Record declares a key of {size} bytes, {end - position} are left")
             if offset >= from_offset:
                 if len(latest) >= capacity:
                     return position, offset
@@ -283,7 +273,7 @@ def _filter(
     position = index = 0
     try:
         while index < count:
-            wanted = min(count - index, _CHUNK_RECORDS)
+            wanted = min(count - index, CHUNK_RECORDS)
             run = find_run(data, position, wanted) if _IS_INTERPRETED else None
             if run is not None and base_offset + run.offset_delta + run.size <= map_end_offset:
                 if run.has_keys and (keep_tombstones or run.has_values):
@@ -307,9 +297,9 @@ def _filter(
             )
             index += wanted
     except IndexError:
-        raise _invalid(f"The records of the batch at offset {base_offset} are cut off") from None
+        raise invalid_record(f"The records of the batch at offset {base_offset} are cut off") from None
     if position != len(data):
-        raise _invalid(f"{len(data) - position} bytes follow the {count} declared records")
+        raise invalid_record(f"{len(data) - position} bytes follow the {count} declared records")
     return kept
 
 
@@ -384,7 +374,7 @@ def _filter_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is half 
             size = (size >> 1) ^ -(size & 1)
         end = position + size
         if size < 0 or end > size_of_data:
-            raise _invalid(f"Record declares {size} bytes, {size_of_data - position} are left")
+            raise invalid_record(f"Record declares {size} bytes, {size_of_data - position} are left")
         timestamp_at = position + 1
         position += 2
         if data[timestamp_at] > 127:
@@ -419,7 +409,7 @@ def _filter_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is half 
             key_at = position
             position += size
             if position >= end:
-                raise _invalid(f"Record declares a key of {size} bytes, {end - key_at} are left")
+                raise invalid_record(f"Record declares a key of {size} bytes, {end - key_at} are left")
         if (
             flags is None
             and offset < map_end_offset
@@ -467,10 +457,10 @@ def _rebuilt(batch: RecordBatch, data: bytes, kept: _Kept, horizon_ms: int | Non
     attributes, base_timestamp = batch.attributes, batch.base_timestamp
     if attributes & LOG_APPEND_TIME_FLAG:
         max_timestamp = batch.max_timestamp
-    elif 0 <= base_timestamp < _SAFE_TIMESTAMP > kept.max_timestamp_delta:
+    elif 0 <= base_timestamp < UNWRAPPED > kept.max_timestamp_delta:
         max_timestamp = max(base_timestamp + kept.max_timestamp_delta, NO_TIMESTAMP)
     else:
-        max_timestamp = max(NO_TIMESTAMP, *map(_wrap_int64, _timestamps(parts, base_timestamp)))
+        max_timestamp = max(NO_TIMESTAMP, *map(wrap_int64, _timestamps(parts, base_timestamp)))
     if horizon_ms is not None:
         parts = [_with_base_timestamp(part, base_timestamp - horizon_ms) for part in parts]
         attributes |= DELETE_HORIZON_FLAG
@@ -514,7 +504,7 @@ def _with_base_timestamp(records: bytes, difference: int) -> bytes:
         size, body = decode_varint(records, position)
         delta, rest = decode_varint(records, body + 1, VARLONG_MAX_BYTES)
         end = body + size
-        timestamp = encode_varint(_wrap_int64(delta + difference))
+        timestamp = encode_varint(wrap_int64(delta + difference))
         parts += (encode_varint(size + len(timestamp) - (rest - body - 1)), records[body : body + 1], timestamp)
         parts.append(records[rest:end])
         position = end

@@ -173,6 +173,11 @@ class ApiError(Exception):
         return f"{self.error_code.name}: {self.message}" if self.message else self.error_code.name
 
 
+def invalid_record(reason: str) -> ApiError:
+    """What records or batches that contradict themselves are refused with."""
+    return ApiError(ErrorCode.INVALID_RECORD, reason)
+
+
 class DecodeError(Exception):
     """Bytes that are not a valid message. Says which message, version and field (dotted path), and what is wrong.
 

@@ -14,22 +14,21 @@ from itertools import chain, repeat
 from operator import add
 from typing import NamedTuple, cast
 
-from protocol.errors import ApiError, ErrorCode
-from protocol.record_runs import find_run
+from protocol.errors import ApiError, invalid_record
+from protocol.record_runs import CHUNK_RECORDS, find_run
 from protocol.varint import (
     NULL_LENGTH,
+    UNWRAPPED,
     VARLONG_MAX_BYTES,
     Column,
     decode_varint,
     encode_varint,
     varint_column,
+    wrap_int64,
 )
 
 Header = tuple[str, bytes | None]
 """Key and value of a record header; keys are UTF-8 on the wire and may repeat."""
-
-_CHUNK_RECORDS = 512
-_SAFE_TIMESTAMP = 2**62
 
 
 class Record(NamedTuple):
@@ -46,10 +45,6 @@ _new_record = cast("Callable[[tuple[object, ...]], Record]", partial(tuple.__new
 """`Record._make` without its check, and without a Python frame for each record."""
 
 
-def _invalid(reason: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_RECORD, reason)
-
-
 # -- decoding --------------------------------------------------------------------------------------------------------
 
 
@@ -61,7 +56,7 @@ def decode_records(
     Raises ApiError INVALID_RECORD, while iterated, when the bytes are not exactly that many records.
     """
     if count < 0:
-        raise _invalid(f"Found invalid record count {count}")
+        raise invalid_record(f"Found invalid record count {count}")
     return chain.from_iterable(_chunks(data, count, base_offset, base_timestamp, append_time_ms))
 
 
@@ -69,10 +64,10 @@ def _chunks(
     data: bytes, count: int, base_offset: int, base_timestamp: int, append_time_ms: int | None
 ) -> Iterator[list[Record]]:
     position = index = 0
-    may_overflow = abs(base_timestamp) > _SAFE_TIMESTAMP
+    may_overflow = abs(base_timestamp) > UNWRAPPED
     while index < count:
         chunk: list[Record] = []
-        wanted = min(count - index, _CHUNK_RECORDS)
+        wanted = min(count - index, CHUNK_RECORDS)
         failure: ApiError | None = None
         try:
             run = find_run(data, position, wanted)
@@ -85,27 +80,22 @@ def _chunks(
                 offsets = range(first_offset, first_offset + run.size)
                 chunk = list(map(_new_record, zip(offsets, timestamps, run.keys(), run.values(), repeat(()))))
         except IndexError:
-            failure = _invalid(f"Record {index + len(chunk)} is cut off")
+            failure = invalid_record(f"Record {index + len(chunk)} is cut off")
         except ApiError as error:
             failure = error
         index += len(chunk)
         if failure is None and index == count and position != len(data):
             chunk.pop()  # as Kafka, which looks at what is left before it gives the last record out
-            failure = _invalid(f"{len(data) - position} bytes follow the {count} declared records")
+            failure = invalid_record(f"{len(data) - position} bytes follow the {count} declared records")
         if append_time_ms is not None:
             chunk = [record._replace(timestamp=append_time_ms) for record in chunk]
         elif may_overflow:
-            chunk = [record._replace(timestamp=_wrap_int64(record.timestamp)) for record in chunk]
+            chunk = [record._replace(timestamp=wrap_int64(record.timestamp)) for record in chunk]
         yield chunk
         if failure is not None:
             raise failure  # after a reader got what stands before the damage
     if count == 0 and data:
-        raise _invalid(f"{len(data)} bytes follow the 0 declared records")
-
-
-def _wrap_int64(number: int) -> int:
-    """As Java's addition of longs leaves it."""
-    return (number + 2**63) % 2**64 - 2**63
+        raise invalid_record(f"{len(data)} bytes follow the 0 declared records")
 
 
 def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what reading records costs
@@ -129,7 +119,7 @@ def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what 
             size = (size >> 1) ^ -(size & 1)
         end = position + size
         if size < 0 or end > size_of_data:
-            raise _invalid(f"Record declares {size} bytes, {size_of_data - position} are left")
+            raise invalid_record(f"Record declares {size} bytes, {size_of_data - position} are left")
         position += 1  # attributes: no bit is in use
 
         timestamp = data[position]
@@ -139,7 +129,7 @@ def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what 
             position += 1
             if byte > 127:
                 timestamp, position = decode_varint(data, position - 2, VARLONG_MAX_BYTES)
-                timestamp = _wrap_int64(base_timestamp + timestamp)
+                timestamp = wrap_int64(base_timestamp + timestamp)
             else:
                 timestamp = base_timestamp + (((timestamp & 127 | byte << 7) >> 1) ^ -(timestamp & 1))
         else:
@@ -200,7 +190,7 @@ def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what 
             headers = ()
             position += 1
         if position != end:
-            raise _invalid(f"The fields of a record end {position - end} bytes off its declared size")
+            raise invalid_record(f"The fields of a record end {position - end} bytes off its declared size")
         append(new(Record, (base_offset + offset, timestamp, key, value, headers)))
     return position
 
@@ -208,12 +198,12 @@ def _decode_each(  # noqa: C901, PLR0912, PLR0915 - unrolled: this loop is what 
 def _decode_headers(data: bytes, position: int, end: int) -> tuple[list[Header], int]:
     count, position = decode_varint(data, position)
     if not 0 <= count <= (end - position) // 2:
-        raise _invalid(f"Found invalid number of record headers {count}")
+        raise invalid_record(f"Found invalid number of record headers {count}")
     headers: list[Header] = []
     for _ in range(count):
         size, position = decode_varint(data, position)
         if size < 0 or position + size > end:
-            raise _invalid(f"Invalid header key size {size}")
+            raise invalid_record(f"Invalid header key size {size}")
         key = data[position : position + size].decode("utf-8", "replace")
         position += size
         size, position = decode_varint(data, position)

@@ -17,7 +17,7 @@ from enum import IntEnum
 from crc32c import crc32c
 
 from protocol.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress, decompress
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode, invalid_record
 from protocol.record_builder import BatchOptions, RecordBatchBuilder, build_batch, build_values_batch
 from protocol.record_codec import Header, Record, decode_records
 from protocol.record_format import (
@@ -73,10 +73,6 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iib")
-
-
-def _invalid(reason: str) -> ApiError:
-    return ApiError(ErrorCode.INVALID_RECORD, reason)
 
 
 class TimestampType(IntEnum):
@@ -173,7 +169,7 @@ class RecordBatch:
         """Raises ApiError INVALID_RECORD for a codec id that does not exist."""
         codec = self.attributes & CODEC_MASK
         if codec > CompressionType.ZSTD:
-            raise _invalid(f"Unknown compression type id {codec} in record batch")
+            raise invalid_record(f"Unknown compression type id {codec} in record batch")
         return CompressionType(codec)
 
     @property
@@ -234,23 +230,25 @@ class RecordBatch:
         self.ensure_valid()
         count = self.count
         if count <= 0:
-            raise _invalid(f"Invalid reported count for record batch: {count}")
+            raise invalid_record(f"Invalid reported count for record batch: {count}")
         if self.last_offset_delta != count - 1:
-            raise _invalid(
+            raise invalid_record(
                 f"Inconsistent batch offset range [{self.base_offset}, {self.last_offset}] and count of records {count}"
             )
         if self.base_offset != 0:
-            raise _invalid(f"The baseOffset of a record batch to append should be 0, but it is {self.base_offset}")
+            raise invalid_record(
+                f"The baseOffset of a record batch to append should be 0, but it is {self.base_offset}"
+            )
         attributes = self.attributes
         if attributes:
             if attributes & CODEC_MASK > CompressionType.ZSTD:
-                raise _invalid(f"Unknown compression type id {attributes & CODEC_MASK} in record batch")
+                raise invalid_record(f"Unknown compression type id {attributes & CODEC_MASK} in record batch")
             if attributes & CONTROL_FLAG:
-                raise _invalid("Clients are not allowed to write control records")
+                raise invalid_record("Clients are not allowed to write control records")
             if attributes & TRANSACTIONAL_FLAG and self.producer_id <= NO_PRODUCER_ID:
-                raise _invalid("Transactional record batch without a producerId")
+                raise invalid_record("Transactional record batch without a producerId")
         if self.producer_id > NO_PRODUCER_ID and self.base_sequence < 0:
-            raise _invalid(
+            raise invalid_record(
                 f"Invalid sequence number {self.base_sequence} in record batch with producerId {self.producer_id}"
             )
 

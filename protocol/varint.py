@@ -21,7 +21,15 @@ SMALL_VARINTS: tuple[bytes, ...] = (
 NULL_LENGTH = b"\x01"
 """The varint of -1, which stands where the length of a missing key or value would."""
 
+UNWRAPPED = 2**62
+"""Two timestamps or deltas below it add up to what a long can hold; others need `wrap_int64`."""
+
 _SMALL_COUNT = len(SMALL_VARINTS)
+
+
+def wrap_int64(number: int) -> int:
+    """As Java's addition of longs leaves it."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def encode_varint(number: int) -> bytes:

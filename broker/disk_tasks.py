@@ -1,0 +1,24 @@
+"""Doing what storage hands out as tasks: what waits for the disk on the executor's threads, the rest on the event loop,
+which owns the logs.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.seams import Executor
+
+
+class DiskTask(Protocol):
+    """Made by the logs' owner; `run` on any thread, then `complete` by the owner."""
+
+    def run(self) -> None: ...
+
+    def complete(self) -> None: ...
+
+
+async def run_disk_tasks(executor: Executor, *tasks: DiskTask) -> None:
+    """Run and complete them, one after the other. Raises what `complete` raises."""
+    for task in tasks:
+        await executor.run(task.run)
+        task.complete()
