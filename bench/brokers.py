@@ -160,8 +160,9 @@ class Odradek(Broker):
         """bin/kafka-server-start.sh, in the foreground."""
         script = str(ROOT / "bin" / "kafka-server-start.sh")
         properties = str(self.write_properties())
-        # The script prepares .venv; PYTHONPATH of this benchmark is not the user's.
-        self.process = self.spawn([script, properties], {"PYTHONPATH": ""}, "broker.log")
+        # The script prepares .venv; PYTHONPATH of this benchmark is not the user's. And Python keeps modules that it
+        # compiled, unless told not to as in many images for CI: a broker compiles at its first start alone.
+        self.process = self.spawn([script, properties], {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}, "broker.log")
 
 
 class ApacheKafka(Broker):
