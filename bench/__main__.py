@@ -121,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [first.name, second.name]
     results: dict[str, Samples] = {}
     lines: list[Row] = []
+    failed = False
     with ExitStack() as stack:
         context = Context(Load(), arguments.scale, stack)
         print(
@@ -128,14 +129,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(heading(names), flush=True)
         for scenario in scenarios:
-            samples = run_scenario(scenario, context, (first, second), arguments.rounds or scenario.rounds)
+            try:
+                samples = run_scenario(scenario, context, (first, second), arguments.rounds or scenario.rounds)
+            except RuntimeError as failure:
+                print(f"{scenario.name} FAILED: {failure}", flush=True)
+                failed = True
+                continue
             results[scenario.name] = samples
             lines += rows(scenario, samples)
             # At once, line by line and into the file: a run that is interrupted has shown what it measured.
             print("\n".join(map(line, rows(scenario, samples))), flush=True)
             if arguments.json:
                 Path(arguments.json).write_text(json.dumps(as_json(names, results, lines), indent=2) + "\n")
-    return 0
+    return 1 if failed else 0
 
 
 def as_json(names: Sequence[str], results: dict[str, Samples], lines: Sequence[Row]) -> dict[str, object]:

@@ -242,7 +242,7 @@ def idle_memory(context: Context, broker: Broker, topic: str) -> Sample:
 
 
 def start_with(partitions: int) -> Measure:
-    """Seconds from the launch until each of `partitions` has a leader, after a clean stop (2 MB in each: bench.starts).
+    """Seconds from the launch until each of `partitions` has a leader, after a clean stop (2 MB of each: bench.starts).
 
     Also the seconds of that stop, of the start after kill -9, and what the idle broker takes.
     """
@@ -372,8 +372,8 @@ SCENARIOS = [
         unbatched, target=4.0, also_warm=True,
     ),
     Scenario("fsync-1", "fsync per ack, 1 producer", "acks/s", fsync_per_ack(1), target=1.0),
-    Scenario("fsync-10", "fsync per ack, 10 producers", "acks/s", fsync_per_ack(10), target=3.0),
-    Scenario("fsync-100", "fsync per ack, 100 producers", "acks/s", fsync_per_ack(100), target=5.0),
+    Scenario("fsync-10", "fsync per ack, 10 producers", "acks/s", fsync_per_ack(10), target=2.0),
+    Scenario("fsync-100", "fsync per ack, 100 producers", "acks/s", fsync_per_ack(100), target=3.0),
     Scenario("latency", "p99 end to end at 5,000 records/s", "ms", latency, higher_is_better=False, target=0.5),
     Scenario(
         "latency-cleaning", "p99 end to end, cleaner at work", "ms", latency_while_cleaning, higher_is_better=False,

@@ -1,8 +1,9 @@
 """Brokers that start again: on many partitions with much data, after a clean stop and after kill -9.
 
-The gigabytes of many partitions are sparse files: of each partition a sealed segment that is a hole behind its first
-batch, with its indexes and snapshot, and an active one with one batch. No broker reads a sealed segment at its start,
-whether it was stopped or killed; all that it does read is as real brokers write it.
+The gigabytes of many partitions are sparse files: of every other partition a sealed segment that is a hole behind its
+first batch, with its indexes and snapshot; of each an active one with one batch. No broker reads a sealed segment at its
+start, whether it was stopped or killed; all that it does read is as real brokers write it. It is every other because
+Apache Kafka keeps a descriptor of each segment, and many machines give a process no more than 20,000.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKP
 from storage.producer_state import encode_snapshot
 from tests.wire_client import ConnectionClosed, WireClient
 
-SEALED_BYTES = 2_000_000
-"""Of each partition: 20 GB with 10,000 of them."""
+_SEALED_BYTES = 4_000_000
+"""Of every other partition: 20 GB with 10,000 of them."""
 
 _SEALED_RECORDS = 2_000
 _LIMIT_S = 300
@@ -57,29 +58,35 @@ def _led(client: WireClient, topic: str) -> int:
 
 
 def grow(data: Path, topic: str, partitions: int) -> None:
-    """Give each partition of a broker that was stopped in order its sealed segment, and one batch behind it."""
+    """Give the partitions of a broker that was stopped in order a batch each, and the even ones a sealed segment before it."""
     now_ms = time.time_ns() // 1_000_000
     first = build_batch([Record(0, now_ms, None, b"x")])
     last = bytearray(build_batch([Record(0, now_ms, None, b"x" * 100)]))
     last[0:8] = _SEALED_RECORDS.to_bytes(8, "big")
     last[12:16] = bytes(4)  # leader epoch 0
     sealed, active = f"{0:020d}", f"{_SEALED_RECORDS:020d}"
-    files: dict[str, bytes | bytearray] = {
-        f"{sealed}.log": first,
-        f"{sealed}.index": struct.pack(">ii", _SEALED_RECORDS - 1, SEALED_BYTES - 1000),
-        f"{sealed}.timeindex": struct.pack(">qi", now_ms, _SEALED_RECORDS - 1),
+    files_of_each: dict[str, bytes | bytearray] = {
         f"{active}.log": last,
         f"{active}.index": b"",
         f"{active}.timeindex": struct.pack(">qi", now_ms, 0),
         f"{active}.snapshot": encode_snapshot({}),
         "leader-epoch-checkpoint": b"0\n1\n0 0\n",
     }
+    sealed_files = {
+        f"{sealed}.log": first,
+        f"{sealed}.index": struct.pack(">ii", _SEALED_RECORDS - 1, _SEALED_BYTES - 1000),
+        f"{sealed}.timeindex": struct.pack(">qi", now_ms, _SEALED_RECORDS - 1),
+    }
     for number in range(partitions):
         directory = data / f"{topic}-{number}"
+        files = files_of_each if number % 2 else files_of_each | sealed_files
+        for path in directory.glob(f"{sealed}.*"):
+            path.unlink()
         for name, content in files.items():
             (directory / name).write_bytes(content)
-        with (directory / f"{sealed}.log").open("ab") as file:
-            file.truncate(SEALED_BYTES)
+        if not number % 2:
+            with (directory / f"{sealed}.log").open("ab") as file:
+                file.truncate(_SEALED_BYTES)
     for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT):
         path = data / name
         others = [line for line in path.read_text().splitlines()[2:] if not line.startswith(f"{topic} ")]
