@@ -1,8 +1,8 @@
 """Brokers that start again: on many partitions with much data, after a clean stop and after kill -9.
 
 The gigabytes of many partitions are sparse files: of every other partition a sealed segment that is a hole behind its
-first batch, with its indexes and snapshot; of each an active one with one batch. No broker reads a sealed segment at its
-start, whether it was stopped or killed; all that it does read is as real brokers write it. It is every other because
+first batch, with its indexes; of each an active one with one batch, and a snapshot. No broker reads a sealed segment at
+its start, whether it was stopped or killed; all that it does read is as real brokers write it. It is every other because
 Apache Kafka keeps a descriptor of each segment, and many machines give a process no more than 20,000.
 """
 
@@ -58,7 +58,7 @@ def _led(client: WireClient, topic: str) -> int:
 
 
 def grow(data: Path, topic: str, partitions: int) -> None:
-    """Give the partitions of a broker that was stopped in order a batch each, and the even ones a sealed segment before it."""
+    """Give the partitions of a broker that was stopped in order a batch each, and the even ones a sealed segment."""
     now_ms = time.time_ns() // 1_000_000
     first = build_batch([Record(0, now_ms, None, b"x")])
     last = bytearray(build_batch([Record(0, now_ms, None, b"x" * 100)]))
@@ -72,7 +72,7 @@ def grow(data: Path, topic: str, partitions: int) -> None:
         f"{active}.snapshot": encode_snapshot({}),
         "leader-epoch-checkpoint": b"0\n1\n0 0\n",
     }
-    sealed_files = {
+    sealed_files: dict[str, bytes | bytearray] = {
         f"{sealed}.log": first,
         f"{sealed}.index": struct.pack(">ii", _SEALED_RECORDS - 1, _SEALED_BYTES - 1000),
         f"{sealed}.timeindex": struct.pack(">qi", now_ms, _SEALED_RECORDS - 1),
