@@ -2,7 +2,7 @@
 
 The gigabytes of many partitions are sparse files: of every other partition a sealed segment that is a hole behind its
 first batch, with its indexes; of each an active one with one batch, and a snapshot. No broker reads a sealed segment at
-its start, whether it was stopped or killed; all that it does read is as real brokers write it. It is every other because
+its start, whether it was stopped or killed; all that it does read is as real brokers write it. Every other, because
 Apache Kafka keeps a descriptor of each segment, and many machines give a process no more than 20,000.
 """
 
