@@ -17,7 +17,7 @@ from . import (
     keys_odradek,
     keys_security,
 )
-from .definitions import ConfigError, ConfigRuleError, Value, table
+from .definitions import ConfigError, ConfigKey, ConfigRuleError, Value, table
 from .listeners import (
     EndPoint,
     check_advertised,
@@ -44,6 +44,13 @@ BROKER_KEYS = table(
 """Every key of a broker."""
 
 LISTENER_KEY = re.compile(r"listener\.name\.([^.]*)\.(.+)\Z")
+_LISTENER_MECHANISM_KEYS = (
+    "sasl.login.callback.handler.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+    "sasl.login.class",
+    "sasl.jaas.config",
+)
 _REFUSED_PATTERNS = (
     # Keys without a declaration of their own that would change who may do what.
     (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER),
@@ -52,6 +59,19 @@ _REFUSED_PATTERNS = (
 )
 
 T = TypeVar("T")
+
+
+def base_name(listener_key: str) -> str:
+    """A listener's key without its mechanism: `plain.sasl.jaas.config` -> `sasl.jaas.config`."""
+    return next((key for key in _LISTENER_MECHANISM_KEYS if listener_key.endswith(key)), listener_key)
+
+
+def declared_key(name: str) -> ConfigKey | None:
+    """The declaration of a broker key, also of one with a listener's prefix; None when there is none."""
+    declared = BROKER_KEYS.get(name)
+    if declared is None and (match := LISTENER_KEY.match(name)):
+        declared = BROKER_KEYS.get(base_name(match[2]))
+    return declared
 
 
 class Setting(Generic[T]):
@@ -177,11 +197,11 @@ class BrokerConfig:
 
     def unknown(self) -> list[str]:
         """Set keys that nobody declares; worth a warning, as in Kafka."""
-        return [name for name in self.originals if name not in BROKER_KEYS and not LISTENER_KEY.match(name)]
+        return [name for name in self.originals if declared_key(name) is None]
 
     def without_effect(self) -> list[str]:
-        """Set keys that Kafka knows and this broker accepts without acting on them."""
-        return [name for name in self.originals if name in BROKER_KEYS and name not in EFFECTIVE_KEYS]
+        """Set keys that Kafka knows and nobody acts on here; all that are for a single listener are among them."""
+        return [name for name in self.originals if declared_key(name) is not None and name not in EFFECTIVE_KEYS]
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
         """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError."""
@@ -297,12 +317,14 @@ class BrokerConfig:
 
 def check_promise(name: str, config: BrokerConfig) -> None:
     """Raise ConfigError when `name` is set in `config` to something about security or durability we do not have."""
-    declared = BROKER_KEYS.get(name)
-    if declared is None:
-        for pattern, refusal in _REFUSED_PATTERNS:
-            if pattern.match(name):
-                raise ConfigError(name, "[hidden]", refusal)
-    elif declared.refusal and config.values[name] not in (declared.default, "", ()):
+    for pattern, refusal in _REFUSED_PATTERNS:
+        if pattern.match(name):
+            raise ConfigError(name, "[hidden]", refusal)
+    declared = declared_key(name)
+    if declared is None or not declared.refusal:
+        return
+    value = config.values[name] if name in BROKER_KEYS else declared.parse(config.originals.get(name))
+    if value not in (declared.default, "", ()):
         text = "[hidden]" if declared.is_sensitive else config.originals.get(name)
         raise ConfigError(name, text, declared.refusal)
 
@@ -359,14 +381,29 @@ def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
         "to prevent failed authentication responses from timing out"
     )
     yield "connections.max.idle.ms", idle < 0 or delay < idle, idle_rule
+    metrics = config.metrics_listener
+    port = "metrics.listener must have a port between 0 and 65535"
+    yield "metrics.listener", metrics is None or int(metrics.rpartition(":")[2]) <= 65535, port
     sessions = "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     yield "group.max.session.timeout.ms", shortest <= longest, sessions
 
 
+_TOPIC_KEYS_WITHOUT_EFFECT = frozenset(
+    {
+        "preallocate",
+        "local.retention.ms",
+        "local.retention.bytes",
+        "message.format.version",
+        "message.downconversion.enable",
+        "unclean.leader.election.enable",
+    }
+)
+"""Kept and shown, and nobody acts on them."""
+
 EFFECTIVE_KEYS = frozenset(
     {member.name for member in vars(BrokerConfig).values() if isinstance(member, Setting)}
-    | {name for names in BROKER_SYNONYMS.values() for name in names}
+    | {name for key, names in BROKER_SYNONYMS.items() if key not in _TOPIC_KEYS_WITHOUT_EFFECT for name in names}
     | {
         "node.id",
         "listeners",

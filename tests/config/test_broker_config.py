@@ -233,6 +233,8 @@ def test_listeners_of_a_container(tmp_path: Path) -> None:
         ("password.encoder.secret=x", "passwords in dynamic configurations are not implemented"),
         ("delegation.token.secret.key=x", "delegation tokens are not implemented"),
         ("principal.builder.class=a.B", "Java classes cannot be loaded"),
+        ("listener.name.outside.principal.builder.class=a.B", "Java classes cannot be loaded"),
+        ("client.quota.callback.class=a.B", "Java classes cannot be loaded"),
         ("listeners=SSL://:9092\nsecurity.inter.broker.protocol=SSL", "TLS is not implemented"),
         ("listeners=PLAINTEXT://:9092,SASL_SSL://:9093", "speaks SASL_SSL, which is not implemented"),
         (
@@ -268,9 +270,17 @@ def test_defaults_written_out_are_no_promise(tmp_path: Path, line: str) -> None:
 
 
 def test_unknown_keys_are_told_apart_from_those_without_effect(tmp_path: Path) -> None:
-    config = load(tmp_path, "no.such.key=1\nnum.network.threads=3\nlog.retention.hours=5\nlistener.name.x.foo=1\n")
-    assert config.unknown() == ["no.such.key"]
-    assert config.without_effect() == ["num.network.threads"]
+    config = load(
+        tmp_path,
+        "no.such.key=1\nnum.network.threads=3\nlog.retention.hours=5\nlog.preallocate=true\n"
+        "listener.name.plaintext.no.such=1\nlistener.name.plaintext.max.connections=5\n",
+    )
+    assert config.unknown() == ["no.such.key", "listener.name.plaintext.no.such"]
+    assert config.without_effect() == [
+        "num.network.threads",
+        "log.preallocate",
+        "listener.name.plaintext.max.connections",
+    ]
 
 
 def test_dynamic_overrides_make_a_new_configuration() -> None:
