@@ -189,21 +189,37 @@ def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metri
 
 
 class MetricsServer:
-    """The HTTP endpoint of `metrics.listener`."""
+    """The HTTP endpoint of `metrics.listener`. Until `show`, it tells of the process alone."""
 
-    def __init__(self, collector: BrokerCollector, host: str, port: int) -> None:
-        """Open the endpoint at http://host:port/metrics. Raises OSError when the address cannot be had."""
+    def __init__(self, address: str) -> None:
+        """Open the endpoint at http://host:port/metrics; an empty host means every interface.
+
+        Raises OSError naming the address when it cannot be had.
+        """
         from prometheus_client import GCCollector, PlatformCollector, ProcessCollector, start_http_server
         from prometheus_client.registry import CollectorRegistry
 
-        registry = CollectorRegistry(auto_describe=False)
+        host, _, port = address.rpartition(":")
+        self._registry = registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(collector)
-        self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        try:
+            self._server, self._thread = start_http_server(
+                int(port),
+                addr=host.strip("[]") or "0.0.0.0",  # noqa: S104
+                registry=registry,
+            )
+        except OSError as error:
+            text = f"metrics.listener failed to bind to {address}: {error.strerror or error}"
+            raise OSError(error.errno, text) from error
+        self._host = host
         self.port: int = self._server.server_port
-        logger.info("Metrics are served at http://%s:%d/metrics", host, self.port)
+
+    def show(self, collector: BrokerCollector) -> None:
+        """From now on, the broker's numbers as well."""
+        self._registry.register(collector)
+        logger.info("Metrics are served at http://%s:%d/metrics", self._host, self.port)
 
     def close(self) -> None:
         """Stop serving."""

@@ -162,6 +162,8 @@ class KafkaServer:
             await self._socket_server.bind(
                 [Endpoint(each.listener_name, each.host, each.port) for each in self._config.listeners]
             )
+            if self._config.metrics_listener:
+                self._metrics_server = MetricsServer(self._config.metrics_listener)
             log_manager = self._lock_directories()
             image = await self._open_coordination()
             await self._load_logs(log_manager, image)
@@ -339,8 +341,7 @@ class KafkaServer:
             interval_ms=config.log_scrub_interval_ms,
             bytes_per_second=config.log_scrub_max_bytes_per_second,
         )
-        if config.metrics_listener:
-            host, _, port = config.metrics_listener.rpartition(":")
+        if self._metrics_server is not None:
             collector = BrokerCollector(
                 registry,
                 replicas,
@@ -351,7 +352,7 @@ class KafkaServer:
                 scrubber.scrub,
                 self._cleaner,
             )
-            self._metrics_server = MetricsServer(collector, host.strip("[]"), int(port))
+            self._metrics_server.show(collector)
         upkeep.schedule(self._supervisor, config)
         self._cleaner.start()
         scrubber.schedule(self._supervisor)
@@ -399,6 +400,8 @@ class KafkaServer:
     async def abandon(self) -> None:
         """Give up a start that failed: let go of addresses and locks, write nothing."""
         await self._socket_server.stop_listening()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
         await self._supervisor.stop()
         if self._log_manager is not None:
             self._log_manager.unlock_directories()

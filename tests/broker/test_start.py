@@ -64,6 +64,16 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_a_port_of_the_metrics_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        error = the_error(run_broker(tmp_path, metrics_listener=address))
+    assert f"metrics.listener failed to bind to {address}: Address already in use" in error
+    assert not (tmp_path / "data").exists()
+
+
 def test_another_brokers_directory(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     broker.start()
@@ -136,6 +146,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         ({"num_partitions": "many"}, ["num.partitions", "many"]),
         ({"num_partitions": "0"}, ["num.partitions", "0", "at least 1"]),
         ({"listeners": "PLAINTEXT//nowhere"}, ["listeners", "PLAINTEXT//nowhere"]),
+        ({"metrics_listener": "nowhere"}, ["metrics.listener", "nowhere", "host:port"]),
+        ({"metrics_listener": "127.0.0.1:70000"}, ["metrics.listener", "between 0 and 65535"]),
         ({"listeners": "SSL://127.0.0.1:9093", "security_inter_broker_protocol": "SSL"}, ["SSL", "not implemented"]),
         ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, ["authorizer.class.name"]),
         ({"process_roles": "broker"}, ["process.roles"]),
