@@ -53,7 +53,7 @@ from broker.replica_manager import ReplicaManager
 from broker.scrubber import Scrubber
 from broker.seams import Clock, Executor, Network, Random
 from broker.supervisor import Supervisor
-from broker.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor
+from broker.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor, room_for_connections
 from broker.topic_configs import log_config_of
 from broker.znode_offsets import ZnodeOffsets
 from cluster import znodes
@@ -92,8 +92,10 @@ class KafkaServer:
         network: Network,
         file_system: FileSystem,
         new_cleaner_worker: Callable[[], CleanerWorker],
+        most_connections: int | None = None,
         launched_s: float | None = None,
     ) -> None:
+        """`most_connections` may be open, because of what the operating system allows; None: as many as come."""
         self._config = config
         self._clock = clock
         self._random = random
@@ -105,7 +107,10 @@ class KafkaServer:
         self._directory_failures = DirectoryFailures(self.failed)
         self._supervisor = Supervisor()
         self._connection_limits = ConnectionLimits(
-            config.max_connections, config.max_connections_per_ip, config.max_connections_per_ip_overrides
+            config.max_connections,
+            config.max_connections_per_ip,
+            config.max_connections_per_ip_overrides,
+            most_connections,
         )
         self._socket_server = SocketServer(
             network,
@@ -138,14 +143,16 @@ class KafkaServer:
     def on_this_machine(cls, config: BrokerConfig, launched_s: float | None = None) -> KafkaServer:
         """A broker on real clocks, disks, threads and sockets. Call it on the event loop."""
         threads = max(config.num_io_threads, config.num_recovery_threads_per_data_dir * len(config.log_dirs))
+        file_system = OsFileSystem()
         return cls(
             config,
             clock=SystemClock(),
             random=SystemRandom(),
             executor=ThreadExecutor(threads),
             network=TcpNetwork(config.socket_listen_backlog_size),
-            file_system=OsFileSystem(),
+            file_system=file_system,
             new_cleaner_worker=ProcessWorker,
+            most_connections=room_for_connections(file_system.max_open_files),
             launched_s=launched_s,
         )
 

@@ -19,6 +19,12 @@ T = TypeVar("T")
 MAX_OPEN_FILES = 100_000
 """What the broker asks for at most; Kafka's documentation recommends as much for large brokers."""
 
+ENOUGH_FILES = 1024
+"""Descriptors that the logs of a large broker get along with, each opened again when it is needed."""
+SPARE_FILES = 128
+"""Descriptors for what is opened for a moment: checkpoints, directories, and connections that are about to be refused.
+"""
+
 
 def raise_open_file_limit() -> None:
     """Allow this process as many open files as its hard limit permits: logs and connections share them.
@@ -37,6 +43,20 @@ def raise_open_file_limit() -> None:
         # macOS has a lower bound of its own (kern.maxfilesperproc) that getrlimit does not tell.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 10_240), hard))
+
+
+def room_for_connections(files_of_logs: int) -> int | None:
+    """How many connections leave the logs enough descriptors (they would use `files_of_logs`, and get along with
+    fewer), and some for everything else; None where nothing is limited.
+
+    Without any, no log can be rolled or flushed: that is no different from a disk that fails.
+    """
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    return max(soft - min(files_of_logs, ENOUGH_FILES) - min(SPARE_FILES, soft // 4), 1)
 
 
 class SystemClock:

@@ -16,7 +16,8 @@ import resource
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from io import FileIO
+from typing import NamedTuple, Protocol, TypeVar
 
 __all__ = [
     "File",
@@ -29,6 +30,9 @@ __all__ = [
     "is_disk_full",
     "reader_of",
 ]
+
+
+T = TypeVar("T")
 
 
 class FileInfo(NamedTuple):
@@ -360,17 +364,22 @@ class OsFileSystem:
     def _open_descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
         while len(self._open_files) >= self.max_open_files:
             self._evict_one()
+        fd = self._opened(os.open, path, flags, 0o644)
+        self._open_files[file] = None
+        return _Descriptor(fd)
+
+    def _opened(self, opening: Callable[..., T], *arguments: object) -> T:
+        """What `opening` opens. When somebody else (connections) has used the descriptors up, half of those of Files
+        are given back for it: nothing is wrong with the disk.
+        """
         try:
-            fd = os.open(path, flags, 0o644)
+            return opening(*arguments)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
-            # Somebody else (connections) used the descriptors up: give half of ours back and live with fewer.
-            for _ in range(len(self._open_files) // 2 + 1):
-                self._evict_one()
-            fd = os.open(path, flags, 0o644)
-        self._open_files[file] = None
-        return _Descriptor(fd)
+        for _ in range(len(self._open_files) // 2 + 1):
+            self._evict_one()
+        return opening(*arguments)
 
     def _evict_one(self) -> None:
         for _ in range(len(self._open_files) + 1):
@@ -401,14 +410,14 @@ class OsFileSystem:
         return OsFile(self, path, size, None)
 
     def create(self, path: str) -> None:
-        os.close(os.open(path, _FLAGS | os.O_CREAT, 0o644))
+        os.close(self._opened(os.open, path, _FLAGS | os.O_CREAT, 0o644))
 
     def read_file(self, path: str) -> bytes:
-        with open(path, "rb", buffering=0) as file:
+        with self._opened(FileIO, path) as file:
             return file.readall()
 
     def write_file(self, path: str, data: bytes) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self._opened(os.open, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             rest = memoryview(data)
             while rest:
@@ -427,7 +436,7 @@ class OsFileSystem:
 
     def list_dir(self, path: str) -> list[FileInfo]:
         entries = []
-        with os.scandir(path) as scan:
+        with self._opened(os.scandir, path) as scan:
             for entry in scan:
                 info = entry.stat()
                 is_dir = stat.S_ISDIR(info.st_mode)
@@ -448,7 +457,7 @@ class OsFileSystem:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        with os.scandir(path) as scan:
+        with self._opened(os.scandir, path) as scan:
             entries = list(scan)
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -458,7 +467,7 @@ class OsFileSystem:
         os.rmdir(path)
 
     def sync_file(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = self._opened(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _fsync(fd)
         finally:
@@ -475,7 +484,7 @@ class OsFileSystem:
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def lock(self, path: str) -> _OsLock:
-        descriptor = _Descriptor(os.open(path, _FLAGS | os.O_CREAT, 0o644))
+        descriptor = _Descriptor(self._opened(os.open, path, _FLAGS | os.O_CREAT, 0o644))
         try:
             # A record lock (not flock), because that is what a JVM takes: both kinds of broker see each other.
             fcntl.lockf(descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,10 +26,19 @@ class ConnectionLimits:
     """max.connections and max.connections.per.ip (with overrides).
 
     Over the limit of its address a connection is refused. Over the broker's limit it waits unread until another one
-    closes, as Kafka's acceptor blocks; so clients see a slow broker, not a broken one.
+    closes, as Kafka's acceptor blocks; so clients see a slow broker, not a broken one. Those that wait are open, too:
+    above `most_open` in all, every further one is refused, as its descriptor belongs to the logs.
     """
 
-    def __init__(self, max_connections: int, max_per_ip: int, per_ip_overrides: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        max_connections: int,
+        max_per_ip: int,
+        per_ip_overrides: Mapping[str, int],
+        most_open: int | None = None,
+    ) -> None:
+        """`most_open` None: as many as come."""
+        self._most_open = most_open
         self.max_connections = max_connections
         self.max_per_ip = max_per_ip
         self.per_ip_overrides = dict(per_ip_overrides)
@@ -45,6 +54,11 @@ class ConnectionLimits:
             return (
                 f"Rejected connection from /{address}, address already has the configured maximum of {limit} "
                 "connections."
+            )
+        if self._most_open is not None and self._admitted + len(self._waiting) >= self._most_open:
+            return (
+                f"Rejected connection from /{address}, {self._most_open} connections are open, and the other files "
+                "that this process may open (ulimit -n) belong to the logs."
             )
         self._by_address[address] += 1
         connection.counted = True

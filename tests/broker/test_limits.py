@@ -53,6 +53,20 @@ def test_over_the_brokers_limit_connections_wait_unread_in_order() -> None:
     assert not fourth.paused
 
 
+def test_connections_leave_the_logs_their_descriptors() -> None:
+    limits = ConnectionLimits(2, 100, {}, most_open=3)
+    connections = [FakeConnection() for _ in range(3)]
+    assert [limits.admit(each) for each in connections] == [None] * 3
+    refusal = limits.admit(FakeConnection("127.0.0.2"))
+    assert refusal == (
+        "Rejected connection from /127.0.0.2, 3 connections are open, and the other files that this process may open "
+        "(ulimit -n) belong to the logs."
+    )
+    limits.release(connections[2])  # one that waited
+    assert limits.admit(FakeConnection()) is None
+    assert limits.admit(FakeConnection()) is not None
+
+
 def test_request_memory_is_given_in_order_and_never_starves_the_last() -> None:
     memory = RequestMemory(100)
     first, second, third = FakeConnection(), FakeConnection(), FakeConnection()

@@ -1,0 +1,86 @@
+"""Connections cannot take the file descriptors away that the logs need: a disk would seem to fail."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import CreateTopicsRequest
+from tests.broker.test_in_process import fetch, produce, values_in
+from tests.broker_process import BrokerProcess
+from tests.wire_client import ConnectionClosed, WireClient
+
+OPEN_FILES = 256
+CONNECTIONS = 400
+EAGER = {"log.flush.offset.checkpoint.interval.ms": "100", "replica.high.watermark.checkpoint.interval.ms": "100"}
+
+
+def connect(broker: BrokerProcess) -> WireClient:
+    host, port = broker.address.split(":")
+    return WireClient(host, int(port))
+
+
+def new_topic(name: str) -> CreateTopicsRequest:
+    """Every record is a segment, and is flushed."""
+    configs = [
+        CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
+        for key, value in (("segment.bytes", "100"), ("flush.messages", "1"), ("retention.ms", "-1"))
+    ]
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=name, num_partitions=1, replication_factor=1, assignments=[], configs=configs
+    )
+    return CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+
+
+def test_more_connections_than_descriptors(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, EAGER, open_files=OPEN_FILES)
+    broker.start()
+    host, port = broker.address.split(":")
+    values: list[bytes | None] = []
+
+    def write(client: WireClient, count: int) -> None:
+        for _ in range(count):
+            value = b"value %d" % len(values)
+            answer = client.ask(produce("t", [value]), 11)
+            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+            values.append(value)
+
+    try:
+        with connect(broker) as client, contextlib.ExitStack() as idle:
+            client.ask(new_topic("t"), 7)
+            write(client, 1)
+            for number in range(CONNECTIONS):
+                with contextlib.suppress(OSError):  # refused, which is right
+                    idle.enter_context(socket.create_connection((host, int(port)), timeout=5))
+                if number % 10 == 0:
+                    write(client, 5)
+            time.sleep(0.5)  # the checkpoints' rounds
+            write(client, 50)
+            client.ask(new_topic("another"), 7)
+        deadline = time.monotonic() + 20
+        while True:  # they are gone, and the next client is served
+            try:
+                with connect(broker) as client:
+                    write(client, 1)
+                    found: list[bytes | None] = []
+                    while more := values_in(client.ask(fetch("t", len(found)), 12)):
+                        found += more
+                    assert found == values
+                break
+            except (OSError, ConnectionClosed):
+                if time.monotonic() > deadline:
+                    pytest.fail("no connection is accepted any more")
+                time.sleep(0.05)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    said = broker.output.read_text()
+    assert "belong to the logs" in said
+    assert "Too many open files" not in said
+    assert "Stopping serving logs" not in said
+    assert "Traceback" not in said
