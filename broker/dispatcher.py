@@ -8,11 +8,13 @@ its own range, so that a newer client can fall back.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Awaitable
 
 from broker.network.connection import Connection, Parts
 from broker.registry import CloseConnection, HandlerRegistry, Reply, RequestContext, Route
+from broker.request_log import log_completed, request_logger
 from broker.seams import Clock
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
@@ -64,18 +66,24 @@ class Dispatcher:
             statistics.failures += 1
             raise
         if reply is None or isinstance(reply, Response):
-            statistics.total_time_s += self._clock.monotonic_s() - started_s
+            time_s = self._clock.monotonic_s() - started_s
+            statistics.total_time_s += time_s
+            if request_logger.level <= logging.DEBUG:
+                log_completed(route, context, connection.peer_name, time_s)
             return encode_reply(route.api_key, context, reply)
-        return self._when_done(route, context, asyncio.ensure_future(reply), started_s)
+        return self._when_done(route, context, connection.peer_name, asyncio.ensure_future(reply), started_s)
 
     def _when_done(
-        self, route: Route, context: RequestContext, waiting: asyncio.Future[Reply], started_s: float
+        self, route: Route, context: RequestContext, peer: str, waiting: asyncio.Future[Reply], started_s: float
     ) -> asyncio.Future[Parts | None]:
         """The encoded reply, when it comes. Giving up on it gives up what waits, but never work that is under way."""
         answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[Reply]) -> None:
-            route.statistics.total_time_s += self._clock.monotonic_s() - started_s
+            time_s = self._clock.monotonic_s() - started_s
+            route.statistics.total_time_s += time_s
+            if request_logger.level <= logging.DEBUG and not done.cancelled():
+                log_completed(route, context, peer, time_s)
             error = None if done.cancelled() else done.exception()
             if error is not None:
                 route.statistics.failures += 1

@@ -59,9 +59,14 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
         return 1
     try:
         configure_logging(os.environ.get("LOG_DIR", "logs") if os.environ.get("ODRADEK_DAEMON") else None)
+    except OSError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    try:
         config = BrokerConfig.load(path, overrides)
     except (ConfigError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        # A daemon's has to be found in server.log.
+        logger.critical("Exiting Kafka due to fatal exception: %s: %s", type(error).__name__, error)
         return 1
     for name in config.unknown():
         logger.warning("Unknown configuration '%s' is ignored", name)

@@ -1,0 +1,54 @@
+"""A daemon's log files: Kafka's names, one file an hour, a week of them."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import re
+
+KEPT_FILES = 168
+"""Hours of rotated files kept: a week. (Kafka keeps all; a full disk is not a feature.)"""
+
+FILES = {
+    "": "server.log",
+    "state.change.logger": "state-change.log",
+    "kafka.request.logger": "kafka-request.log",
+    "kafka.controller": "controller.log",
+    "kafka.log.LogCleaner": "log-cleaner.log",
+    "kafka.authorizer.logger": "kafka-authorizer.log",
+}
+"""Kafka's files by the logger that writes them; only the root's also goes to the terminal."""
+
+OWN_FILE_ONLY = ("state.change.logger", "kafka.request.logger")
+"""Loggers whose lines would drown the others: kept out of server.log, at Kafka's levels."""
+
+_HOUR_S = 3600
+
+
+class HourlyFileHandler(logging.handlers.TimedRotatingFileHandler):
+    """A file that gets its hour as a suffix once that is over, `server.log.2026-11-21-13`, as log4j's
+    DailyRollingFileAppender with Kafka's pattern does; the oldest beyond KEPT_FILES go.
+    """
+
+    def __init__(self, path: str, *, delay: bool) -> None:
+        super().__init__(path, when="H", backupCount=KEPT_FILES, encoding="utf-8", delay=delay)
+        self.suffix = "%Y-%m-%d-%H"
+        # What is old is found by this pattern, and the inherited one goes with another suffix.
+        self.extMatch = re.compile(r"\d{4}-\d{2}-\d{2}-\d{2}\Z")
+
+    def computeRollover(self, currentTime: int) -> int:  # noqa: N802, N803  the library's names
+        """The end of the hour, whenever the broker started in it."""
+        return currentTime - currentTime % _HOUR_S + _HOUR_S
+
+
+def open_log_files(log_dir: str, formatter: logging.Formatter) -> None:
+    """Write each logger of FILES into its file under `log_dir`. Raises OSError when that cannot be made or written."""
+    os.makedirs(log_dir, exist_ok=True)
+    for name, file_name in FILES.items():
+        handler = HourlyFileHandler(os.path.join(log_dir, file_name), delay=name != "")
+        handler.setFormatter(formatter)
+        named = logging.getLogger(name)
+        named.addHandler(handler)
+        if name in OWN_FILE_ONLY:
+            named.propagate = False
