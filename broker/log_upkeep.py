@@ -122,8 +122,9 @@ class LogUpkeep:
         logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
 
     async def delete_files(self) -> None:
-        """Remove what was deleted file.delete.delay.ms ago."""
-        await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(self._clock.now_ms()))
+        """Remove what was deleted file.delete.delay.ms ago, whatever was done to the wall clock meanwhile."""
+        passed_ms = round(self._clock.monotonic_s() * 1000)
+        await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(passed_ms))
 
     async def checkpoint_recovery_points(self) -> None:
         """Write recovery-point-offset-checkpoint of every log directory."""

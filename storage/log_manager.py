@@ -352,7 +352,10 @@ class LogManager:
         return paths
 
     def expired_deletions(self, now_ms: int) -> list[DeletionTask]:
-        """The files whose time has come, as tasks that any thread may run. Each is handed out once."""
+        """The files whose time has come, as tasks that any thread may run. Each is handed out once.
+
+        `now_ms` counts from anywhere, but always from there: a clock that can be set back would keep the files.
+        """
         tasks = []
         for directory in self.directories:
             if directory.failure is not None:
@@ -392,10 +395,13 @@ class LogManager:
     def due_flushes(self, now_ms: int) -> list[tuple[UnifiedLog, int]]:
         """The logs that have to be flushed now, and up to which offset: sealed segments of logs that rolled, and all
         of logs whose `flush_ms` is over. They stay due until a FlushTask for them is made.
+
+        When the clock was set back nobody knows how long they have waited, and that counts as too long.
         """
         due = []
         for log in self.online_logs():
-            if log.log_end_offset > log.recovery_point and now_ms - log.last_flushed_ms >= log.config.flush_ms:
+            waited_ms = now_ms - log.last_flushed_ms
+            if log.log_end_offset > log.recovery_point and not 0 <= waited_ms < log.config.flush_ms:
                 due.append((log, log.log_end_offset))
             elif log.has_unflushed_sealed_segments:
                 due.append((log, log.active_segment.base_offset))
