@@ -19,6 +19,8 @@ from protocol.messages import (
     CreateTopicsResponse,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     ProduceResponse,
 )
 from storage.memory_file_system import Fault
@@ -136,6 +138,25 @@ def test_metrics_of_the_directories() -> None:
         log_manager.directories[0].failure = "broken"
         assert value("kafka_log_logmanager_logdirectoryoffline") == 1
         log_manager.directories[0].failure = None
+
+    play(scenario)
+
+
+def test_describe_log_dirs_tells_the_space_of_the_disk() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await create(wire, "t")
+        for _ in range(3):
+            await send(wire)
+            response = await wire.ask(DescribeLogDirsRequest(topics=None), 4)
+            assert isinstance(response, DescribeLogDirsResponse)
+            (directory,) = response.results
+            assert (directory.total_bytes, directory.usable_bytes) == broker.file_system.disk_space("/data")
+            assert directory.total_bytes == 10 * MB
+            (partition,) = directory.topics[0].partitions
+            assert partition.partition_size == sum(
+                info.size for info in broker.file_system.list_dir("/data/t-0") if info.name.endswith(".log")
+            )
+        assert partition.partition_size > 3 * len(PAYLOAD)
 
     play(scenario)
 
