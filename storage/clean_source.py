@@ -23,6 +23,15 @@ class LogCleaningAbortedError(Exception):
     """The log changed under the cleaner: nothing is wrong, and another attempt starts from what it is now."""
 
 
+class CorruptSegmentError(ApiError):
+    """A segment is damaged at a byte `position` of its `.log` file; CORRUPT_MESSAGE, naming both."""
+
+    def __init__(self, base_offset: int, position: int, message: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
+        self.base_offset = base_offset
+        self.position = position
+
+
 class SourceSegment:
     """One segment: everything below `end_offset`, where the next one begins."""
 
@@ -39,7 +48,7 @@ class SourceSegment:
     def batches(self, throttle: Callable[[int], None]) -> Iterator[RecordBatch]:
         """All batches, whole and checked; `throttle` is told of every read (bytes).
 
-        Raises ApiError CORRUPT_MESSAGE naming file and position, LogCleaningAbortedError, OSError.
+        Raises CorruptSegmentError, LogCleaningAbortedError, OSError.
         """
         file = self._file_system.attach(self.path, self.size)
         data = memoryview(b"")
@@ -50,7 +59,7 @@ class SourceSegment:
                 wanted = HEADER_BYTES
                 if len(data) - at >= HEADER_BYTES:
                     batch = RecordBatch(data[at:])
-                    check_header(self.path, position, batch)
+                    self._check_header(batch, position)
                     wanted = batch.size_in_bytes
                     if len(data) - at >= wanted:
                         batch.buffer = data[at : at + wanted]
@@ -80,6 +89,12 @@ class SourceSegment:
             raise self._corrupt(position, "the file is shorter than it was")
         return data
 
+    def _check_header(self, batch: RecordBatch, position: int) -> None:
+        try:
+            check_header(self.path, position, batch)
+        except ApiError as error:
+            raise CorruptSegmentError(self.base_offset, position, error.message) from error
+
     def _check(self, batch: RecordBatch, position: int, next_offset: int) -> None:
         if not batch.is_valid:
             raise self._corrupt(position, "wrong CRC or size")
@@ -89,18 +104,25 @@ class SourceSegment:
                 f"offsets {batch.base_offset}..{batch.last_offset} outside {next_offset}..{self.end_offset - 1}",
             )
 
-    def _corrupt(self, position: int, what: str) -> ApiError:
-        return ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: {what}")
+    def _corrupt(self, position: int, what: str) -> CorruptSegmentError:
+        message = f"{self.path} is corrupt at byte {position}: {what}"
+        return CorruptSegmentError(self.base_offset, position, message)
 
     def markers(self) -> Iterator[RecordBatch]:
         """The control batches. Of all others just the headers are read. Raises as `batches`."""
         file = self._file_system.attach(self.path, self.size)
+        end = 0
         try:
             for position, header in scan_headers(self.path, file.pread, 0, self.size):
+                end = position + header.size_in_bytes
                 if header.is_control:
                     batch = RecordBatch(memoryview(file.pread(position, header.size_in_bytes)))
                     self._check(batch, position, self.base_offset)
                     yield batch
+        except CorruptSegmentError:
+            raise
+        except ApiError as error:  # the header behind the last one makes no sense
+            raise CorruptSegmentError(self.base_offset, end, error.message) from error
         except FileNotFoundError as error:
             raise LogCleaningAbortedError(f"{self.path} is gone") from error
         finally:

@@ -77,12 +77,13 @@ class CleanTask:
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """`sources`, which follow each other in the log, became one segment of `size` bytes at the base of the first; its
-    files have the suffix `.cleaned` and are on stable storage.
+    """`sources`, which follow each other in the log, became one segment at the base of the first. Files of `targets`
+    have the suffix `.cleaned` and are on stable storage.
     """
 
     sources: list[SegmentSize]
-    size: int
+    targets: list[SegmentSize]
+    """One; more where a source had offsets further from its base than an index can hold."""
 
     @property
     def base_offset(self) -> int:
@@ -123,7 +124,7 @@ class CleanResult:
         """What `to_json` was called on."""
         fields = json.loads(text)
         groups = [
-            CleanedGroup([SegmentSize(*source) for source in group["sources"]], group["size"])
+            CleanedGroup(*([SegmentSize(*segment) for segment in group[each]] for each in ("sources", "targets")))
             for group in fields["groups"]
         ]
         return cls(fields["end_offset"], groups, CleanerStats(**fields["stats"]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from protocol.errors import ApiError, ErrorCode
 from protocol.records import RecordBatch
 from storage.file_system import FileSystem
 from storage.indexes import IndexBuilder
@@ -38,7 +37,7 @@ class CleanedSegment:
         """No file of that name may be there. `throttle` is told of every write. Raises OSError."""
         self._file_system = file_system
         self._directory = directory
-        self._base_offset = base_offset
+        self.base_offset = base_offset
         self._throttle = throttle
         self._file = file_system.open(self._path_of(LOG_SUFFIX))
         self._indexes = IndexBuilder(base_offset, index_interval_bytes)
@@ -46,15 +45,14 @@ class CleanedSegment:
         self.size = 0
 
     def _path_of(self, suffix: str) -> str:
-        return f"{self._directory}/{file_name(self._base_offset, suffix)}{CLEANED_SUFFIX}"
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}{CLEANED_SUFFIX}"
+
+    def has_range_for(self, batch: RecordBatch) -> bool:
+        """Whether the indexes of this segment can hold the offsets of `batch`."""
+        return batch.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def append(self, batch: RecordBatch) -> None:
-        """Add a whole batch. Raises OSError, ApiError CORRUPT_MESSAGE for an offset that no index could hold."""
-        if batch.last_offset - self._base_offset > MAX_RELATIVE_OFFSET:
-            raise ApiError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"Offset {batch.last_offset} is too far from the base of {self._path_of(LOG_SUFFIX)}",
-            )
+        """Add a whole batch, which this `has_range_for`. Raises OSError."""
         self._indexes.add(batch, self.size)
         self._waiting.append(batch.buffer)
         self.size += len(batch.buffer)

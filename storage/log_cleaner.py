@@ -16,7 +16,7 @@ from protocol.compaction import Survivors, filter_batch, note_keys, survivors_of
 from protocol.record_format import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from protocol.records import RecordBatch
 from storage.clean_source import LogCleaningAbortedError, SourceSegment, TransactionEnds, sources_of
-from storage.clean_task import CleanedGroup, CleanerStats, CleanResult, CleanTask, LastRecord
+from storage.clean_task import CleanedGroup, CleanerStats, CleanResult, CleanTask, LastRecord, SegmentSize
 from storage.cleaned_segment import CleanedSegment
 from storage.cleaned_transactions import CleanedTransactions
 from storage.file_system import FileInfo, FileSystem
@@ -29,6 +29,7 @@ from storage.log_segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from storage.transaction_index import AbortedTxn
 
 __all__ = ["LogCleaningAbortedError", "clean"]
 
@@ -41,8 +42,9 @@ def clean(
     """Clean the log of `task`. May be called in any process, once at a time for a log.
 
     `throttle` is told how many bytes were read or written, and may take its time, or raise to end the cleaning. Raises
-    ApiError CORRUPT_MESSAGE or INVALID_RECORD for a log that cannot be cleaned (the message names file and position),
-    LogCleaningAbortedError when it changed meanwhile, OSError. Whatever is raised, no `.cleaned` file is left.
+    ApiError for a log that cannot be cleaned, CORRUPT_MESSAGE (`clean_source.CorruptSegmentError`, naming file and
+    position) or INVALID_RECORD, LogCleaningAbortedError when it changed meanwhile, OSError. Whatever is raised, no
+    `.cleaned` file is left.
     """
     try:
         files = {info.name: info for info in file_system.list_dir(task.path)}
@@ -174,12 +176,17 @@ class _Cleaner:
     def _clean_segments(
         self, sources: Sequence[SourceSegment], end_offset: int, transactions: CleanedTransactions
     ) -> CleanedGroup | None:
-        """Rewrite `sources` into one `.cleaned` segment; None when that would be the one there is."""
-        cleaned = None if len(sources) == 1 else self._new_segment(sources[0])
+        """Rewrite `sources` into one `.cleaned` segment, or as many as the range of an index asks for (Kafka splits the
+        source, and cleans it the next time); None when that would be the one there is.
+        """
+        base_offset = sources[0].base_offset
+        cleaned = None if len(sources) == 1 else self._new_segment(base_offset)
+        targets: list[SegmentSize] = []
         for source in sources:
             for batch in source.batches(self._throttle):
                 left = self._what_is_left(batch, end_offset, transactions)
-                if cleaned is None and left is not batch.buffer:
+                is_far = batch.last_offset - base_offset > MAX_RELATIVE_OFFSET
+                if cleaned is None and (left is not batch.buffer or is_far):
                     cleaned = self._copy_before(batch.base_offset, source)
                 if left is None:
                     continue
@@ -187,29 +194,38 @@ class _Cleaner:
                     batch = RecordBatch(memoryview(left))  # noqa: PLW2901 - what it has become
                 self._stats.messages_written += batch.count
                 if cleaned is not None:
+                    if not cleaned.has_range_for(batch):
+                        targets.append(self._finish(cleaned, sources[-1], transactions.take_aborted()))
+                        cleaned = self._new_segment(batch.base_offset)
                     cleaned.append(batch)
             self._stats.bytes_read += source.size
         aborted = transactions.take_aborted()
         if cleaned is None:
-            if not aborted or file_name(sources[0].base_offset, TXN_INDEX_SUFFIX) in self._files:
+            if not aborted or file_name(base_offset, TXN_INDEX_SUFFIX) in self._files:
                 self._stats.bytes_written += sources[0].size
                 return None
             cleaned = self._copy_before(sources[0].end_offset, sources[0])
-        last = self._files.get(file_name(sources[-1].base_offset, LOG_SUFFIX))
-        if last is None:
-            raise LogCleaningAbortedError(f"{sources[-1].path} is gone")
-        cleaned.finish(aborted, last.modified_ms)
-        self._stats.bytes_written += cleaned.size
-        return CleanedGroup([source.found for source in sources], cleaned.size)
+        targets.append(self._finish(cleaned, sources[-1], aborted))
+        return CleanedGroup([source.found for source in sources], targets)
 
-    def _new_segment(self, first: SourceSegment) -> CleanedSegment:
+    def _finish(
+        self, cleaned: CleanedSegment, last_source: SourceSegment, aborted: Sequence[AbortedTxn]
+    ) -> SegmentSize:
+        info = self._files.get(file_name(last_source.base_offset, LOG_SUFFIX))
+        if info is None:
+            raise LogCleaningAbortedError(f"{last_source.path} is gone")
+        cleaned.finish(aborted, info.modified_ms)
+        self._stats.bytes_written += cleaned.size
+        return SegmentSize(cleaned.base_offset, cleaned.size)
+
+    def _new_segment(self, base_offset: int) -> CleanedSegment:
         return CleanedSegment(
-            self._file_system, self._task.path, first.base_offset, self._task.index_interval_bytes, self._throttle
+            self._file_system, self._task.path, base_offset, self._task.index_interval_bytes, self._throttle
         )
 
     def _copy_before(self, offset: int, source: SourceSegment) -> CleanedSegment:
         """A new segment with the batches of `source` below `offset`, none of which had to be changed."""
-        cleaned = self._new_segment(source)
+        cleaned = self._new_segment(source.base_offset)
         if offset > source.base_offset:
             for batch in source.batches(self._throttle):
                 if batch.base_offset >= offset:

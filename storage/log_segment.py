@@ -18,6 +18,7 @@ from storage.checked_batches import CheckedBatches
 from storage.file_system import File, FileSystem, is_disk_full, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
+from storage.transaction_index import AbortedTxn, decode_aborted
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -355,6 +356,14 @@ class LogSegment(CheckedBatches):
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: wrong CRC or size")
         return batch
 
+    def read_aborted(self) -> list[AbortedTxn]:
+        """The transactions whose abort markers are in this segment, by its `.txnindex`. Raises OSError, ValueError."""
+        path = self.path_of(TXN_INDEX_SUFFIX)
+        try:
+            return decode_aborted(path, self._file_system.read_file(path))
+        except FileNotFoundError:
+            return []
+
     def next_offset(self) -> int | None:
         """The offset after the last record, found by walking the headers behind the last index entry.
 
@@ -388,15 +397,21 @@ class LogSegment(CheckedBatches):
 
     def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
         """Make both indexes anew from the batch headers, as far as these can be read. Raises OSError."""
+        self.use_indexes(self.build_indexes(interval_bytes)[0])
+
+    def build_indexes(self, interval_bytes: int) -> tuple[IndexBuilder, int | None]:
+        """Both indexes from the batch headers, as far as these can be read; and the position of the batch that an index
+        cannot hold, if that is where they end.
+        """
         builder = IndexBuilder(self.base_offset, interval_bytes)
         try:
             for position, batch in self.headers(chunk_bytes=_REBUILD_BYTES):
                 if not 0 <= batch.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
-                    break
+                    return builder, position
                 builder.add(batch, position)
         except ApiError:
             self._indexes_were_rebuilt = True  # what follows cannot be indexed; readers will be told
-        self.use_indexes(builder)
+        return builder, None
 
     # -- shortening and removing --------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from protocol.record_format import ATTRIBUTES_AT, HEADER, LOG_OVERHEAD_BYTES, MA
 from protocol.records import HEADER_BYTES, RecordBatch
 from storage.indexes import IndexBuilder
 from storage.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.segment_split import refuse_overflow
 from storage.verification import Damage, Place, walk
 
 _CHUNK_BYTES = 1 << 20
@@ -32,6 +33,8 @@ def recover_segment(
     on_batch: Callable[[RecordBatch], None],
     on_bytes: Callable[[int], None],
     recovery_point: int = 0,
+    *,
+    may_have_gaps: bool = True,
 ) -> int:
     """Walk all batches of `segment`, build its indexes anew and cut the file behind the last valid one; returns the
     next offset.
@@ -41,7 +44,8 @@ def recover_segment(
 
     Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
     and stay below `end_offset` (the base of the next segment). `on_batch` sees the header of each valid batch that
-    begins a leader epoch or has a producer id, `on_bytes` how many bytes were read. Raises OSError.
+    begins a leader epoch or has a producer id, `on_bytes` how many bytes were read. Raises OSError, and
+    SegmentOverflowError when it is to be split first; `may_have_gaps` is for `find_overflow`, too.
     """
     if segment.size == 0:
         return segment.base_offset  # thousands of partitions may be empty: no file is looked at for them
@@ -68,6 +72,7 @@ def recover_segment(
         add(last_offset, max_timestamp, size, position)
         next_offset = last_offset + 1
         valid_bytes = position + size
+    refuse_overflow(segment, valid_bytes, end_offset, recovery_point, may_have_gaps=may_have_gaps)
     damages: list[Damage] = []
     if next_offset < recovery_point and valid_bytes < segment.size:
         rest = walk(

@@ -7,7 +7,8 @@ reads the old ones goes on: their files stay for `file.delete.delay.ms`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 
 from storage.clean_task import CleanedGroup, CleanResult, CleanTask, SegmentSize
 from storage.file_system import FileSystem
@@ -15,6 +16,19 @@ from storage.log_directory import DeferredDeletion
 from storage.log_segment import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, LogSegment, file_name
 from storage.log_state import LogState
 from storage.segment_search import segment_index
+
+
+def put_in_place(new: Sequence[LogSegment], take_away_old: Callable[[], None]) -> None:
+    """Let the `.cleaned` segments `new`, whose content is on stable storage, take the place of those that
+    `take_away_old` renames. Raises OSError.
+
+    The last becomes `.swap` first: a start that finds a `.cleaned` below it knows that this had only begun.
+    """
+    for segment in reversed(new):
+        segment.change_suffix(SWAP_SUFFIX)
+    take_away_old()
+    for segment in new:
+        segment.change_suffix("")
 
 
 def is_unchanged(log: LogState, task: CleanTask) -> bool:
@@ -60,16 +74,17 @@ class ReplacementTask:
         found = [SegmentSize(segment.base_offset, segment.size) for segment in old]
         if found != group.sources or old[-1] is log.active_segment:
             return False
-        new = LogSegment(
-            self._file_system, log.path, group.base_offset, group.size, old[-1].created_ms, suffix=CLEANED_SUFFIX
-        )
-        new.limit_offset = log.segments[first + len(old)].base_offset
-        new.change_suffix(SWAP_SUFFIX)
-        self._take_away(old)
-        new.change_suffix("")
-        log.segments = [*log.segments[:first], new, *log.segments[first + len(old) :]]
+        new = [
+            LogSegment(self._file_system, log.path, *each, old[-1].created_ms, suffix=CLEANED_SUFFIX)
+            for each in group.targets
+        ]
+        after = log.segments[first + len(old) :]
+        for segment, following in pairwise([*new, after[0]]):
+            segment.limit_offset = following.base_offset
+        put_in_place(new, lambda: self._take_away(old))
+        log.segments = [*log.segments[:first], *new, *after]
         log.has_unsynced_names = True
-        # The one at the new segment's base still is right. Those between mark places that recovery no longer starts at.
+        # The one at the base of the first still is right. Those between mark places that recovery no longer starts at.
         self._defer(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]), [])
         return True
 
@@ -90,9 +105,9 @@ class ReplacementTask:
         """Make the new names durable, remove what is not used; an error is kept for `complete`."""
         try:
             self._file_system.sync_dir(self._path)
-            for group in self._thrown_away:
+            for base_offset, _ in chain.from_iterable(group.targets for group in self._thrown_away):
                 for suffix in SEGMENT_SUFFIXES:
-                    self._remove(f"{self._path}/{file_name(group.base_offset, suffix)}{CLEANED_SUFFIX}")
+                    self._remove(f"{self._path}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}")
         except FileNotFoundError:
             return  # the log was deleted or moved, and with it everything there was to do
         except OSError as error:
