@@ -12,6 +12,7 @@ from enum import IntEnum
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.aborted_transactions import AbortedTransactions
 from storage.log_config import UNLIMITED
 from storage.producer_state import AppendOrigin
 from storage.unified_log import LogAppendInfo, UnifiedLog
@@ -64,6 +65,7 @@ class Partition:
 
     __slots__ = (
         "_is_leader",
+        "aborted_transactions",
         "high_watermark",
         "image",
         "is_settled",
@@ -81,6 +83,7 @@ class Partition:
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.image = image
         self.statistics = PartitionStatistics()
+        self.aborted_transactions = AbortedTransactions()
         self.leader_epoch_start_offset = 0
         self._is_leader = False
         self.is_settled = False

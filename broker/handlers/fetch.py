@@ -185,16 +185,27 @@ class _Reader:
         offsets = partition.offsets()
         end = offsets.last_stable_offset if self._isolation is IsolationLevel.READ_COMMITTED else offsets.high_watermark
         max_bytes = min(wanted.max_bytes, remaining)
-        info = partition.log.try_read(wanted.fetch_offset, max_bytes, end, at_least_one)
+        log = partition.log
+        info = log.try_read(wanted.fetch_offset, max_bytes, end, at_least_one)
         if info is None:
-            self.cold.append(partial(partition.log.read, wanted.fetch_offset, max_bytes, end, at_least_one))
+            self.cold.append(partial(log.read, wanted.fetch_offset, max_bytes, end, at_least_one))
+        aborted = self._no_aborted_transactions()
+        if aborted is not None and info is not None and info.size:
+            if not partition.aborted_transactions.are_known(log):
+                self.cold.append(partial(partition.aborted_transactions.learn, log))
+                info = None
+            else:
+                aborted = [
+                    FetchResponse.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+                    for each in partition.aborted_transactions.between(log, wanted.fetch_offset, end)
+                ]
         return PartitionData(
             partition_index=wanted.partition,
             error_code=ErrorCode.NONE,
             high_watermark=offsets.high_watermark,
             last_stable_offset=offsets.last_stable_offset,
             log_start_offset=offsets.log_start_offset,
-            aborted_transactions=self._no_aborted_transactions(),
+            aborted_transactions=aborted,
             records=_slice(info),
         )
 

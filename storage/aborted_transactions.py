@@ -1,0 +1,61 @@
+"""The aborted transactions of a log, which read_committed readers have to be told (Kafka class `TransactionIndex`).
+
+This broker writes no transactions yet; logs that a Kafka broker has written may hold some, and what was aborted there
+must not be taken for committed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.errors import ApiError, ErrorCode
+from storage.segment_search import segment_index
+from storage.transaction_index import AbortedTxn
+from storage.unified_log import UnifiedLog
+
+
+class AbortedTransactions:
+    """Those of one log at a time, read from its `.txnindex` files when `learn` is called, and kept.
+
+    They hold until the log is truncated or has segments replaced: a cleaner drops records with their markers, and a
+    reader that is told of a transaction without a marker would drop the producer's next one too.
+    """
+
+    __slots__ = ("_as_of", "_known")
+
+    def __init__(self) -> None:
+        self._as_of: tuple[UnifiedLog, int, int] | None = None
+        self._known: tuple[AbortedTxn, ...] = ()
+
+    def are_known(self, log: UnifiedLog) -> bool:
+        """Whether `between` can be asked about `log`."""
+        as_of = self._as_of
+        return as_of is not None and as_of[0] is log and as_of[1:] == (log.replacements, log.truncations)
+
+    def learn(self, log: UnifiedLog) -> None:
+        """Read them. May wait for the disk, and may be called on any thread.
+
+        Raises ApiError CORRUPT_MESSAGE when a file cannot be understood, KAFKA_STORAGE_ERROR.
+        """
+        as_of = log, log.replacements, log.truncations
+        try:
+            known = [each for segment in list(log.segments) for each in segment.read_aborted()]
+        except OSError as error:
+            doing = f"Error while reading the aborted transactions of {log.topic_partition}"
+            raise log.directory.fail(error, doing) from error
+        except ValueError as error:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        self._known = tuple(known)
+        self._as_of = as_of
+
+    def between(self, log: UnifiedLog, start_offset: int, end_offset: int) -> Sequence[AbortedTxn]:
+        """Those that a reader of the records from `start_offset` to before `end_offset` may meet in the one segment
+        that it is given records of, in the order of their markers.
+        """
+        known = self._known
+        if not known:
+            return ()
+        behind = segment_index(log.segments, start_offset) + 1
+        if behind < len(log.segments):
+            end_offset = min(end_offset, log.segments[behind].base_offset)
+        return [each for each in known if each.last_offset >= start_offset and each.first_offset < end_offset]
