@@ -19,7 +19,6 @@ from storage.file_system import File, FileSystem, is_disk_full, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
 from storage.transaction_index import AbortedTxn, decode_aborted
-from storage.transaction_index import AbortedTxn, decode_aborted
 
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
@@ -356,14 +355,6 @@ class LogSegment(CheckedBatches):
         if not batch.is_valid:
             raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: wrong CRC or size")
         return batch
-
-    def read_aborted(self) -> list[AbortedTxn]:
-        """The transactions whose abort markers are in this segment, by its `.txnindex`. Raises OSError, ValueError."""
-        path = self.path_of(TXN_INDEX_SUFFIX)
-        try:
-            return decode_aborted(path, self._file_system.read_file(path))
-        except FileNotFoundError:
-            return []
 
     def read_aborted(self) -> list[AbortedTxn]:
         """The transactions whose abort markers are in this segment, by its `.txnindex`. Raises OSError, ValueError."""
