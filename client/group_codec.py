@@ -6,14 +6,13 @@ A reader takes a newer version for the newest that it knows, and ignores what fo
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from client.assignors import Subscription
 from protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.schema import Message, encode_versioned
-from protocol.topic_partition import TopicPartition
+from protocol.topic_partition import TopicPartition, by_topic
 
 M = TypeVar("M", bound=Message)
 
@@ -36,7 +35,7 @@ def encode_subscription(
         topics=sorted(topics),
         owned_partitions=[
             ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
-            for topic, partitions in _by_topic(owned).items()
+            for topic, partitions in by_topic(sorted(owned)).items()
         ],
         generation_id=generation,
         rack_id=rack,
@@ -60,7 +59,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=each)
-            for topic, each in _by_topic(partitions).items()
+            for topic, each in by_topic(sorted(partitions)).items()
         ]
     )
     return encode_versioned(message, message.max_version)
@@ -74,10 +73,3 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
     return [
         TopicPartition(each.topic, partition) for each in message.assigned_partitions for partition in each.partitions
     ]
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        topics[topic].append(partition)
-    return topics

@@ -25,7 +25,7 @@ from protocol.messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from protocol.topic_partition import TopicPartition
+from protocol.topic_partition import TopicPartition, by_topic
 
 DescribedGroup = DescribeGroupsResponse.DescribedGroup
 ListedGroup = ListGroupsResponse.ListedGroup
@@ -116,7 +116,7 @@ async def fetch_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a group has committed, for `partitions` or all; those without an offset are left out. Raises ApiError."""
-    wanted = None if partitions is None else _by_topic(partitions)
+    wanted = None if partitions is None else by_topic(sorted(partitions))
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
         connection = await client.node_connection(await client.find_coordinator(group_id))
@@ -229,7 +229,7 @@ async def delete_offsets(
                     OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=index) for index in indexes
                 ],
             )
-            for name, indexes in _by_topic(partitions).items()
+            for name, indexes in by_topic(sorted(partitions)).items()
         ],
     )
     answer = await client.ask_coordinator(
@@ -242,10 +242,3 @@ async def delete_offsets(
         for topic in answer.topics
         for each in topic.partitions
     }
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        topics[topic].append(partition)
-    return topics

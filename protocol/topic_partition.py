@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
@@ -24,6 +26,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partitions of each topic, as requests and responses name them; everything stays in order."""
+    topics: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in partitions:
+        topics[topic].append(partition)
+    return topics
 
 
 def is_internal(topic: str) -> bool:

@@ -8,7 +8,6 @@ output behind `Error: `. Where Kafka 3.9 forgot line ends and topic names (rows 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from client import admin, groups
@@ -16,7 +15,7 @@ from client.cluster import KafkaClient
 from client.group_codec import decode_assignment
 from client.groups import DescribedGroup
 from protocol.errors import ApiError, DecodeError, ErrorCode
-from protocol.topic_partition import TopicPartition
+from protocol.topic_partition import TopicPartition, by_topic
 from tools.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, make_client, read_properties, reason, run_tool
 from tools.error_texts import exception_of
 from tools.group_reset import RESET_TARGETS, print_reset, reset_offsets
@@ -339,10 +338,8 @@ def print_members(group: DescribedGroup, *, verbose: bool) -> None:
 
 def show_assignment(partitions: Sequence[TopicPartition]) -> str:
     """`topic(0,1), other(0)`."""
-    topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        topics[topic].append(partition)
-    return ", ".join(f"{topic}({','.join(map(str, each))})" for topic, each in topics.items()) or MISSING
+    topics = by_topic(sorted(partitions)).items()
+    return ", ".join(f"{topic}({','.join(map(str, each))})" for topic, each in topics) or MISSING
 
 
 def print_state(group: DescribedGroup, coordinator: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -62,11 +63,7 @@ class GroupOffsetHandlers:
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         """Answered when the offsets are committed; partitions that do not exist are refused."""
-        asked = [
-            TopicPartition(topic.name, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
+        asked = _asked(request)
         reply: Reply[OffsetCommitResponse] = Reply()
 
         def answer(results: PartitionErrors) -> None:
@@ -82,8 +79,7 @@ class GroupOffsetHandlers:
             driver = self._service.driver_of(request.group_id, may_be_empty=True)
             driver.run(partial(driver.shard.offsets.commit, request=request, answer=answer))
         except ApiError as error:
-            known = [(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
-            answer({TopicPartition(*each): error.error_code for each in known})
+            answer(dict.fromkeys(_asked(request), error.error_code))
         return reply.get()
 
     async def _commit_to_znodes(
@@ -191,11 +187,7 @@ class GroupOffsetHandlers:
         request: OffsetDeleteRequest,
     ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
         """Answered when the deletion is committed."""
-        asked = [
-            TopicPartition(topic.name, partition.partition_index)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
+        asked = _asked(request)
         image = self._metadata()
         known = [each for each in asked if image.partition(each) is not None]
         reply: Reply[OffsetDeleteResponse] = Reply()
@@ -211,20 +203,24 @@ class GroupOffsetHandlers:
         return reply.get()
 
 
+def _asked(request: OffsetCommitRequest | OffsetDeleteRequest) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+
+
 def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> OffsetCommitResponse:
-    topics: dict[str, OffsetCommitResponse.OffsetCommitResponseTopic] = {}
+    topics: dict[str, list[OffsetCommitResponse.OffsetCommitResponsePartition]] = defaultdict(list)
     for topic_partition in asked:
-        topic = topics.get(topic_partition.topic)
-        if topic is None:
-            topic = OffsetCommitResponse.OffsetCommitResponseTopic(name=topic_partition.topic, partitions=[])
-            topics[topic_partition.topic] = topic
-        topic.partitions.append(
+        topics[topic_partition.topic].append(
             OffsetCommitResponse.OffsetCommitResponsePartition(
                 partition_index=topic_partition.partition,
                 error_code=results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             )
         )
-    return OffsetCommitResponse(topics=list(topics.values()))
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponse.OffsetCommitResponseTopic(name=name, partitions=each) for name, each in topics.items()
+        ]
+    )
 
 
 def _response_of_one_group(group: FetchedGroup) -> OffsetFetchResponse:
@@ -251,17 +247,13 @@ def _response_of_one_group(group: FetchedGroup) -> OffsetFetchResponse:
 
 
 def _fetched_topics(found: Found) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
-    topics: dict[str, OffsetFetchResponse.OffsetFetchResponseTopics] = {}
+    topics: dict[str, list[OffsetFetchResponse.OffsetFetchResponsePartitions]] = defaultdict(list)
     for topic_partition, outcome in found.items():
-        topic = topics.get(topic_partition.topic)
-        if topic is None:
-            topic = OffsetFetchResponse.OffsetFetchResponseTopics(name=topic_partition.topic, partitions=[])
-            topics[topic_partition.topic] = topic
         if isinstance(outcome, ErrorCode):
             offset, error_code = NO_OFFSET, outcome
         else:
             offset, error_code = outcome, ErrorCode.NONE
-        topic.partitions.append(
+        topics[topic_partition.topic].append(
             OffsetFetchResponse.OffsetFetchResponsePartitions(
                 partition_index=topic_partition.partition,
                 committed_offset=offset.offset,
@@ -270,22 +262,23 @@ def _fetched_topics(found: Found) -> list[OffsetFetchResponse.OffsetFetchRespons
                 error_code=error_code,
             )
         )
-    return list(topics.values())
+    return [OffsetFetchResponse.OffsetFetchResponseTopics(name=name, partitions=each) for name, each in topics.items()]
 
 
 def _delete_response(
     error_code: ErrorCode, asked: list[TopicPartition], results: PartitionErrors
 ) -> OffsetDeleteResponse:
-    topics: dict[str, OffsetDeleteResponse.OffsetDeleteResponseTopic] = {}
+    topics: dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]] = defaultdict(list)
     for topic_partition in asked:
-        topic = topics.get(topic_partition.topic)
-        if topic is None:
-            topic = OffsetDeleteResponse.OffsetDeleteResponseTopic(name=topic_partition.topic, partitions=[])
-            topics[topic_partition.topic] = topic
-        topic.partitions.append(
+        topics[topic_partition.topic].append(
             OffsetDeleteResponse.OffsetDeleteResponsePartition(
                 partition_index=topic_partition.partition,
                 error_code=results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             )
         )
-    return OffsetDeleteResponse(error_code=error_code, throttle_time_ms=0, topics=list(topics.values()))
+    deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
+    return OffsetDeleteResponse(
+        error_code=error_code,
+        throttle_time_ms=0,
+        topics=[deleted(name=name, partitions=each) for name, each in topics.items()],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from broker.registry import RequestContext, api
@@ -59,20 +60,18 @@ class LogDirHandlers:
             for topic in directory.topics
             for index in topic.partitions
         }
-        results: dict[str, AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult] = {}
+        results: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = defaultdict(list)
         for topic_partition, path in targets.items():
-            topic = results.setdefault(
-                topic_partition.topic,
-                AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
-                    topic_name=topic_partition.topic, partitions=[]
-                ),
-            )
-            topic.partitions.append(
+            results[topic_partition.topic].append(
                 AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
                     partition_index=topic_partition.partition, error_code=self._error_of(topic_partition, path)
                 )
             )
-        return AlterReplicaLogDirsResponse(throttle_time_ms=0, results=list(results.values()))
+        altered = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+        return AlterReplicaLogDirsResponse(
+            throttle_time_ms=0,
+            results=[altered(topic_name=name, partitions=each) for name, each in results.items()],
+        )
 
     def _error_of(self, topic_partition: TopicPartition, path: str) -> ErrorCode:
         try:
@@ -118,15 +117,12 @@ class LogDirHandlers:
         )
 
     def _topics_in(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> list[Topic]:
-        topics: dict[str, Topic] = {}
+        topics: dict[str, list[Partition]] = defaultdict(list)
         for log, offset_lag, is_future in self._replicas():
             name, index = topic_partition = log.topic_partition
             if log.directory is not directory or (wanted is not None and topic_partition not in wanted):
                 continue
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = Topic(name=name, partitions=[])
-            topic.partitions.append(
+            topics[name].append(
                 Partition(
                     partition_index=index,
                     partition_size=log.size_bytes,
@@ -134,7 +130,7 @@ class LogDirHandlers:
                     is_future_key=is_future,
                 )
             )
-        return list(topics.values())
+        return [Topic(name=name, partitions=each) for name, each in topics.items()]
 
     def _replicas(self) -> Iterator[tuple[UnifiedLog, int, bool]]:
         """Every replica and future replica with its lag: behind the high watermark, or behind the replica."""
