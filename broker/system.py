@@ -70,10 +70,10 @@ class SystemClock:
 
 
 class SystemRandom:
-    """The operating system's randomness, or a seeded sequence when `seed` is given."""
+    """The operating system's randomness."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        self._random: random.Random = random.SystemRandom() if seed is None else random.Random(seed)  # noqa: S311
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
 
     def randrange(self, stop: int) -> int:
         return self._random.randrange(stop)

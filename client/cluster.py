@@ -19,7 +19,7 @@ from client.errors import ClientTimeoutError, DisconnectedError
 from client.metadata import Metadata, Node
 from client.settings import ClientSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.frames import make_receive_buffer
+from protocol.frames import ReceiveBuffer
 from protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -66,7 +66,7 @@ class KafkaClient:
         self.metadata = Metadata()
         """The newest that `refresh_metadata` brought; other calls do not change it."""
         self.rng = rng or random.Random()  # noqa: S311  backoff jitter and spreading, no secrets
-        self._receive_buffer = make_receive_buffer()
+        self._receive_buffer = ReceiveBuffer()
         self._nodes: dict[int, Node] = {}
         self._connections: dict[_Address, Connection] = {}
         self._connecting: dict[_Address, asyncio.Lock] = {}

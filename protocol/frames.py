@@ -55,11 +55,6 @@ class ReceiveBuffer:
             self._spare_bytes += len(buffer)
 
 
-def make_receive_buffer(size: int = SHARED_BYTES) -> ReceiveBuffer:
-    """The buffer for all connections of one loop."""
-    return ReceiveBuffer(size)
-
-
 class FrameReader:
     """Splits the bytes of one connection into frames of at most `max_frame_bytes`."""
 

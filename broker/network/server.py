@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from broker.network.connection import Connection, Dispatch
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.seams import Executor, Listener, Network
-from protocol.frames import make_receive_buffer
+from protocol.frames import ReceiveBuffer
 
 logger = logging.getLogger("kafka.network.SocketServer")
 
@@ -43,7 +43,7 @@ class SocketServer:
         self.request_memory = request_memory
         self.max_request_bytes = max_request_bytes
         self.max_idle_ms = max_idle_ms
-        self.receive_buffer = make_receive_buffer()
+        self.receive_buffer = ReceiveBuffer()
         self.connections: set[Connection] = set()
         self.ports: dict[str, int] = {}
         """The port each listener really has."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,7 +37,6 @@ class DurableGroups:
 
     def __init__(self) -> None:
         self.groups: dict[str, DurableGroup] = {}
-        self.skipped_records = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DurableGroups) and self.groups == other.groups
@@ -81,7 +79,10 @@ class DurableGroups:
                 del self.groups[group_id]
 
     def replay_batch(self, batch: RecordBatch) -> None:
-        """Apply one batch of the log, control batches included. A record that cannot be read is logged and left out."""
+        """Apply one batch of the log, control batches included. A record that cannot be read is logged and left out.
+
+        Touches nothing else, so it may run on any thread.
+        """
         if batch.is_control:
             for marker in batch.records():
                 _, kind = _CONTROL_KEY.unpack_from(marker.key or b"")
@@ -92,18 +93,7 @@ class DurableGroups:
             try:
                 record = decode_record(raw.key, raw.value)
             except (DecodeError, ApiError) as error:
-                self.skipped_records += 1
                 logger.error("The group record at offset %d cannot be read and is left out: %s", raw.offset, error)
                 continue
-            if record is None:
-                self.skipped_records += 1
-            else:
+            if record is not None:
                 self.replay(record, raw.offset, producer_id)
-
-    @classmethod
-    def load(cls, batches: Iterable[RecordBatch]) -> DurableGroups:
-        """The groups that a whole log describes. Touches nothing else, so it may run on any thread."""
-        groups = cls()
-        for batch in batches:
-            groups.replay_batch(batch)
-        return groups

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from client.connection import Connection, connect
 from protocol.api_keys import ApiKey
-from protocol.frames import make_receive_buffer
+from protocol.frames import ReceiveBuffer
 from protocol.messages import REQUEST_TYPES, ApiVersionsResponse, RequestHeader
 from protocol.schema import Request, Response
 
@@ -95,7 +95,7 @@ async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 5_0
             client_id="test",
             request_timeout_ms=request_timeout_ms,
             setup_timeout_ms=2_000,
-            receive_buffer=make_receive_buffer(),
+            receive_buffer=ReceiveBuffer(),
         )
         try:
             yield connection

@@ -25,7 +25,7 @@ from protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.records import Record, build_batch, read_batches
+from protocol.records import Record, RecordBatch, build_batch
 from protocol.topic_partition import TopicPartition
 
 R = TypeVar("R")
@@ -77,13 +77,11 @@ class Harness:
 
     def replayed(self) -> DurableGroups:
         """What a new leader would load from the log."""
-        if not self.log:
-            return DurableGroups()
-        batches = b"".join(
-            build_batch([Record(0, START_MS, key, value)], base_offset=offset)
-            for offset, (key, value) in enumerate(self.log)
-        )
-        return DurableGroups.load(read_batches(memoryview(batches)))
+        groups = DurableGroups()
+        for offset, (key, value) in enumerate(self.log):
+            batch = build_batch([Record(0, START_MS, key, value)], base_offset=offset)
+            groups.replay_batch(RecordBatch(memoryview(batch)))
+        return groups
 
     def restarted(self) -> Harness:
         """A new coordinator on the same log; what was not committed is gone."""

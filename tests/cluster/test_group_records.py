@@ -15,7 +15,7 @@ from cluster.coordinator.subscriptions import subscribed_topics
 from protocol.errors import DecodeError
 from protocol.messages import GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from protocol.record_builder import RecordBatchBuilder
-from protocol.records import read_batches
+from protocol.records import RecordBatch
 from protocol.schema import encode_versioned
 from protocol.topic_partition import TopicPartition
 
@@ -88,7 +88,8 @@ def test_garbage_never_stops_a_load(key: bytes, value: bytes | None) -> None:
     builder.append(0, key, value)
     good = OffsetRecord("g", TopicPartition("t", 0), CommittedOffset(1, -1, "", 2))
     builder.append(0, *good.encode())
-    groups = DurableGroups.load(read_batches(memoryview(builder.build())))
+    groups = DurableGroups()
+    groups.replay_batch(RecordBatch(memoryview(builder.build())))
     found = groups.get("g")
     assert found is not None
     assert found.offsets[TopicPartition("t", 0)].offset == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.frames import FrameError, FrameReader, ReceiveBuffer, make_receive_buffer
+from protocol.frames import FrameError, FrameReader, ReceiveBuffer
 
 
 def stream_of(frames: list[bytes]) -> bytes:
@@ -39,7 +39,7 @@ def receive(reader: FrameReader, data: bytes) -> list[bytes]:
     shared=st.sampled_from([4, 5, 16, 64, 4096]),
 )
 def test_any_split_of_the_stream_gives_the_same_frames(frames: list[bytes], pieces: list[int], shared: int) -> None:
-    reader = FrameReader(100, make_receive_buffer(shared))
+    reader = FrameReader(100, ReceiveBuffer(shared))
     data, got, position, turn = stream_of(frames), [], 0, 0
     while position < len(data):
         piece = data[position : position + pieces[turn % len(pieces)]]
@@ -52,7 +52,7 @@ def test_any_split_of_the_stream_gives_the_same_frames(frames: list[bytes], piec
 
 def test_frames_of_all_sizes_through_one_shared_buffer() -> None:
     randomness = random.Random(7)
-    shared = make_receive_buffer()
+    shared = ReceiveBuffer()
     connections = []
     for _ in range(6):
         sizes = [randomness.choice([0, 1, 3, 100, 5_000, 40_000, 300_000, 1_200_000]) for _ in range(10)]
@@ -70,7 +70,7 @@ def test_frames_of_all_sizes_through_one_shared_buffer() -> None:
 
 
 def test_a_frame_in_one_piece_is_not_copied() -> None:
-    shared = make_receive_buffer()
+    shared = ReceiveBuffer()
     reader = FrameReader(1000, shared)
     data = stream_of([b"abc", b"defg"])
     reader.get_buffer()[: len(data)] = data
@@ -81,7 +81,7 @@ def test_a_frame_in_one_piece_is_not_copied() -> None:
 
 
 def test_a_large_frame_is_received_where_it_stays() -> None:
-    shared = make_receive_buffer(4096)
+    shared = ReceiveBuffer(4096)
     reader = FrameReader(1 << 20, shared)
     data = stream_of([bytes(500_000)])
     reader.get_buffer()[:4096] = data[:4096]
@@ -102,7 +102,7 @@ def test_a_large_frame_is_received_where_it_stays() -> None:
 def test_lengths_that_no_peer_may_send(size: int, message: str) -> None:
     length = struct.pack(">i", size)
     for pieces in ([length], [length[:1], length[1:]], [stream_of([b"ok"]) + length + b"more"]):
-        reader = FrameReader(100, make_receive_buffer())
+        reader = FrameReader(100, ReceiveBuffer())
         *first, last = pieces
         for piece in first:
             receive(reader, piece)
@@ -111,11 +111,11 @@ def test_lengths_that_no_peer_may_send(size: int, message: str) -> None:
 
 
 def test_the_largest_frame_allowed() -> None:
-    assert receive(FrameReader(100, make_receive_buffer()), stream_of([bytes(100)])) == [bytes(100)]
+    assert receive(FrameReader(100, ReceiveBuffer()), stream_of([bytes(100)])) == [bytes(100)]
 
 
 def test_a_length_alone_allocates_nothing() -> None:
-    shared = make_receive_buffer()
+    shared = ReceiveBuffer()
     readers = [FrameReader(100 << 20, shared) for _ in range(1000)]
     tracemalloc.start()
     for reader in readers:
@@ -131,7 +131,7 @@ def test_a_length_alone_allocates_nothing() -> None:
 
 
 def test_an_idle_connection_holds_no_buffer() -> None:
-    shared = make_receive_buffer()
+    shared = ReceiveBuffer()
     readers = [FrameReader(100 << 20, shared) for _ in range(100)]
     tracemalloc.start()
     for reader in readers:
