@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import struct
 from dataclasses import dataclass, field
-from typing import Final
 
 from cluster.coordinator.records import CommittedOffset, CoordinatorRecord, GroupRecord, decode_record
+from protocol.control_records import ControlRecordType, control_type
 from protocol.errors import ApiError, DecodeError
 from protocol.messages import GroupMetadataValue
 from protocol.records import RecordBatch
 from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.coordinator.group.GroupMetadataManager")
-
-_CONTROL_KEY: Final = struct.Struct(">hh")
-_COMMIT_MARKER: Final = 1
 
 
 @dataclass(slots=True)
@@ -85,8 +81,8 @@ class DurableGroups:
         """
         if batch.is_control:
             for marker in batch.records():
-                _, kind = _CONTROL_KEY.unpack_from(marker.key or b"")
-                self.complete_transaction(batch.producer_id, committed=kind == _COMMIT_MARKER)
+                is_committed = control_type(marker) is ControlRecordType.COMMIT
+                self.complete_transaction(batch.producer_id, committed=is_committed)
             return
         producer_id = batch.producer_id if batch.is_transactional else None
         for raw in batch.records():
