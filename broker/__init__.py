@@ -23,6 +23,6 @@ Decisions, with their reasons:
   end the start with one line and exit code 1, and leave every file as it was.
 - **Kafka's names for loggers** (`kafka.server.KafkaServer` ...), so that people's log filters and
   `kafka-configs --entity-type broker-loggers` mean what they mean elsewhere.
-- `server.py` composes; nobody else constructs an owner of state. `system.py` holds the only calls to the clock, the
-  network, threads and randomness.
+- `server.py` composes; nobody else constructs an owner of state. `system.py` holds the only calls of the broker's own
+  process to the clock, the network, threads and randomness.
 """
