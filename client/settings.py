@@ -68,13 +68,13 @@ class ClientSettings:
     """What every client needs. Times in milliseconds."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
-    client_id: str = ""
-    request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    connection_setup_timeout_ms: int = 10_000
-    metadata_max_age_ms: int = 300_000
+    client_id: str
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    connection_setup_timeout_ms: int
+    metadata_max_age_ms: int
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
@@ -121,19 +121,19 @@ _LEVEL_DEFAULTS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
 class ProducerSettings:
     """What a producer is told; see `ClientSettings` for the rest. `acks` is 0, 1 or -1 (all)."""
 
-    acks: int = -1
-    batch_size_bytes: int = 16_384
-    linger_ms: int = 0
-    compression: CompressionType = CompressionType.NONE
-    compression_level: int | None = None
-    enable_idempotence: bool = True
-    retries: int = _INT32_MAX
-    delivery_timeout_ms: int = 120_000
-    request_timeout_ms: int = 30_000
-    max_block_ms: int = 60_000
-    max_request_bytes: int = 1_048_576
-    buffer_memory_bytes: int = 33_554_432
-    max_in_flight_requests: int = 5
+    acks: int
+    batch_size_bytes: int
+    linger_ms: int
+    compression: CompressionType
+    compression_level: int | None
+    enable_idempotence: bool
+    retries: int
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    max_block_ms: int
+    max_request_bytes: int
+    buffer_memory_bytes: int
+    max_in_flight_requests: int
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
@@ -187,25 +187,25 @@ def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, r
 class ConsumerSettings:
     """What a consumer is told; see `ClientSettings` for the rest. `assignors` are names as JoinGroup carries them."""
 
-    group_id: str | None = None
-    group_instance_id: str | None = None
-    auto_offset_reset: str = "latest"
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 52_428_800
-    max_partition_fetch_bytes: int = 1_048_576
-    max_poll_records: int = 500
-    isolation_level: int = 0
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    assignors: tuple[str, ...] = ("range", "cooperative-sticky")
-    allow_auto_create_topics: bool = True
-    exclude_internal_topics: bool = True
-    check_crcs: bool = True
-    client_rack: str = ""
+    group_id: str | None
+    group_instance_id: str | None
+    auto_offset_reset: str
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    max_poll_records: int
+    isolation_level: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    assignors: tuple[str, ...]
+    allow_auto_create_topics: bool
+    exclude_internal_topics: bool
+    check_crcs: bool
+    client_rack: str
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:

@@ -28,7 +28,6 @@ def test_no_security_is_pretended() -> None:
 
 
 def test_producers_are_idempotent_unless_something_else_was_asked_for() -> None:
-    assert ProducerSettings.parse({}) == ProducerSettings()
     assert ProducerSettings.parse({}).enable_idempotence
     assert not ProducerSettings.parse({"acks": "1"}).enable_idempotence
     assert not ProducerSettings.parse({"retries": "0"}).enable_idempotence
