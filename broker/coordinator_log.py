@@ -13,8 +13,8 @@ from protocol.compression import CompressionType
 from protocol.errors import ApiError
 from protocol.records import Record, build_batch, read_batches
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from storage.appendable_log import LogAppendInfo
 from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo
 
 ALL_IN_SYNC_REPLICAS = -1
 

@@ -50,7 +50,7 @@ async def load_logs(
                 say_progress(load.progress(), clock.monotonic_s() - began_s)
     for worker in workers:
         worker.result()
-    report = log_manager.complete_load(loads)
+    report = await executor.run(log_manager.complete_load, loads)
     _say_end(loads, report, clock.monotonic_s() - began_s)
     return report
 
@@ -93,6 +93,10 @@ def say_progress(progress: LoadProgress, elapsed_s: float) -> None:
 
 def _say_end(loads: list[DirectoryLoad], report: LoadReport, elapsed_s: float) -> None:
     for result in report.repaired:
+        for path in result.split_segments:
+            logger.info("Splitting overflowed segment %s", path)
+        if not result.truncated_bytes and not result.lost_below_high_watermark:
+            continue
         logger.warning(
             "Recovered %s: truncated %d bytes%s",
             result.log.topic_partition,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.disk_tasks import run_disk_tasks
 from broker.group_commit import GroupCommit
@@ -18,6 +18,8 @@ from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from storage.log_checkpoints import CheckpointTask
+from storage.log_directory import LogDirectory
 from storage.log_manager import LogManager
 from storage.unified_log import UnifiedLog
 
@@ -126,27 +128,34 @@ class LogUpkeep:
         passed_ms = round(self._clock.monotonic_s() * 1000)
         await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(passed_ms))
 
-    async def checkpoint_recovery_points(self) -> None:
-        """Write recovery-point-offset-checkpoint of every log directory."""
-        async with self._writing[RECOVERY_POINT_CHECKPOINT]:
-            await run_disk_tasks(self._executor, *self._log_manager.recovery_point_tasks())
+    async def checkpoint_recovery_points(self, directory: LogDirectory | None = None) -> None:
+        """Write recovery-point-offset-checkpoint of every log directory; what recovery points are now is durable
+        afterwards.
+
+        Raises ApiError KAFKA_STORAGE_ERROR when the disk of `directory` is full (that of any, unless one is given); a
+        directory that fails is offline.
+        """
+        await self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._log_manager.recovery_point_tasks, directory)
 
     async def checkpoint_log_start_offsets(self) -> None:
-        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
-
-        Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails is offline.
-        """
-        async with self._writing[LOG_START_OFFSET_CHECKPOINT]:
-            tasks = self._log_manager.log_start_offset_tasks()
-            await run_disk_tasks(self._executor, *tasks)
-        for task in tasks:
-            if task.refusal is not None:
-                raise task.refusal
+        """As `checkpoint_recovery_points`, for log-start-offset-checkpoint and the log starts."""
+        await self._checkpoint(LOG_START_OFFSET_CHECKPOINT, self._log_manager.log_start_offset_tasks)
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write replication-offset-checkpoint of every log directory."""
-        async with self._writing[HIGH_WATERMARK_CHECKPOINT]:
-            await run_disk_tasks(self._executor, *self._log_manager.high_watermark_tasks(self._high_watermarks()))
+        """As `checkpoint_recovery_points`, for replication-offset-checkpoint and the high watermarks."""
+        await self._checkpoint(
+            HIGH_WATERMARK_CHECKPOINT, lambda: self._log_manager.high_watermark_tasks(self._high_watermarks())
+        )
+
+    async def _checkpoint(
+        self, name: str, new_tasks: Callable[[], Sequence[CheckpointTask]], directory: LogDirectory | None = None
+    ) -> None:
+        async with self._writing[name]:
+            tasks = new_tasks()
+            await run_disk_tasks(self._executor, *tasks)
+        for task in tasks:
+            if task.refusal is not None and directory in {None, task.directory}:
+                raise task.refusal
 
     async def settle_deletions(self) -> None:
         """To be called after logs were deleted, before others of their names are used.
@@ -154,10 +163,13 @@ class LogUpkeep:
         Afterwards no checkpoint knows them (after a crash, what it says would be believed of the new logs), and no
         power cut brings their directories back.
         """
-        await self.checkpoint_recovery_points()
-        with contextlib.suppress(ApiError):  # on a full disk; no topic is made there before the next round writes it
-            await self.checkpoint_log_start_offsets()
-        await self.checkpoint_high_watermarks()
+        for checkpoint in (
+            self.checkpoint_recovery_points,
+            self.checkpoint_log_start_offsets,
+            self.checkpoint_high_watermarks,
+        ):
+            with contextlib.suppress(ApiError):  # a full disk; no topic is made there before the next round writes it
+                await checkpoint()
         logs = self._log_manager
         online = [each for each in logs.directories if each.failure is None]
         await run_disk_tasks(self._executor, *map(logs.directory_sync_task, online))

@@ -15,10 +15,11 @@ from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
 from cluster.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.appendable_log import LogAppendInfo
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo, UnifiedLog
+from storage.unified_log import UnifiedLog
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 

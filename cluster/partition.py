@@ -13,9 +13,10 @@ from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.aborted_transactions import AbortedTransactions
+from storage.appendable_log import LogAppendInfo
 from storage.log_config import UNLIMITED
 from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo, UnifiedLog
+from storage.unified_log import UnifiedLog
 
 NO_EPOCH = -1
 """A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
@@ -39,7 +40,7 @@ class IsolationLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The offsets a reader is told, taken together so that they agree (trap M14)."""
+    """The offsets a reader is told, taken together so that they agree."""
 
     log_start_offset: int
     high_watermark: int
@@ -102,7 +103,7 @@ class Partition:
     def become_leader(self, image: PartitionImage) -> None:
         """Lead from `image.leader_epoch` on.
 
-        The (epoch, log end) pair is persisted before the first append can happen (trap M4).
+        The (epoch, log end) pair is persisted before the first append can happen (KIP-101).
         """
         if not self._is_leader or image.leader_epoch != self.image.leader_epoch:
             self.leader_epoch_start_offset = self.log.log_end_offset

@@ -33,10 +33,21 @@ Decisions, with their reasons:
   That goes for what seems to be there, too: after a crash no producer snapshot above the recovery point is believed,
   and no leader epoch that no batch has. A truncation may have removed them, and a power cut brought them back.
 - A segment begins where the one before ended, even if the leader's offsets skip some. So recovery can tell a sealed
-  segment that a power cut shortened by whole batches from one that is complete; it cuts there, as at a torn batch,
-  unless the topic may have been compacted.
+  segment that a power cut shortened by whole batches from one that is complete; it cuts there, as at a torn batch.
+- Only compaction leaves such gaps, and it goes no further than the recovery point, which is checkpointed before the
+  first segment is replaced: recovery does not look there. The end of a copy may have one, too; it does not take the
+  place of its log before the same is done.
+- Kafka's logs do have gaps above the recovery point: its cleaner does not look at that, and a follower's segment begins
+  with its first batch. Kafka's recovery believes every gap, and so does ours in what Kafka wrote of a topic that may be
+  compacted: there it could only choose between keeping records behind lost ones, which nobody had flushed, and dropping
+  acknowledged ones. Who wrote is told by an entry among the recovery points that is no partition's
+  (`checkpoints.WHOLE_SEGMENTS`). Kafka leaves it out with its first checkpoint, and we with an orderly stop. What is
+  left is a Kafka broker that starts after an unclean stop of ours and is killed within its first half minute.
 - A base offset is not covered by a batch's CRC. Recovery therefore also demands that offsets ascend and stay inside
   the segment, and the offset index is checked against the headers it points at and rebuilt when it lies.
+- A segment that reaches further than an index can say (KAFKA-6264) is split where Kafka splits it, by recovery and by
+  the cleaner (`segment_split`). That an offset is so far off counts only if what is known besides does not speak
+  against it: one flipped bit looks the same.
 - What this process did not write itself is checked before it is first given to anybody (`verification`), each byte once
   in the life of a segment's object. Kafka's broker sends what the disk gives it, and leaves it to the consumer to find
   out; a follower or the cleaner would take it over. Only a thread that may wait checks: a read on the event loop of
@@ -61,8 +72,9 @@ Decisions, with their reasons:
 - A cut of the log's end (`UnifiedLog.truncate_to`) is on disk before anything is written behind it, else a power cut
   could bring back what was cut off behind what took its place. The fsync belongs to the next flush, which runs on a
   thread; only an append that comes earlier waits for it. A process that dies in between leaves a marker for the next
-  one. Segments behind the cut are renamed newest first, and that is fsynced at once: a hole in the middle of what was
-  flushed is the one thing that recovery, which trusts its recovery point, could not see.
+  one. It is a name without content, which no power cut can leave half done; and until it is gone, nothing above what it
+  says is compacted. Segments behind the cut are renamed newest first, and that is fsynced at once: a hole in the middle
+  of what was flushed is the one thing that recovery, which trusts its recovery point, could not see.
 - Compaction is a function over paths (`log_cleaner.clean`), which any process can call: it writes `.cleaned` files and
   changes nothing else. The owner of the log compares what was cleaned with what is there now and then only renames
   (`segment_replacement`): nothing is locked while the cleaner works, retention and truncation go on, and a result
@@ -74,15 +86,19 @@ Decisions, with their reasons:
   rewritten gets a new one, and a flipped bit would come out of it looking sound.
 - How transactions ended, the cleaner learns from their markers and not from `.txnindex`, which may be missing; it looks
   for them only where transactional batches are. The index it writes is Kafka's.
-- A log that was ever cleaned has an entry in cleaner-offset-checkpoint, made before the first replacement. Recovery
-  goes by it: gaps at the ends of segments are no loss then, even if the topic is no longer compacted.
+- A log that was ever cleaned has an entry in cleaner-offset-checkpoint, made before the first replacement. Where the
+  recovery points are not ours, or lost, recovery goes by it: gaps at the ends of segments are no loss then, even if the
+  topic is no longer compacted.
 - Old segments get `.<number>.deleted`: cleaned again within file.delete.delay.ms, a segment would otherwise take the
   name of the one before it, and a reader whose descriptor was closed in between would open the wrong file.
 - A move to another log directory ends with two renames that no file system can do as one. The new directory gets the
   name first, and the old one keeps it until all it holds is on stable storage in the new one (`future_logs`). A crash
   in between leaves two directories of one name; the one that goes further is right. Kafka refuses to start then.
+  The checkpoints of both know the log until the old one is gone, high watermark included.
 - A future log is copied by whole batches, as a follower would, and not by copying files: so the log may be appended to,
-  truncated, compacted and expired meanwhile, and everything copied has had its CRC checked.
+  truncated and expired meanwhile, and everything copied has had its CRC checked. It is not compacted meanwhile, as in
+  Kafka: the copy could have a value whose tombstone is gone when its turn comes. A copy that lay in an offline
+  directory while the log was compacted begins again; Kafka's goes on.
 - A disk that fills up is kept from the clients first (`disk_reserve`): what the broker itself has to write, and what
   gives room back, needs some room. 64 MiB is the default: a rewritten coordination journal, a round of checkpoints and
   snapshots and some hours of committed offsets fit into it many times. Of a small disk, as a container's /dev/shm is,

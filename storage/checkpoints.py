@@ -18,6 +18,12 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 
+WHOLE_SEGMENTS = TopicPartition("odradek:whole-segments-above-recovery-points", 0)
+"""An entry among the recovery points of a log directory that is none: it says that they were written by us, while the
+logs were open, and that above them no segment ends before the next one begins. So where one does, a power cut has taken
+its tail away. Kafka passes over partitions that it does not have, and leaves the entry out when it writes the file.
+"""
+
 _VERSION = "0"
 
 

@@ -1,7 +1,8 @@
 """Which logs are worth cleaning, and how far each may be (Kafka: `LogToClean`, `LogCleanerManager.cleanableOffsets`).
 
 One thing differs from Kafka: nothing above the recovery point is cleaned. A power cut may take away what is not on
-stable storage; if that were the newer value of a key whose older one compaction has dropped, both would be lost.
+stable storage; if that were the newer value of a key whose older one compaction has dropped, both would be lost. Nor
+could recovery tell what compaction has dropped from what the power cut took.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> Cleanabl
     first_dirty = log.log_start_offset if log.cleaner_checkpoint is None else log.cleaner_checkpoint
     segments = log.segments
     dirty = segments[segment_index(segments, first_dirty) : -1]
-    uncleanable = min(high_watermark, log.recovery_point, segments[-1].base_offset)
+    uncleanable = min(high_watermark, log.known_recovery_point, segments[-1].base_offset)
     if dirty:  # otherwise the producers need not be read for it
         uncleanable = min(uncleanable, log.last_stable_offset)
     if config.min_compaction_lag_ms > 0:
@@ -126,8 +127,9 @@ def plan_cleaning(
 ) -> CleanTask:
     """What `storage.log_cleaner.clean` is to do; `map_capacity` in keys, `read_bytes` at a time.
 
-    The first time, the checkpoint of the log is set as well; it has to be written before the result is used, so that
-    recovery knows of the gaps that cleaning leaves. Raises ValueError for a map without room, ApiError.
+    The first time, the checkpoint of the log is set as well. Before the result is used, that has to be written, and the
+    recovery points of this moment: above them, recovery takes the gaps that cleaning leaves for losses. Raises
+    ValueError for a map without room, ApiError.
     """
     log = cleanable.log
     if log.cleaner_checkpoint is None:

@@ -13,6 +13,9 @@ A crash between the two leaves two directories of one name. Both hold the same u
 the one that goes further is the right one (`further`). Kafka refuses to start then.
 
 A future log that a stop interrupted is found at the next start, and the move goes on.
+
+While a log is moved, nobody may clean it (Kafka's `abortAndPauseCleaning`): the copy could have a value, and no longer
+the tombstone that deletes it. So how far the log is clean holds for the copy as well, and goes with it.
 """
 
 from __future__ import annotations
@@ -61,12 +64,13 @@ class CopyTask:
         self.error: ApiError | None = None
 
     def run(self) -> None:
-        """Copy until the end of the log, or `max_bytes`."""
+        """Copy until the end of the log, or `max_bytes` (a batch at least)."""
         log, future = self._log, self._future
         try:
             while future.log_end_offset < log.log_end_offset and self.copied_bytes < self._max_bytes:
                 end_offset = log.log_end_offset
-                info = log.read(max(future.log_end_offset, log.log_start_offset), READ_BYTES, end_offset)
+                wanted = min(READ_BYTES, self._max_bytes - self.copied_bytes)
+                info = log.read(max(future.log_end_offset, log.log_start_offset), wanted, end_offset)
                 if info.file is None:
                     # What was there has been compacted away.
                     future.skip_to(end_offset, self._now_ms)
@@ -150,6 +154,8 @@ class FutureLogs:
             now_ms,
             base_offset=_first_base_offset(log),
         )
+        # Nothing is cleaned from now on until the move is over: what is clean will be so in the copy.
+        future.cleaner_checkpoint = log.cleaner_checkpoint
         self._add(future)
         self._truncations[topic_partition] = log.truncations
         return future
@@ -245,9 +251,14 @@ class FutureLogs:
         topic_partition = log.topic_partition
         future = self.logs[topic_partition]
         future.config = log.config
-        if log.cleaner_checkpoint is not None and future.cleaner_checkpoint is None:
-            # Gaps are no loss here either. What the cleaner had done, it finds out again.
-            future.cleaner_checkpoint = future.log_start_offset
+        if topic_partition not in self._truncations and _was_cleaned_since(log, future):
+            future.truncate_fully_and_start_at(_first_base_offset(log), now_ms)
+            future.flush(now_ms)  # what the checkpoint will say must not be believed of what was there before
+            future.cleaner_checkpoint = log.cleaner_checkpoint
+        if log.cleaner_checkpoint is not None:
+            known = future.cleaner_checkpoint
+            # It may have come only now, from a cleaning that was under way: gaps are no loss here either.
+            future.cleaner_checkpoint = future.log_start_offset if known is None else min(known, log.cleaner_checkpoint)
         if self._truncations.get(topic_partition) != log.truncations:
             end = _common_end(log, future)
             if end < future.log_end_offset:
@@ -262,7 +273,9 @@ class FutureLogs:
     def catch_up(self, log: UnifiedLog, now_ms: int) -> bool:
         """Copy the last bytes on the owner's thread; whether `replace` may follow now, before anything is appended.
 
-        Raises ApiError.
+        It may not while a gap that compaction has left in the log lies above the recovery point of the copy: that has
+        to be flushed, and its recovery point checkpointed, or a crash after the replacement would take the gap for a
+        loss. Raises ApiError.
         """
         self.adjust(log, now_ms)
         future = self.logs[log.topic_partition]
@@ -270,7 +283,7 @@ class FutureLogs:
         task.run()
         if task.error is not None:
             raise task.error
-        return future.log_end_offset == log.log_end_offset
+        return future.log_end_offset == log.log_end_offset and future.gaps_end <= future.recovery_point
 
     def replace(self, log: UnifiedLog) -> UnifiedLog:
         """The future log takes the name of `log`; gives it. `log` must not be appended to any more.
@@ -313,6 +326,17 @@ class FutureLogs:
         """All that is here and on a disk that works; their offsets belong into the checkpoints of their directory."""
         logs = (*self.logs.values(), *self._replaced.values(), *self.outdone)
         return [log for log in logs if log.directory.failure is None]
+
+
+def _was_cleaned_since(log: UnifiedLog, future: UnifiedLog) -> bool:
+    """Whether the log was cleaned after the copy, which a start has found, had begun: its directory was away meanwhile.
+
+    Then what a tombstone or an abort marker has deleted may be in the copy, and they are no longer there to follow.
+    """
+    if log.cleaner_checkpoint is None:
+        return False
+    known = future.log_start_offset if future.cleaner_checkpoint is None else future.cleaner_checkpoint
+    return max(known, log.log_start_offset) < log.cleaner_checkpoint
 
 
 def check_name(topic_partition: TopicPartition) -> None:

@@ -13,6 +13,7 @@ from storage.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    WHOLE_SEGMENTS,
     CorruptCheckpointError,
     read_offset_checkpoint,
 )
@@ -104,6 +105,7 @@ def begin_load(
     else:
         report.broker_epoch = max(report.broker_epoch, shutdown.broker_epoch)
     recovery_points = _read_checkpoint(file_system, path, RECOVERY_POINT_CHECKPOINT, report)
+    is_whole = recovery_points.pop(WHOLE_SEGMENTS, None) is not None
     log_starts = _read_checkpoint(file_system, path, LOG_START_OFFSET_CHECKPOINT, report)
     high_watermarks = _read_checkpoint(file_system, path, HIGH_WATERMARK_CHECKPOINT, report)
     cleaner_offsets = _read_checkpoint(file_system, path, CLEANER_OFFSET_CHECKPOINT, report)
@@ -123,7 +125,7 @@ def begin_load(
             high_watermark=0 if name else high_watermarks.get(partition, 0),
             now_ms=now_ms,
             cleaner_checkpoint=cleaner_offsets.get(partition),
-            may_have_gaps=config is None or config.is_compacted or partition in cleaner_offsets,
+            may_have_gaps=not is_whole and (config is None or config.is_compacted or partition in cleaner_offsets),
             name=name,
         )
         tasks.append(LoadTask(file_system, path, partition, config or default_config, options))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from storage.file_system import File, FileSystem
 from storage.log_segment import SNAPSHOT_SUFFIX, LogSegment, file_name
-from storage.log_state import CUT_NOTE, LogState
+from storage.log_state import LogState
 from storage.partition_metadata import PARTITION_METADATA
 from storage.segment_search import segment_index
 
@@ -79,10 +79,8 @@ class FlushTask:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         if closing:  # the next start believes it
             self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
-        if log.has_unsynced_cut:
-            self.optional_paths.append(f"{log.path}/{CUT_NOTE}")
-            if log.active_segment.file not in self.files:
-                self.files.append(log.active_segment.file)
+        if log.has_unsynced_cut and log.active_segment.file not in self.files:
+            self.files.append(log.active_segment.file)
         epochs = log.take_unsynced_epochs()
         if epochs is not None:
             self.optional_paths.append(epochs)

@@ -7,14 +7,16 @@ state are built anew from there.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from uuid import UUID
 
+from protocol.errors import ApiError
 from protocol.record_format import MAGIC_AT
-from protocol.records import RecordBatch
+from protocol.records import HEADER_BYTES, RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.batch_scan import UnsupportedFormatError, refuse_old_format, scan_headers
 from storage.file_system import FileInfo, FileSystem
@@ -37,7 +39,9 @@ from storage.log_state import CUT_NOTE
 from storage.partition_metadata import read_topic_id
 from storage.producer_state import ProducerStateManager
 from storage.recovery import recover_segment
+from storage.segment_replacement import put_in_place
 from storage.segment_search import headers_from, segment_index
+from storage.segment_split import Piece, SegmentOverflowError, find_overflow, split_segment
 from storage.unified_log import UnifiedLog
 from storage.verification import Damage, Place, walk
 
@@ -59,6 +63,8 @@ class LoadResult:
     """Offsets that had been committed (by the checkpointed high watermark) and are no longer there: data loss on this
     disk.
     """
+    split_segments: list[str] = field(default_factory=list)
+    """Paths of the segments that reached further than an index can."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +80,9 @@ class LoadOptions:
     now_ms: int
     cleaner_checkpoint: int | None
     may_have_gaps: bool
-    """Whether compaction may have left offsets out; always, unless the topic is known never to be compacted."""
+    """Whether segments above the recovery point may end before the next one begins without a loss: when Kafka wrote
+    them, and the topic is not known never to be compacted (`checkpoints.WHOLE_SEGMENTS`).
+    """
     name: str = ""
     """Of the partition's directory, where it is not that of the partition itself."""
 
@@ -109,6 +117,8 @@ class LogLoader:
         self._on_bytes = on_bytes
         self._recovered = 0
         self._truncated_bytes = 0
+        self._split_segments: list[str] = []
+        self._gaps_end = 0
         self._limit: int | None = None
         """Where the log ends, if that is known although its last batch says otherwise."""
 
@@ -121,15 +131,14 @@ class LogLoader:
         files = {info.name: info for info in listed if not info.is_dir}
         topic_id = read_topic_id(self._file_system, self._path)
         files = self._finish_interrupted_swaps(files)
-        if CUT_NOTE in files:
-            self._heed_cut_note(files)
+        noted = self._heed_cut_note(files)
         segments = self._find_segments(files)
         snapshots = [
             int(match[1]) for name in files if (match := _SEGMENT_FILE.fullmatch(name)) and match[2] == SNAPSHOT_SUFFIX
         ]
         if not segments:
             result = self._create_first_segment(topic_id, snapshots)
-            self._pass_on_cut(result.log, CUT_NOTE in files)
+            self._pass_on_cut(result.log, noted)
             return result
         self._check_format(segments[0])
         log_start = max(self._options.log_start_offset, segments[0].base_offset)
@@ -139,6 +148,9 @@ class LogLoader:
         self._drop(segments[:below])
         del segments[:below]
         log_end = None
+        for segment, following in pairwise(segments):
+            segment.limit_offset = following.base_offset
+        segments[-1].limit_offset = max(segments[-1].limit_offset, self._options.recovery_point)
         self._rebuild_missing_indexes(segments, files)
         if self._options.clean:
             log_end = segments[-1].next_offset()
@@ -156,30 +168,33 @@ class LogLoader:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.truncate_fully_and_start_at(log_start, self._options.now_ms)
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
-        if log.cleaner_checkpoint is not None and CUT_NOTE in files:
+        if log.cleaner_checkpoint is not None and noted is not None:
             log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)
-        self._pass_on_cut(log, CUT_NOTE in files)
+        self._pass_on_cut(log, noted)
         lost = max(self._options.high_watermark - log.log_end_offset, 0)
-        return LoadResult(log, self._recovered, self._truncated_bytes, lost)
+        return LoadResult(log, self._recovered, self._truncated_bytes, lost, self._split_segments)
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _heed_cut_note(self, files: dict[str, FileInfo]) -> None:
-        """The end was cut off, and the checkpoint may still say more than is true; unless the log was closed since."""
-        path = f"{self._path}/{CUT_NOTE}"
+    def _heed_cut_note(self, files: dict[str, FileInfo]) -> int | None:
+        """What a CUT_NOTE says: the end was cut off, and the checkpoint may still say more than is true; unless the log
+        was closed since.
+        """
+        name = next((name for name in files if name.startswith(CUT_NOTE)), None)
+        if name is None:
+            return None
         if self._options.clean:
-            self._file_system.remove(path)
-            del files[CUT_NOTE]
-            return
-        said = self._file_system.read_file(path).strip()
-        known = int(said) if said.isdigit() else 0  # a power cut can leave it empty
-        self._options = replace(self._options, recovery_point=min(known, self._options.recovery_point))
+            self._file_system.remove(f"{self._path}/{name}")
+            return None
+        noted = int(name.removeprefix(CUT_NOTE))
+        self._options = replace(self._options, recovery_point=min(noted, self._options.recovery_point))
+        return noted
 
-    def _pass_on_cut(self, log: UnifiedLog, is_noted: bool) -> None:
+    def _pass_on_cut(self, log: UnifiedLog, noted: int | None) -> None:
         """What may have to be known of a cut by the next process that opens the log. Raises OSError."""
         log.highest_recovery_point = max(self._checkpointed, log.recovery_point)
-        if is_noted:
-            log.has_unsynced_cut = log.has_cut_note = True
+        if noted is not None:
+            log.has_unsynced_cut, log.cut_note = True, noted
         elif log.log_end_offset < self._checkpointed:
             log.note_cut(log.log_end_offset)
 
@@ -204,8 +219,11 @@ class LogLoader:
             first, end = int(swaps[0][:20]), int(swaps[-1][:20]) + 1
             for name in swaps:
                 file = self._file_system.attach(f"{self._path}/{name}", files[name].size)
-                for _, batch in scan_headers(file.path, file.pread, 0, file.size):
-                    end = max(end, batch.next_offset)
+                # What was split may be damaged. Then all that it replaces is the one segment that it was copied from.
+                with contextlib.suppress(ApiError):
+                    for _, batch in scan_headers(file.path, file.pread, 0, file.size):
+                        end = max(end, batch.next_offset)
+            first = self._first_replaced(files, first)
             for name in list(files):
                 match = _SEGMENT_FILE.fullmatch(name)
                 if match and match[2] != SNAPSHOT_SUFFIX and first <= int(match[1]) < end:
@@ -216,6 +234,19 @@ class LogLoader:
             self._file_system.rename(path, path.removesuffix(SWAP_SUFFIX))
         self._file_system.sync_dir(self._path)
         return {info.name: info for info in self._file_system.list_dir(self._path) if not info.is_dir}
+
+    def _first_replaced(self, files: dict[str, FileInfo], first: int) -> int:
+        """The base of the first segment that gives way to `.swap` segments from offset `first` on. One that was split
+        may have a lower base: its first piece is named by its first batch.
+        """
+        below = max((name for name in files if _LOG_FILE.fullmatch(name) and int(name[:20]) < first), default=None)
+        if below is not None:
+            file = self._file_system.attach(f"{self._path}/{below}", files[below].size)
+            header = file.pread(0, HEADER_BYTES)
+            file.close()
+            if len(header) == HEADER_BYTES and RecordBatch(memoryview(header)).base_offset == first:
+                return int(below[:20])
+        return first
 
     def _find_segments(self, files: dict[str, FileInfo]) -> list[LogSegment]:
         segments = []
@@ -244,14 +275,37 @@ class LogLoader:
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
         """Make indexes anew that are missing, cut off, or of records that a power cut took away."""
-        for segment in segments:
-            for suffix, width in ((OFFSET_INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
-                info = files.get(file_name(segment.base_offset, suffix))
-                is_damaged = info is None or info.size % width if segment.size else info is not None and info.size
-                if is_damaged:
-                    segment.rebuild_indexes(self._config.index_interval_bytes)
-                    self._recovered += 1
-                    break
+        at = 0
+        while at < len(segments):
+            segment = segments[at]
+            if _lacks_indexes(segment, files):
+                builder, too_far = segment.build_indexes(self._config.index_interval_bytes)
+                self._recovered += 1
+                pieces = [] if too_far is None else self._find_overflow(segments, at, too_far)
+                if pieces:
+                    segments[at : at + 1] = self._split(segment, pieces)
+                    continue
+                segment.use_indexes(builder)
+            at += 1
+
+    def _find_overflow(self, segments: list[LogSegment], at: int, position: int) -> list[Piece]:
+        after = segments[at + 1].base_offset if at + 1 < len(segments) else None
+        recovery_point, may_have_gaps = self._options.recovery_point, self._options.may_have_gaps
+        return find_overflow(segments[at], position, after, recovery_point, may_have_gaps=may_have_gaps)
+
+    def _split(self, segment: LogSegment, pieces: Sequence[Piece]) -> list[LogSegment]:
+        """Put segments that are no longer than an index can say in the place of `segment`; their indexes are missing.
+
+        Whatever this is interrupted by, the next start finds the one or the others.
+        """
+        self._split_segments.append(segment.path)
+        new = split_segment(self._file_system, self._path, segment, pieces)
+        put_in_place(new, lambda: self._drop([segment]))
+        self._file_system.sync_dir(self._path)
+        for piece, following in pairwise(new):
+            piece.limit_offset = following.base_offset
+        new[-1].limit_offset = segment.limit_offset
+        return new
 
     # -- making the log -----------------------------------------------------------------------------------------------
 
@@ -264,8 +318,6 @@ class LogLoader:
         recovery_point: int,
         snapshots: list[int],
     ) -> UnifiedLog:
-        for segment, following in pairwise(segments):
-            segment.limit_offset = following.base_offset
         segments[-1].limit_offset = log_end
         log = UnifiedLog(
             file_system=self._file_system,
@@ -275,7 +327,7 @@ class LogLoader:
             topic_id=topic_id,
             config=self._config,
             segments=segments,
-            log_start_offset=min(log_start, log_end),
+            log_start_offset=min(max(log_start, segments[0].base_offset), log_end),
             log_end_offset=log_end,
             recovery_point=recovery_point,
             snapshot_offsets=tuple(snapshots),
@@ -321,21 +373,35 @@ class LogLoader:
 
         known_end = producers.map_end_offset
         log_end = segments[first].base_offset
-        for at in range(first, len(segments)):
+        at = first
+        while at < len(segments):
             segment = segments[at]
             after = segments[at + 1].base_offset if at + 1 < len(segments) else None
             size = segment.size
-            interval_bytes, recovery_point = self._config.index_interval_bytes, self._options.recovery_point
-            limit = self._limit if after is None else after
-            log_end = recover_segment(segment, limit, interval_bytes, note, self._on_bytes, recovery_point)
+            try:
+                log_end = recover_segment(
+                    segment,
+                    self._limit if after is None else after,
+                    self._config.index_interval_bytes,
+                    note,
+                    self._on_bytes,
+                    self._options.recovery_point,
+                    may_have_gaps=self._options.may_have_gaps,
+                )
+            except SegmentOverflowError as overflow:
+                segments[at : at + 1] = self._split(segment, overflow.pieces)
+                continue
             self._recovered += 1
+            at += 1
             if segment.size < size or self._is_cut_short(log_end, after):
                 self._truncated_bytes += size - segment.size
-                self._drop_behind(segments, at + 1)
+                self._drop_behind(segments, at)
                 break
             if after is not None:
                 log_end = after
         log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
+        log.gaps_end = self._gaps_end
+        log.has_unflushed_sealed_segments = self._gaps_end > log.recovery_point
         if epochs and epochs[-1].epoch < log.leader_epochs.latest_epoch:
             # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.
             log.leader_epochs.truncate_from_end(segments[first].base_offset)
@@ -366,9 +432,13 @@ class LogLoader:
     def _is_cut_short(self, end: int, next_base: int | None) -> bool:
         """Whether a sealed segment lost its tail: a power cut can shorten a file by exactly some batches.
 
-        Only compaction leaves such gaps for good, and skipped offsets that no index could have spanned.
+        Ours have no such gaps but where offsets were skipped that no index could have spanned; Kafka's may.
         """
-        return next_base is not None and 0 < next_base - end <= MAX_RELATIVE_OFFSET and not self._options.may_have_gaps
+        if next_base is None or not 0 < next_base - end <= MAX_RELATIVE_OFFSET:
+            return False
+        if self._options.may_have_gaps:
+            self._gaps_end = next_base
+        return not self._options.may_have_gaps
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
         """What follows a torn batch cannot be told from what never was: set it aside for good (`LogSegment.cut`)."""
@@ -384,6 +454,14 @@ class LogLoader:
             self._directory.deferred_deletions.append(
                 DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms, readers=(segment,))
             )
+
+
+def _lacks_indexes(segment: LogSegment, files: Mapping[str, FileInfo]) -> bool:
+    for suffix, width in ((OFFSET_INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
+        info = files.get(file_name(segment.base_offset, suffix))
+        if info is None or info.size % width if segment.size else info is not None and info.size:
+            return True
+    return False
 
 
 __all__ = ["LoadOptions", "LoadResult", "LogLoader", "UnsupportedFormatError"]

@@ -23,7 +23,7 @@ from storage.directory_lock import lock_directory
 from storage.disk_reserve import DiskReserve, SpaceTask
 from storage.file_system import FileSystem, Lock, is_disk_full
 from storage.future_logs import FutureLogs
-from storage.log_checkpoints import CheckpointTask, checkpoint_tasks
+from storage.log_checkpoints import CheckpointTask, checkpoint_tasks, whole_segment_marks
 from storage.log_config import LogConfig
 from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory
 from storage.log_directory_survey import LoadReport, begin_load, find_partitions
@@ -65,6 +65,8 @@ class LogManager:
         """The logs that are being moved to another directory."""
         self._not_recovered: set[str] = set()
         """Directories with a log that was refused after an unclean stop: the next start has to try again."""
+        self._refusing: set[str] = set()
+        """Directories with a log that was refused: the checkpoints do not know it any more."""
         self._rivals: list[UnifiedLog] = []
         """Logs that have the name of one in `logs` and are of another topic."""
         self._locks: list[Lock] = []
@@ -160,6 +162,8 @@ class LogManager:
         report.ignored += self.futures.match(self.logs, all_online=all_online, now_ms=now_ms)
         if self.futures.outdone:
             self._finish_moves(now_ms)
+        # Before anything is appended: only what is written from now on is known to have no gaps (`WHOLE_SEGMENTS`).
+        self.checkpoint_recovery_points()
         self.refused = report.refused
         return report
 
@@ -170,6 +174,7 @@ class LogManager:
             directory.take_offline(task.failure)
         elif task.refusal is not None:
             report.refused[partition] = task.refusal
+            self._refusing.add(directory.path)
             if not load.is_clean:
                 self._not_recovered.add(directory.path)
         elif task.result is not None:
@@ -189,7 +194,7 @@ class LogManager:
             if task.options.high_watermark:
                 high_watermark = max(task.options.high_watermark, self.high_watermarks.get(partition, 0))
                 self.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
-            if task.result.truncated_bytes or task.result.lost_below_high_watermark:
+            if task.result.truncated_bytes or task.result.lost_below_high_watermark or task.result.split_segments:
                 report.repaired.append(task.result)
 
     def _finish_moves(self, now_ms: int) -> None:
@@ -197,8 +202,12 @@ class LogManager:
         try:
             for log in self.futures.outdone:
                 self.logs[log.topic_partition].flush(now_ms)
-            self.checkpoint_log_start_offsets()
-            if all(self.logs[log.topic_partition].directory.failure is None for log in self.futures.outdone):
+            tasks = [*self.log_start_offset_tasks(), *self.high_watermark_tasks({})]
+            _run_checkpoints(tasks)
+            is_known = not any(task.refusal for task in tasks)
+            if is_known and all(
+                self.logs[log.topic_partition].directory.failure is None for log in self.futures.outdone
+            ):
                 self.futures.set_outdone_aside(now_ms)
         except ApiError:
             return  # a disk failed, and said so: the next start finds both again
@@ -407,9 +416,15 @@ class LogManager:
                 due.append((log, log.active_segment.base_offset))
         return due
 
-    def recovery_point_tasks(self) -> list[CheckpointTask]:
-        """What `checkpoint_recovery_points` does, as tasks that any thread may run."""
-        return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point)
+    def recovery_point_tasks(self, *, closing: bool = False) -> list[CheckpointTask]:
+        """What `checkpoint_recovery_points` does, as tasks that any thread may run. With `closing`, all logs that could
+        be closed are, and flushed: what comes next into their directories may be written by Kafka.
+        """
+        unsure = set(self._refusing)
+        if closing:
+            unsure |= {each.path for each in self.directories if each.path not in self._not_recovered}
+        marks = whole_segment_marks(self.directories, self.logs.values(), unsure)
+        return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point, marks)
 
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of all logs, directory by directory, waiting for the disk."""
@@ -428,20 +443,21 @@ class LogManager:
 
     def high_watermark_tasks(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointTask]:
         """Writing the high watermarks, as tasks that any thread may run; those of logs not named are kept as they were
-        loaded.
+        loaded. Where a log is being moved, both directories know it, as a crash decides which of them has the log.
         """
         self.high_watermarks.update(high_watermarks)
-        return checkpoint_tasks(
-            self._file_system,
-            self.directories,
-            self.logs.values(),
-            HIGH_WATERMARK_CHECKPOINT,
-            lambda log: self.high_watermarks.get(log.topic_partition),
+        return self._checkpoint_tasks(
+            HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition)
         )
 
-    def _checkpoint_tasks(self, name: str, value: Callable[[LogState], int | None]) -> list[CheckpointTask]:
+    def _checkpoint_tasks(
+        self,
+        name: str,
+        value: Callable[[LogState], int | None],
+        marks: Mapping[str, Mapping[TopicPartition, int]] | None = None,
+    ) -> list[CheckpointTask]:
         logs = [*self.futures.online(), *self.logs.values()]
-        return checkpoint_tasks(self._file_system, self.directories, logs, name, value)
+        return checkpoint_tasks(self._file_system, self.directories, logs, name, value, marks)
 
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
         """What retention has to read of `logs` before `UnifiedLog.expire_segments` can decide without waiting."""
@@ -491,7 +507,7 @@ class LogManager:
                 task.complete(now_ms)
         for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
-        self.checkpoint_recovery_points()
+        _run_checkpoints(self.recovery_point_tasks(closing=True))
         self.checkpoint_log_start_offsets()
         for directory in self.directories:
             if directory.failure is None and directory.path not in self._not_recovered:

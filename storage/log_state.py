@@ -21,8 +21,9 @@ from storage.segment_search import BatchBoundaries, headers_from
 if TYPE_CHECKING:
     from storage.log_flush import FlushTask
 
-CUT_NOTE = "odradek-cut"
-"""Holds the recovery point of a log whose end was cut off, for as long as its checkpoint may say more. Our own; Kafka
+CUT_NOTE = "odradek-cut."
+"""Begins the name of an empty file; the rest of it is the recovery point of a log whose end was cut off, for as long as
+its checkpoint may say more. A name is there or not, where a power cut may leave any part of a content. Our own; Kafka
 passes over files that it does not know.
 """
 
@@ -41,9 +42,10 @@ class LogState:
         "boundaries",
         "cleaner_checkpoint",
         "config",
+        "cut_note",
         "directory",
         "flush_in_flight",
-        "has_cut_note",
+        "gaps_end",
         "has_unflushed_sealed_segments",
         "has_unsynced_cut",
         "has_unsynced_names",
@@ -103,9 +105,13 @@ class LogState:
         """Whether the log was rolled since a FlushTask last reached its active segment."""
         self.has_unsynced_cut = False
         """Whether a power cut could undo that the end was cut off; nothing may be written behind such a cut."""
-        self.has_cut_note = False
-        """Whether there is a CUT_NOTE: because of `has_unsynced_cut`, which the process after a sudden death of this
-        one has to know, or because `recovery_point` has not come to `highest_recovery_point` again.
+        self.cut_note: int | None = None
+        """What the CUT_NOTE says if there is one: because of `has_unsynced_cut`, which the process after a sudden death
+        of this one has to know, or because `recovery_point` has not come to `highest_recovery_point` again.
+        """
+        self.gaps_end = 0
+        """Below it a sealed segment may end before the next one begins without a loss. Until that is below the
+        checkpointed recovery point, a start after a crash cannot know it.
         """
         self.truncations = 0
         """How often the end was cut off; a flush that began before such a moment proves nothing."""
@@ -220,10 +226,16 @@ class LogState:
         """To be called before the end is cut off; everything below `recovery_point` stays, on stable storage. Raises
         OSError.
         """
-        content = f"{min(recovery_point, self.recovery_point)}\n"
-        self._file_system.write_file(f"{self.path}/{CUT_NOTE}", content.encode())
+        known, noted = self.cut_note, min(recovery_point, self.recovery_point)
+        path = f"{self.path}/{CUT_NOTE}{noted}"
+        if known is None:
+            self._file_system.create(path)
+        elif known != noted:
+            self._file_system.rename(f"{self.path}/{CUT_NOTE}{known}", path)
+        self.cut_note = noted
+        self.gaps_end = min(self.gaps_end, recovery_point)
         self.truncations += 1
-        self.has_unsynced_names = self.has_unsynced_cut = self.has_cut_note = True
+        self.has_unsynced_names = self.has_unsynced_cut = True
 
     def advance_recovery_point(self, offset: int) -> None:
         """Everything below `offset` is on stable storage, and the cut if there is one. Raises ApiError
@@ -233,15 +245,20 @@ class LogState:
         if self.recovery_point < self.highest_recovery_point:
             return
         self.highest_recovery_point = self.recovery_point
-        if self.has_cut_note and not self.has_unsynced_cut:
-            self.has_cut_note = False
-            path = f"{self.path}/{CUT_NOTE}"
+        if self.cut_note is not None and not self.has_unsynced_cut:
+            path = f"{self.path}/{CUT_NOTE}{self.cut_note}"
+            self.cut_note = None
             try:
                 self._file_system.remove(path)
             except FileNotFoundError:
                 return
             except OSError as error:
                 raise self.directory.fail(error, f"Error while removing {path}") from error
+
+    @property
+    def known_recovery_point(self) -> int:
+        """What a start after a crash goes by, once `recovery_point` is checkpointed."""
+        return self.recovery_point if self.cut_note is None else min(self.recovery_point, self.cut_note)
 
     @property
     def flush_bound(self) -> int:

@@ -1,11 +1,7 @@
 """A disk in memory that can fail and lose power: what tests and simulated clusters put in the place of
 `OsFileSystem`.
 
-The model is a pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory was;
-until then each write of 512 bytes may survive a power cut or not, on its own. Names change in order within a
-directory, because file systems journal them. Process death loses nothing. A failed fsync loses what it was to save:
-the kernel drops such pages and calls the next fsync a success. Only the next process may save them (kinder than Linux
-is: nothing but writing them again would help there).
+Process death loses nothing; `storage.memory_disk` says what is left after a power cut.
 
 Every call can be made to fail: `inject` is asked before each and may answer with a Fault.
 """
@@ -13,30 +9,18 @@ Every call can be made to fail: `inject` is asked before each and may answer wit
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from storage.file_system import FileInfo
+from storage.memory_disk import Directory, Inode, PowerCut, copy_directory, files_below
 
-SECTOR_BYTES = 512
 _READING = frozenset({"exists", "list_dir", "read_file", "pread", "try_pread", "disk_space", "attach"})
 _WRITING = frozenset({"append", "write_file"})
 
 
 class SimulatedCrash(BaseException):
     """The process died at this call. Not an Exception, so that no handler takes it for an error to deal with."""
-
-
-class PowerCut(Enum):
-    """What becomes of data and names that were not fsynced."""
-
-    LOSE = "lose"
-    """All of it is gone."""
-    TEAR = "tear"
-    """Per file, the first changes are there, and the last of them is cut at a multiple of 512 bytes."""
-    REORDER = "reorder"
-    """Each change of 512 bytes is there or not; of the names in a directory, the first changes are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,131 +37,19 @@ class Fault:
     crash_amid: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Inode:
-    content: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """(position, data) written, or (size, None) cut, since the last fsync."""
-    modified_ms: int = 0
-    is_behind: bool = False
-    """Whether a failed fsync dropped changes that `content` still shows."""
-
-    def write(self, position: int, data: bytes) -> None:
-        if position > len(self.content):
-            self.content.extend(bytes(position - len(self.content)))
-        self.content[position : position + len(data)] = data
-        self.pending.append((position, data))
-
-    def cut(self, size: int) -> None:
-        del self.content[size:]
-        self.pending.append((size, None))
-
-    def sync(self) -> None:
-        self.durable = bytes(self._durable_with(self.pending) if self.is_behind else self.content)
-        self.pending = []
-
-    def fail_to_sync(self) -> None:
-        self.is_behind = self.is_behind or bool(self.pending)
-        self.pending = []
-
-    def forgive(self) -> None:
-        """A new process may save what a failed fsync dropped."""
-        if self.is_behind:
-            self.is_behind = False
-            self.pending = [(len(self.content), None), (0, bytes(self.content))]
-
-    def lose_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
-        self.content = self._durable_with(self._survivors(mode, choose))
-        self.is_behind = False
-        self.sync()
-
-    def _durable_with(self, changes: Iterable[tuple[int, bytes | None]]) -> bytearray:
-        content = bytearray(self.durable)
-        for position, data in changes:
-            if data is None:
-                del content[position:]
-            else:
-                if position > len(content):
-                    content.extend(bytes(position - len(content)))
-                content[position : position + len(data)] = data
-        return content
-
-    def _survivors(self, mode: PowerCut, choose: Callable[[int], int]) -> Iterator[tuple[int, bytes | None]]:
-        if mode is PowerCut.LOSE or not self.pending:
-            return
-        if mode is PowerCut.TEAR:
-            count = choose(len(self.pending) + 1)
-            yield from self.pending[:count]
-            if count < len(self.pending):
-                position, data = self.pending[count]
-                if data is not None:
-                    sectors = choose(len(data) // SECTOR_BYTES + 1)
-                    # Sectors are aligned on the disk, not to where the write began.
-                    end = max((position // SECTOR_BYTES + sectors) * SECTOR_BYTES - position, 0)
-                    yield position, data[:end]
-            return
-        for position, data in self.pending:
-            if data is None:
-                if choose(2):
-                    yield position, None
-                continue
-            at = 0
-            while at < len(data):
-                end = min(len(data), ((position + at) // SECTOR_BYTES + 1) * SECTOR_BYTES - position)
-                if choose(2):
-                    yield position + at, data[at:end]
-                at = end
-
-
-@dataclass(slots=True, eq=False)
-class _Directory:
-    children: dict[str, _Inode | _Directory] = field(default_factory=dict)
-    durable: dict[str, _Inode | _Directory] = field(default_factory=dict)
-    pending: list[dict[str, _Inode | _Directory | None]] = field(default_factory=list)
-    """Changes of names since the last fsync; each is atomic, and sets names to what they denote (None: removed)."""
-    modified_ms: int = 0
-
-    def change(self, change: dict[str, _Inode | _Directory | None]) -> None:
-        self.pending.append(change)
-        _apply(self.children, change)
-
-    def sync(self) -> None:
-        self.durable = dict(self.children)
-        self.pending = []
-
-    def lose_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
-        children = dict(self.durable)
-        if mode is not PowerCut.LOSE:
-            for change in self.pending[: choose(len(self.pending) + 1)]:
-                _apply(children, change)
-        self.children = children
-        self.sync()
-        for child in children.values():
-            child.lose_power(mode, choose)
-
-
-def _apply(children: dict[str, _Inode | _Directory], change: dict[str, _Inode | _Directory | None]) -> None:
-    for name, node in change.items():
-        if node is None:
-            children.pop(name, None)
-        else:
-            children[name] = node
-
-
 class MemoryFile:
     """A file of a MemoryFileSystem; see `storage.file_system.File` for what each call promises."""
 
     __slots__ = ("_file_system", "_inode", "path", "size", "unsynced")
 
-    def __init__(self, file_system: MemoryFileSystem, path: str, inode: _Inode | None, size: int) -> None:
+    def __init__(self, file_system: MemoryFileSystem, path: str, inode: Inode | None, size: int) -> None:
         self._file_system = file_system
         self._inode = inode
         self.path = path
         self.size = size
         self.unsynced = True
 
-    def _open(self) -> _Inode:
+    def _open(self) -> Inode:
         inode = self._inode
         if inode is None:
             inode = self._inode = self._file_system._file_at(self.path)
@@ -272,7 +144,7 @@ class MemoryFileSystem:
     """
 
     def __init__(self) -> None:
-        self._root = _Directory()
+        self._root = Directory()
         self._locks: set[str] = set()
         self.inject: Callable[[str, str], Fault | None] = lambda _operation, _path: None
         self.faults_in_reads = False
@@ -290,14 +162,14 @@ class MemoryFileSystem:
             return None
         return self.inject(operation, path)
 
-    def _room_for(self, length: int, inode: _Inode, position: int) -> int:
+    def _room_for(self, length: int, inode: Inode, position: int) -> int:
         if self.capacity_bytes is None:
             return length
         growth = max(position + length - len(inode.content), 0)
         missing = max(growth - (self.capacity_bytes - self.used_bytes), 0)
         return max(length - missing, 0)
 
-    def _write(self, path: str, inode: _Inode, position: int, data: bytes, fault: Fault | None) -> None:
+    def _write(self, path: str, inode: Inode, position: int, data: bytes, fault: Fault | None) -> None:
         """As much of `data` as the disk has room for and `fault` lets through. Raises OSError when that is not all."""
         allowed = self._room_for(len(data), inode, position)
         is_stopped = fault is not None and (fault.crash_amid or fault.errno != 0)
@@ -315,7 +187,7 @@ class MemoryFileSystem:
         if allowed < len(data):
             raise _os_error(errno.ENOSPC, path)
 
-    def _sync(self, operation: str, path: str, inode: _Inode) -> None:
+    def _sync(self, operation: str, path: str, inode: Inode) -> None:
         try:
             with self._call(operation, path):
                 inode.sync()
@@ -326,7 +198,7 @@ class MemoryFileSystem:
     def copy(self) -> MemoryFileSystem:
         """The same disk once more, neither locked nor about to fail: to see what several ends make of one life."""
         twin = MemoryFileSystem()
-        twin._root = _copy_directory(self._root, {})
+        twin._root = copy_directory(self._root, {})
         twin.capacity_bytes = self.capacity_bytes
         twin.now_ms = self.now_ms
         return twin
@@ -334,7 +206,7 @@ class MemoryFileSystem:
     @property
     def used_bytes(self) -> int:
         """Bytes in all files."""
-        return sum(len(inode.content) for inode in _files_below(self._root))
+        return sum(len(inode.content) for inode in files_below(self._root))
 
     def kill_process(self) -> None:
         """The process is gone, the machine is not: locks are free, nothing is lost."""
@@ -343,7 +215,7 @@ class MemoryFileSystem:
         self._end_process()
 
     def _end_process(self) -> None:
-        for inode in _files_below(self._root):
+        for inode in files_below(self._root):
             inode.forgive()
 
     def cut_power(self, mode: PowerCut, choose: Callable[[int], int]) -> None:
@@ -354,45 +226,45 @@ class MemoryFileSystem:
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
-    def _find(self, path: str) -> _Inode | _Directory | None:
-        node: _Inode | _Directory = self._root
+    def _find(self, path: str) -> Inode | Directory | None:
+        node: Inode | Directory = self._root
         for name in path.split("/"):
             if not name:
                 continue
-            if not isinstance(node, _Directory) or name not in node.children:
+            if not isinstance(node, Directory) or name not in node.children:
                 return None
             node = node.children[name]
         return node
 
-    def _parent(self, path: str) -> tuple[_Directory, str]:
+    def _parent(self, path: str) -> tuple[Directory, str]:
         head, _, name = path.rstrip("/").rpartition("/")
         parent = self._find(head)
-        if not isinstance(parent, _Directory):
+        if not isinstance(parent, Directory):
             raise _os_error(errno.ENOENT, path)
         return parent, name
 
-    def _file_at(self, path: str) -> _Inode:
+    def _file_at(self, path: str) -> Inode:
         node = self._find(path)
         if node is None:
             raise _os_error(errno.ENOENT, path)
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             raise _os_error(errno.EISDIR, path)
         return node
 
-    def _directory_at(self, path: str) -> _Directory:
+    def _directory_at(self, path: str) -> Directory:
         node = self._find(path)
         if node is None:
             raise _os_error(errno.ENOENT, path)
-        if not isinstance(node, _Directory):
+        if not isinstance(node, Directory):
             raise _os_error(errno.ENOTDIR, path)
         return node
 
-    def _file_or_new(self, path: str) -> _Inode:
+    def _file_or_new(self, path: str) -> Inode:
         node = self._find(path)
-        if isinstance(node, _Inode):
+        if isinstance(node, Inode):
             return node
         parent, name = self._parent(path)
-        inode = _Inode(modified_ms=self.now_ms)
+        inode = Inode(modified_ms=self.now_ms)
         parent.change({name: inode})
         return inode
 
@@ -438,9 +310,9 @@ class MemoryFileSystem:
             return [
                 FileInfo(
                     name,
-                    len(node.content) if isinstance(node, _Inode) else 0,
+                    len(node.content) if isinstance(node, Inode) else 0,
                     node.modified_ms,
-                    isinstance(node, _Directory),
+                    isinstance(node, Directory),
                 )
                 for name, node in self._directory_at(path).children.items()
             ]
@@ -450,7 +322,7 @@ class MemoryFileSystem:
             parent, name = self._parent(path)
             if name in parent.children:
                 raise _os_error(errno.EEXIST, path)
-            parent.change({name: _Directory(modified_ms=self.now_ms)})
+            parent.change({name: Directory(modified_ms=self.now_ms)})
 
     def make_dirs(self, path: str) -> None:
         head = path.rstrip("/").rpartition("/")[0]
@@ -466,7 +338,7 @@ class MemoryFileSystem:
             if name not in parent.children:
                 raise _os_error(errno.ENOENT, source)
             node = parent.children[name]
-            if isinstance(node, _Directory) and new_name in new_parent.children:
+            if isinstance(node, Directory) and new_name in new_parent.children:
                 raise _os_error(errno.ENOTEMPTY, target)
             if parent is new_parent:
                 parent.change({name: None, new_name: node})
@@ -482,7 +354,7 @@ class MemoryFileSystem:
 
     def remove_tree(self, path: str) -> None:
         for name, node in list(self._directory_at(path).children.items()):
-            if isinstance(node, _Directory):
+            if isinstance(node, Directory):
                 self.remove_tree(f"{path}/{name}")
             else:
                 self.remove(f"{path}/{name}")
@@ -515,29 +387,4 @@ class MemoryFileSystem:
             return _MemoryLock(self, path)
 
 
-def _copy_directory(directory: _Directory, copies: dict[int, _Inode | _Directory]) -> _Directory:
-    """A copy in which, as in the original, names and changes may mean the same file; `copies` are those made so far."""
-
-    def copy_of(node: _Inode | _Directory) -> _Inode | _Directory:
-        known = copies.get(id(node))
-        if known is None:
-            if isinstance(node, _Directory):
-                return _copy_directory(node, copies)
-            known = copies[id(node)] = replace(node, content=bytearray(node.content), pending=list(node.pending))
-        return known
-
-    twin = copies[id(directory)] = _Directory(modified_ms=directory.modified_ms)
-    twin.children = {name: copy_of(node) for name, node in directory.children.items()}
-    twin.durable = {name: copy_of(node) for name, node in directory.durable.items()}
-    twin.pending = [
-        {name: None if node is None else copy_of(node) for name, node in change.items()} for change in directory.pending
-    ]
-    return twin
-
-
-def _files_below(directory: _Directory) -> Iterator[_Inode]:
-    for node in directory.children.values():
-        if isinstance(node, _Directory):
-            yield from _files_below(node)
-        else:
-            yield node
+__all__ = ["Fault", "MemoryFile", "MemoryFileSystem", "PowerCut", "SimulatedCrash"]

@@ -7,18 +7,14 @@ All methods belong to one thread, and none of them waits for an fsync but `flush
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import TimestampType, read_batches
+from storage.appendable_log import NO_EPOCH_WRITTEN, AppendableLog
 from storage.clean_task import CleanResult, CleanTask
 from storage.file_system import WouldWaitError, is_disk_full
 from storage.leader_epoch import EpochEntry
-from storage.log_config import UNLIMITED
 from storage.log_directory import DeferredDeletion, LogDirectory
-from storage.log_flush import FlushTask
 from storage.log_reader import (
     FetchDataInfo,
     offset_for_timestamp,
@@ -28,250 +24,23 @@ from storage.log_reader import (
 from storage.log_segment import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
     LogSegment,
     TimestampAndOffset,
     file_name,
 )
-from storage.log_state import LogState
-from storage.log_validator import validate_produced
-from storage.producer_state import AppendOrigin
 from storage.retention import Expiry, find_expired
 from storage.segment_replacement import ReplacementTask
 from storage.segment_search import segment_index
 
 _NO_TIMESTAMP = -1
-_NO_EPOCH_WRITTEN = -2
-"""Below every epoch that a batch can have, so that the next one passes `_write_epoch`."""
 
 
-@dataclass(slots=True)
-class LogAppendInfo:
-    """What became of an append. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
-
-    Of a duplicate, the offsets (and time) are those of the batch that was appended first.
-    """
-
-    first_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool = False
-    awaits_flush: bool = False
-    """Whether flush.messages wants a flush before it is acknowledged or shown (see `LogState.flush_bound`)."""
-
-
-class UnifiedLog(LogState):
+class UnifiedLog(AppendableLog):
     """See the module's docstring. Made by `storage.log_loader` (existing directories) and `storage.log_manager` (new
     ones).
     """
 
     __slots__ = ()
-
-    # -- appending ----------------------------------------------------------------------------------------------------
-
-    def append_as_leader(
-        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> LogAppendInfo:
-        """Give the one batch in `records` the next offsets and append it; they are written into `records` if it is
-        writable.
-
-        Raises ApiError: those of `log_validator.validate_produced`, INVALID_PRODUCER_EPOCH,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, and KAFKA_STORAGE_ERROR when it could not be written; after none of them has
-        anything changed.
-        """
-        directory = self.directory
-        if directory.failure is not None:
-            raise directory.offline_error()
-        if directory.headroom_bytes < len(records) and origin is AppendOrigin.CLIENT:
-            directory.admit(len(records))
-        if records.readonly:
-            records = memoryview(bytearray(records))
-        config = self.config
-        batch, latest = validate_produced(records, self.topic_partition, config, origin, now_ms)
-        first_offset = self.log_end_offset
-        state = self._producer_state
-        if state is None:
-            state = self.producer_state
-        if batch.producer_id >= 0:
-            original = state.check(batch, first_offset, origin)
-            if original is not None:
-                return LogAppendInfo(
-                    original.first_offset,
-                    original.last_offset,
-                    original.timestamp,
-                    self.log_start_offset,
-                    duplicate=True,
-                    awaits_flush=original.last_offset >= self.flush_bound,
-                )
-        last_offset = first_offset + batch.last_offset_delta
-        if config.message_timestamp_type is TimestampType.CREATE_TIME:
-            append_time_ms = None
-            max_timestamp = batch.max_timestamp if latest is None else latest
-        else:
-            append_time_ms = max_timestamp = now_ms
-        batch.assign_offsets(first_offset, leader_epoch, append_time_ms, latest)
-        if leader_epoch != self._written_epoch:
-            self._write_epoch(leader_epoch, first_offset, now_ms)
-        self._write(batch.buffer, last_offset, max_timestamp, last_offset, now_ms)
-        if batch.producer_id >= 0:
-            state.update(batch, first_offset, max_timestamp)
-        state.map_end_offset = last_offset + 1
-        return LogAppendInfo(
-            first_offset,
-            last_offset,
-            -1 if append_time_ms is None else append_time_ms,
-            self.log_start_offset,
-            awaits_flush=config.flush_messages != UNLIMITED and last_offset >= self.flush_bound,
-        )
-
-    def append_as_follower(self, records: memoryview, *, now_ms: int) -> LogAppendInfo | None:
-        """Append batches as the leader sent them; an incomplete one at the end is left out. None when there is no
-        whole one.
-
-        Raises ApiError CORRUPT_MESSAGE (CRC, sizes), OFFSET_OUT_OF_RANGE (offsets that do not follow the log end),
-        KAFKA_STORAGE_ERROR.
-        """
-        if self.directory.failure is not None:
-            raise self.directory.offline_error()
-        batches = list(read_batches(records))
-        if not batches:
-            return None
-        expected = self.log_end_offset
-        max_timestamp, max_timestamp_offset, size = _NO_TIMESTAMP, -1, 0
-        for batch in batches:
-            batch.ensure_valid()
-            if batch.base_offset < expected:
-                raise ApiError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"Batch at offset {batch.base_offset} cannot be appended to {self.topic_partition}, "
-                    f"where offset {expected} is expected",
-                )
-            expected = batch.next_offset
-            size += batch.size_in_bytes
-            if batch.max_timestamp > max_timestamp:
-                max_timestamp, max_timestamp_offset = batch.max_timestamp, batch.last_offset
-        state = self.producer_state
-        for batch in batches:
-            if batch.partition_leader_epoch > self._written_epoch:
-                self._write_epoch(batch.partition_leader_epoch, batch.base_offset, now_ms)
-        first, last = batches[0].base_offset, batches[-1].last_offset
-        self._write(records[:size], last, max_timestamp, max_timestamp_offset, now_ms)
-        for batch in batches:
-            if batch.producer_id >= 0:
-                state.update(batch, batch.base_offset, batch.max_timestamp)
-        state.map_end_offset = last + 1
-        return LogAppendInfo(first, last, -1, self.log_start_offset)
-
-    def _write(
-        self,
-        data: memoryview,
-        last_offset: int,
-        max_timestamp: int,
-        max_timestamp_offset: int,
-        now_ms: int,
-    ) -> None:
-        segment = self.active_segment
-        config = self.config
-        try:
-            if segment.should_roll(len(data), last_offset, max_timestamp, now_ms, config, self._jitter_ms(segment)):
-                segment = self.roll(now_ms, last_offset)
-            segment.append(data, last_offset, max_timestamp, max_timestamp_offset, config.index_interval_bytes)
-        except OSError as error:
-            raise self._append_failed(error, segment) from error
-        self.directory.headroom_bytes -= len(data)
-        self.log_end_offset = last_offset + 1
-        self.boundaries.remember(last_offset + 1, segment, segment.size)
-
-    def _append_failed(self, error: OSError, segment: LogSegment) -> ApiError:
-        """A full disk leaves the log as it was; any other error, or one in cleaning up, takes the directory offline."""
-        doing = f"Error while appending records to {self.topic_partition} in dir {self.directory.path}"
-        if is_disk_full(error):
-            try:
-                segment.discard_unwritten()
-            except OSError as second_error:
-                return self.directory.fail(second_error, doing)
-        return self.failed(error, doing)
-
-    def _jitter_ms(self, segment: LogSegment) -> int:
-        """A share of `segment_jitter_ms` that is this segment's own, so that logs do not all roll together."""
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.max_segment_ms)
-        if jitter_ms <= 0:
-            return 0
-        return zlib.crc32(segment.path.encode()) % jitter_ms
-
-    def assign_epoch_start_offset(self, leader_epoch: int) -> None:
-        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record
-        is.
-
-        Only remembered here: in most partitions nothing happens in most epochs.
-        """
-        if leader_epoch >= 0:
-            self._led_from = EpochEntry(leader_epoch, self.log_end_offset)
-
-    def _write_epoch(self, leader_epoch: int, offset: int, now_ms: int) -> None:
-        """Whatever has to be on disk before a batch of an epoch that the one before did not have."""
-        if self.has_unsynced_cut:
-            self.flush(now_ms)  # by now its owner has mostly done so off this thread
-        if leader_epoch < 0:
-            return
-        epochs = self.leader_epochs
-        epochs.assign(leader_epoch, offset)
-        try:
-            epochs.write_if_changed()
-        except OSError as error:
-            doing = f"Error while writing the leader epochs of {self.topic_partition}"
-            raise self.failed(error, doing) from error
-        self._written_epoch = leader_epoch
-
-    def roll(self, now_ms: int, last_offset: int = 0, *, sealed_is_kept: bool = True) -> LogSegment:
-        """Seal the active segment and begin a new one at the log end; an empty active segment stays.
-
-        It begins there even if offsets are to be skipped, so that recovery can tell a gap from a loss; unless
-        `last_offset`, which is about to be written, is too far off for an index. What is sealed is flushed later:
-        `has_unflushed_sealed_segments` remembers it. With `sealed_is_kept` False it is about to be deleted, and nothing
-        is fsynced for its sake. Raises ApiError KAFKA_STORAGE_ERROR.
-        """
-        active = self.active_segment
-        base_offset = self.log_end_offset
-        if last_offset - base_offset > MAX_RELATIVE_OFFSET:
-            base_offset = last_offset
-        if active.size == 0 and active.base_offset == base_offset:
-            return active
-        state = self.producer_state
-        try:
-            active.seal()
-            state.map_end_offset = base_offset
-            state.take_snapshot()
-            if sealed_is_kept and self.highest_recovery_point >= self.log_end_offset:
-                # Recovery will not look at the sealed segment again, so its records and its indexes must be safe.
-                for file in active.files_to_flush(with_indexes=True):
-                    file.flush()
-                self._file_system.sync_dir(self.path)
-            self._file_system.create(f"{self.path}/{file_name(base_offset, LOG_SUFFIX)}")
-        except OSError as error:
-            doing = f"Error while rolling log segment for {self.topic_partition} in dir {self.directory.path}"
-            raise self.failed(error, doing) from error
-        segment = LogSegment(self._file_system, self.path, base_offset, 0, now_ms)
-        self.segments = [*self.segments, segment]
-        self.active_segment = segment
-        self.log_end_offset = base_offset
-        self.has_unsynced_names = True
-        self.has_unflushed_sealed_segments = True
-        return segment
-
-    def skip_to(self, offset: int, now_ms: int) -> None:
-        """Go on at `offset`, above the log end: compaction has left nothing in between. Raises ApiError
-        KAFKA_STORAGE_ERROR.
-        """
-        if self.directory.failure is not None:
-            raise self.directory.offline_error()
-        before, self.log_end_offset = self.log_end_offset, offset
-        try:
-            self.roll(now_ms)
-        except ApiError:
-            self.log_end_offset = before
-            raise
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -475,7 +244,7 @@ class UnifiedLog(LogState):
             self.note_cut(recovery_point)
         except OSError as error:
             raise self.failed(error, f"Error while truncating {self.topic_partition}") from error
-        self._written_epoch = _NO_EPOCH_WRITTEN
+        self._written_epoch = NO_EPOCH_WRITTEN
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log is empty and begins at `offset`. See `truncate_to` for what the next append waits
@@ -508,22 +277,7 @@ class UnifiedLog(LogState):
         """
         return ReplacementTask(self._file_system, self, task, result)
 
-    # -- stable storage -----------------------------------------------------------------------------------------------
-
-    def prepare_flush(self, offset: int | None = None) -> FlushTask:
-        """The fsyncs that make everything below `offset` (default: the log end) safe. Raises ApiError
-        KAFKA_STORAGE_ERROR.
-        """
-        return FlushTask(self._file_system, self, self.log_end_offset if offset is None else offset)
-
-    def flush(self, now_ms: int, offset: int | None = None) -> None:
-        """Return once everything below `offset` (default: the log end) is on stable storage.
-
-        Raises ApiError KAFKA_STORAGE_ERROR; the directory is offline then.
-        """
-        task = self.prepare_flush(offset)
-        task.run()
-        task.complete(now_ms)
+    # -- letting go ---------------------------------------------------------------------------------------------------
 
     def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
         """Forget the producers silent for that long; returns how many. State that was not read yet is left alone."""

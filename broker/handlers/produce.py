@@ -22,9 +22,9 @@ from protocol.record_format import (
 )
 from protocol.records import CompressionType, RecordBatch
 from protocol.topic_partition import TopicPartition, is_internal
+from storage.appendable_log import LogAppendInfo
 from storage.disk_reserve import DiskReserveError
 from storage.log_validator import RecordValidationError
-from storage.unified_log import LogAppendInfo
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""

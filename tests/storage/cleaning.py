@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.records import CompressionType, Record, RecordBatch, build_batch
+from storage.appendable_log import LogAppendInfo
 from storage.clean_task import CleanResult, CleanTask
 from storage.cleanable_log import CleanableLog, cleanable_log, plan_cleaning
 from storage.file_system import FileSystem
@@ -14,7 +15,7 @@ from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.producer_state import AppendOrigin
-from storage.unified_log import LogAppendInfo, UnifiedLog
+from storage.unified_log import UnifiedLog
 from tests.storage.support import T0, TOPIC_ID, TP, open_manager, read_all
 
 COMPACT = LogConfig(
@@ -50,6 +51,8 @@ def clean_log(
         return None
     task = plan_cleaning(cleanable, now_ms, map_capacity)
     write_cleaner_offsets(manager)
+    if not write_recovery_points(manager):
+        return None
     before_clean()
     # Through JSON, as to a worker process and back.
     result = CleanResult.from_json(clean(file_system, CleanTask.from_json(task.to_json())).to_json())
@@ -65,6 +68,15 @@ def write_cleaner_offsets(manager: LogManager) -> None:
     for task in manager.cleaner_offset_tasks():
         task.run()
         task.complete()
+
+
+def write_recovery_points(manager: LogManager) -> bool:
+    """Whether the disk had room for it."""
+    tasks = manager.recovery_point_tasks()
+    for task in tasks:
+        task.run()
+        task.complete()
+    return not any(task.refusal for task in tasks)
 
 
 def put(

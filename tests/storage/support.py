@@ -9,13 +9,14 @@ from uuid import UUID
 from protocol.errors import ApiError
 from protocol.records import Record, RecordBatch, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
+from storage.appendable_log import LogAppendInfo
 from storage.file_system import FileSystem
 from storage.log_config import LogConfig
 from storage.log_directory_survey import LoadReport
 from storage.log_flush import run_together
 from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem
-from storage.unified_log import LogAppendInfo, UnifiedLog
+from storage.unified_log import UnifiedLog
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)

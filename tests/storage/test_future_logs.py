@@ -14,7 +14,17 @@ from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.unified_log import UnifiedLog
-from tests.storage.support import T0, TOPIC_ID, TP, append, batch_of, delete_expired, open_manager, values_in
+from tests.storage.support import (
+    T0,
+    TOPIC_ID,
+    TP,
+    append,
+    batch_of,
+    checkpoint_high_watermarks,
+    delete_expired,
+    open_manager,
+    values_in,
+)
 
 A, B, C = "/a", "/b", "/c"
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=90, file_delete_delay_ms=10)
@@ -46,17 +56,25 @@ def step(manager: LogManager, max_bytes: int = MANY_BYTES) -> CopyTask:
 
 def finish(manager: LogManager) -> UnifiedLog:
     """What a broker does from where a move stands to its end."""
+    flush_copy(manager)
     while not manager.futures.catch_up(manager.logs[TP], T0):
         assert step(manager).error is None
+        flush_copy(manager)
     log = manager.replace_with_future(TP)
     log.flush(T0)
     manager.checkpoint_log_start_offsets()
+    checkpoint_high_watermarks(manager, {})
     directory = manager.futures.retire(TP, T0)
     assert directory is not None
     task = manager.directory_sync_task(directory)
     task.run()
     task.complete()
     return log
+
+
+def flush_copy(manager: LogManager) -> None:
+    manager.futures.logs[TP].flush(T0)
+    manager.checkpoint_recovery_points()
 
 
 def move(manager: LogManager, target: str = B) -> UnifiedLog:
@@ -178,6 +196,21 @@ class TestMoving:
         moved = move(manager)
         assert (moved.log_end_offset, values_in(moved)) == (9, values(3))
         assert append(moved, b"x").first_offset == 9
+
+    def test_a_gap_at_the_end_is_known_to_recovery_before_the_log_is_replaced(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = opened(file_system)
+        log = filled(manager, 3)
+        log.skip_to(9, T0)
+        future = manager.futures.create(log, manager.futures.directory_at(B), T0)
+        assert not manager.futures.catch_up(log, T0)
+        assert future.log_end_offset == 9
+        flush_copy(manager)
+        assert manager.futures.catch_up(log, T0)
+        moved = manager.replace_with_future(TP)
+        append(moved, value(9))
+        file_system.kill_process()
+        assert values_in(opened(file_system).logs[TP]) == [*values(3), (9, value(9))]
 
     def test_what_is_read_while_the_log_is_replaced_stays_readable(self) -> None:
         manager = opened(MemoryFileSystem())
@@ -421,6 +454,7 @@ def test_a_crash_at_every_call_of_a_move(mode: PowerCut | None) -> None:
         log.flush(T0)
         manager.checkpoint_recovery_points()
         manager.checkpoint_log_start_offsets()
+        checkpoint_high_watermarks(manager, {TP: 8})
         acknowledged, flushed = 8, 8
         calls = 0
 
@@ -452,12 +486,22 @@ def test_a_crash_at_every_call_of_a_move(mode: PowerCut | None) -> None:
         end = manager.logs[TP].log_end_offset
         assert end >= (acknowledged if mode is None else flushed), crash_at
         assert values_in(manager.logs[TP]) == values(end, 1), crash_at
+        assert manager.high_watermarks[TP] == 8, crash_at
+        assert after_another_death(file_system, mode).high_watermarks[TP] == 8, crash_at
         if TP in manager.futures.logs:
             assert values_in(finish(manager)) == values(end, 1), crash_at
         if ended:
             assert manager.logs[TP].path == "/b/t-0"
             break
     assert calls > 20
+
+
+def after_another_death(file_system: MemoryFileSystem, mode: PowerCut | None) -> LogManager:
+    """What the next process would find if the one that has just started died at once."""
+    twin = file_system.copy()
+    if mode is not None:
+        twin.cut_power(PowerCut.LOSE, lambda _count: 0)
+    return opened(twin)
 
 
 def move_on(manager: LogManager) -> UnifiedLog:

@@ -11,6 +11,7 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_loading import LoadProgress
@@ -159,7 +160,8 @@ class TestDeletion:
             append(log, b"new")
         assert len([info for info in file_system.list_dir(DIR) if info.is_dir]) == 4
         manager.checkpoint_recovery_points()
-        assert file_system.read_file(f"{DIR}/recovery-point-offset-checkpoint") == b"0\n1\nt 0 0\n"
+        offsets = read_offset_checkpoint(file_system, f"{DIR}/{RECOVERY_POINT_CHECKPOINT}")
+        assert offsets == {TP: 0, WHOLE_SEGMENTS: 0}
 
     def test_a_restart_goes_on_with_it(self) -> None:
         file_system = MemoryFileSystem()

@@ -150,8 +150,6 @@ class History:
     """The highest log start that anybody asked for."""
     watermarks: list[int] = field(default_factory=lambda: [0])
     """High watermarks that the checkpoint may have."""
-    may_forget_watermark: bool = False
-    """Whether a start may find none where the one before found one."""
     truncations: int = 0
     horizons: dict[int, int] = field(default_factory=dict)
     """When the tombstones and markers that compaction has seen may go, by offset."""
@@ -243,11 +241,6 @@ class History:
                     raise Violation(f"compaction left {seen.get(row.key, row)} below {bound}")
                 seen[row.key] = row
 
-    def moving(self) -> None:
-        """The checkpoint that has the high watermark is another directory's from now on."""
-        self.watermarks.append(0)
-        self.may_forget_watermark = True
-
     def starting_at(self, offset: int) -> None:
         """The log start is to move."""
         self.start_asked = max(self.start_asked, offset)
@@ -265,7 +258,6 @@ class History:
     def checkpointed(self) -> None:
         """It is."""
         self.watermarks = self.watermarks[-1:]
-        self.may_forget_watermark = False
 
     # -- what is found ------------------------------------------------------------------------------------------------
 
@@ -283,8 +275,6 @@ class History:
         for version in self.unsure:
             version.acked_end = min(version.acked_end, self.now.acked_end)
             version.flushed_end = min(version.flushed_end, self.now.flushed_end)
-        if lost_power and self.is_compacted:
-            candidates = [_without_lost_tails(version, found) for version in candidates]
         for version in candidates:
             reason = self._contradiction(version, found, lost_power=lost_power)
             if reason is None:
@@ -397,18 +387,6 @@ def producers_in(rows: Sequence[Row], end: int) -> dict[int, ProducerState]:
         elif known is None or known.epoch != epoch:  # a transaction marker
             found[producer_id] = ProducerState(epoch, NO_SEQUENCE, -1)
     return found
-
-
-def _without_lost_tails(version: Version, found: Observation) -> Version:
-    """What is left of a compacted log when a power cut took away the tails of sealed segments that were not flushed:
-    recovery cannot tell them from what compaction has dropped.
-    """
-    there = {row.offset for row in found.rows}
-    kept = version.copy()
-    kept.rows = [
-        row for row in version.rows if row.offset < max(version.flushed_end, found.start) or row.offset in there
-    ]
-    return kept
 
 
 def latest_values(rows: Iterable[Row], aborted: dict[int, int]) -> dict[bytes | None, bytes]:

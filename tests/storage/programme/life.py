@@ -6,8 +6,9 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from uuid import UUID
 
 from protocol.compression import CompressionType
 from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
@@ -23,6 +24,8 @@ from tests.storage.programme.history import History, Observation, ProducerState,
 from tests.storage.support import DIR, T0, TP, open_manager, read_all
 
 OTHER = TopicPartition("other", 3)
+NEIGHBOUR_START = 3
+"""Where the second topic begins once records of it were deleted."""
 
 
 class Spec(NamedTuple):
@@ -82,12 +85,59 @@ def _placed(data: bytes, base: int, epoch: int) -> tuple[Row, ...]:
 
 @dataclass
 class Neighbour:
-    """What may be on disk of a second topic, which comes and goes."""
+    """What may be on disk of a second topic, which comes and goes. Those that had its name are counted."""
 
-    may_exist: bool = False
+    there: frozenset[int] = frozenset()
+    """Which of them it may be, one of which the next process finds, ..."""
     may_be_missing: bool = True
-    may_return: bool = False
-    """By a power cut."""
+    """... if any."""
+    returning: frozenset[int] = frozenset()
+    """Those that a power cut may bring back."""
+    generation: int = 0
+    """The last one."""
+    written: dict[int, tuple[Row, ...]] = field(default_factory=dict)
+    """What each of them was given."""
+    flushed_end: int = 0
+    """What of the last one is on stable storage."""
+    shortened: frozenset[int] = frozenset()
+    """Those whose first records were deleted."""
+
+    @property
+    def topic_id(self) -> UUID:
+        return UUID(int=self.generation)
+
+    def writing(self, rows: tuple[Row, ...]) -> None:
+        """These are on their way to it."""
+        self.written = {**self.written, self.generation: self.written.get(self.generation, ()) + rows}
+
+    def believe(self, found: UnifiedLog | None, *, lost_power: bool) -> None:
+        """Hold what is there against what may be, and believe it. Raises Violation."""
+        allowed = self.there | self.returning if lost_power else self.there
+        if found is None:
+            if not self.may_be_missing:
+                raise Violation("the second partition is gone")
+            self.there = frozenset()
+        else:
+            generation = max(allowed, default=0) if found.topic_id is None else found.topic_id.int
+            if generation not in allowed:
+                raise Violation(f"the second partition is number {generation}, which is none of {sorted(allowed)}")
+            if generation != self.generation:
+                self.generation, self.flushed_end = generation, 0
+            self._check_content(found)
+            self.there = frozenset({generation})
+        if lost_power:
+            self.returning = frozenset()
+
+    def _check_content(self, found: UnifiedLog) -> None:
+        start, end = found.log_start_offset, found.log_end_offset
+        if start not in ({0, NEIGHBOUR_START} if self.generation in self.shortened else {0}):
+            raise Violation(f"the second partition starts at {start}")
+        if end < self.flushed_end:
+            raise Violation(f"the second partition ends at {end}, and was flushed to {self.flushed_end}")
+        there = [row for row in rows_in(found) if row.offset >= start]
+        wanted = [row for row in self.written.get(self.generation, ()) if start <= row.offset < end]
+        if there != wanted:
+            raise Violation(f"the second partition has {there}, not {wanted}")
 
 
 class Life:
@@ -222,14 +272,7 @@ class Life:
             corruptions = [what for each in manager.directories for what in each.corruptions.values()]
             if corruptions:
                 raise Violation(f"taken for damaged: {corruptions}")
-        there = manager.get(OTHER) is not None
-        if there and not (self.neighbour.may_exist or (self.lost_power and self.neighbour.may_return)):
-            raise Violation("a deleted partition came back")
-        if not there and not self.neighbour.may_be_missing:
-            raise Violation("the second partition is gone")
-        self.neighbour = Neighbour(
-            there, not there or self.neighbour.may_be_missing, self.neighbour.may_return and not self.lost_power
-        )
+        self.neighbour.believe(manager.get(OTHER), lost_power=self.lost_power)
 
     def check_live(self) -> None:
         """What the log serves is what was acknowledged."""
@@ -238,10 +281,15 @@ class Life:
                 self.history.must_equal(observe(self.log, 0))
 
 
+def rows_in(log: UnifiedLog) -> list[Row]:
+    """The records that the log serves, those below its start in the same batch included."""
+    return [row for batch in read_all(log) for row in rows_of(batch)]
+
+
 def observe(log: UnifiedLog, high_watermark: int) -> Observation:
     """What the log shows to those who use it."""
     start = log.log_start_offset
-    rows = [row for batch in read_all(log) for row in rows_of(batch) if row.offset >= start]
+    rows = [row for row in rows_in(log) if row.offset >= start]
     producers = {}
     for producer_id, entry in log.producer_state.entries.items():
         last = entry.batches[-1].last_offset if entry.batches else -1

@@ -260,8 +260,6 @@ def judge(life: Life, salt: int) -> None:
     first = _look(life, life.file_system)
     end(life, Ending("lose") if life.lost_power else Ending(DEATH), salt)
     second = _look(life, life.file_system)
-    if first is not None and second is not None and life.history.may_forget_watermark:
-        second = second._replace(high_watermark=first.high_watermark)
     if second != first:
         raise Violation(f"the second start finds something else than the first: {first}")
     end(life, Ending(DEATH), salt)

@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 from protocol.record_format import CONTROL_FLAG
-from storage import checkpoints, clean_shutdown, cleanable_log, file_system, log_cleaner, log_flush, recovery
+from protocol.topic_partition import TopicPartition
+from storage import (
+    checkpoints,
+    clean_shutdown,
+    cleanable_log,
+    file_system,
+    log_checkpoints,
+    log_cleaner,
+    log_flush,
+    recovery,
+)
 from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown
 from storage.cleaned_segment import CleanedSegment
 from storage.future_logs import FutureLogs
@@ -332,7 +342,47 @@ def cleaned_segment_is_not_fsynced(patch: Patch) -> None:
     patch.setattr(CleanedSegment, "finish", finish_quickly)
 
 
+@mutant("compacted")
+def lost_tail_is_taken_for_compacted(patch: Patch) -> None:
+    # As in a directory that Kafka has written.
+    everywhere(patch, log_checkpoints.whole_segment_marks, lambda _directories, _logs, _unsure: {})
+
+
+@mutant("compacted")
+def cleaning_goes_beyond_the_recovery_point(patch: Patch) -> None:
+    cleanable = cleanable_log.cleanable_log
+
+    def cleanable_above(log: UnifiedLog, high_watermark: int, now_ms: int) -> object:
+        with Patch.context() as inner:
+            inner.setattr(type(log), "known_recovery_point", log.log_end_offset)
+            return cleanable(log, high_watermark, now_ms)
+
+    everywhere(patch, cleanable, cleanable_above)
+
+
 # -- moves ------------------------------------------------------------------------------------------------------------
+
+
+@mutant("moving")
+def high_watermark_stays_behind(patch: Patch) -> None:
+    tasks = LogManager.high_watermark_tasks
+
+    def of_the_logs_alone(self: LogManager, high_watermarks: dict[TopicPartition, int]) -> list[CheckpointTask]:
+        with Patch.context() as inner:
+            inner.setattr(FutureLogs, "online", lambda _self: [])
+            return tasks(self, high_watermarks)
+
+    patch.setattr(LogManager, "high_watermark_tasks", of_the_logs_alone)
+
+
+@mutant("moving gaps")
+def copy_with_an_unknown_gap_takes_the_place_of_a_log(patch: Patch) -> None:
+    catch_up = FutureLogs.catch_up
+
+    def catch_up_at_once(self: FutureLogs, log: UnifiedLog, now_ms: int) -> bool:
+        return catch_up(self, log, now_ms) or self.logs[log.topic_partition].log_end_offset == log.log_end_offset
+
+    patch.setattr(FutureLogs, "catch_up", catch_up_at_once)
 
 
 @mutant("moving")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
@@ -15,7 +16,7 @@ from storage.producer_state import AppendOrigin
 from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import clean_log
 from tests.storage.programme.history import Row, Violation
-from tests.storage.programme.life import OTHER, Life, Neighbour, Spec, make_batch, observe
+from tests.storage.programme.life import NEIGHBOUR_START, OTHER, Life, Spec, make_batch, observe
 from tests.storage.support import (
     TOPIC_ID,
     TP,
@@ -119,8 +120,8 @@ def _send_again(life: Life, log: UnifiedLog, data: bytes, rows: tuple[Row, ...])
         raise Violation(f"{rows} sent again was answered {info}")
 
 
-def follow(*sizes: int, gap: int = 0) -> Step:
-    """Batches of so many records as a follower gets them, the first `gap` offsets further on."""
+def follow(*sizes: int, gap: int = 0, between: int = 0) -> Step:
+    """Batches of so many records as a follower gets them, the first `gap` offsets further on, the others `between`."""
 
     @_with_log
     def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
@@ -132,7 +133,7 @@ def follow(*sizes: int, gap: int = 0) -> Step:
             data, made = _make(life, Spec(values=size), end)
             batches.append((end, memoryview(data)))
             rows += made
-            end += size
+            end += size + between
         life.history.sending(rows)
         sent = batches_at(*batches, epoch=life.epoch)
         if life.attempt(lambda: log.append_as_follower(sent, now_ms=life.now_ms)):
@@ -210,9 +211,11 @@ def lag(count: int) -> Step:
     return run
 
 
-def _checkpoint_log_start(life: Life, manager: LogManager, log: UnifiedLog) -> None:
-    if _checkpoint(life, manager.log_start_offset_tasks()):
+def _checkpoint_log_start(life: Life, manager: LogManager, log: UnifiedLog) -> bool:
+    is_written = _checkpoint(life, manager.log_start_offset_tasks())
+    if is_written:
         life.history.starts_at(log.log_start_offset, is_checkpointed=True)
+    return is_written
 
 
 def _checkpoint(life: Life, tasks: Sequence[CheckpointTask]) -> bool:
@@ -223,11 +226,17 @@ def _checkpoint(life: Life, tasks: Sequence[CheckpointTask]) -> bool:
     return life.is_online() and not any(task.refusal for task in tasks)
 
 
-def _checkpoint_high_watermark(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+def _checkpoint_high_watermark(life: Life, manager: LogManager, log: UnifiedLog) -> bool:
     life.high_watermark = max(life.history.end - life.lag, log.log_start_offset)
     life.history.checkpointing(life.high_watermark)
-    if _checkpoint(life, manager.high_watermark_tasks({TP: life.high_watermark})):
+    high_watermarks = {TP: life.high_watermark}
+    other = manager.get(OTHER)
+    if other is not None:
+        high_watermarks[OTHER] = other.log_end_offset
+    is_written = _checkpoint(life, manager.high_watermark_tasks(high_watermarks))
+    if is_written:
         life.history.checkpointed()
+    return is_written
 
 
 # -- shortening -------------------------------------------------------------------------------------------------------
@@ -389,21 +398,31 @@ def end_move(life: Life, manager: LogManager, log: UnifiedLog) -> None:
     if TP not in manager.futures.logs:
         return
 
-    def replace() -> None:
+    def take_the_place() -> None:
+        _flush_copy(life, manager)
         while not manager.futures.catch_up(log, life.now_ms):
             _copy(life, manager, log, 1 << 20)
-        life.history.moving()
+            _flush_copy(life, manager)
         life.log = manager.replace_with_future(TP)
 
-    if not life.attempt(replace):
+    if not life.attempt(take_the_place):
         return
     flush(life)
     moved = life.log
     if moved is None or not life.is_online():
         return
-    _checkpoint_log_start(life, manager, moved)
-    if life.is_online():
+    if _checkpoint_log_start(life, manager, moved) and _checkpoint_high_watermark(life, manager, moved):
         life.attempt(lambda: _retire(life, manager))
+
+
+def _flush_copy(life: Life, manager: LogManager) -> None:
+    manager.futures.logs[TP].flush(life.now_ms)
+    tasks = manager.recovery_point_tasks()
+    for task in tasks:
+        task.run()
+        task.complete()
+        if task.refusal is not None:
+            raise task.refusal
 
 
 def _retire(life: Life, manager: LogManager) -> None:
@@ -421,17 +440,44 @@ def create_neighbour(life: Life) -> None:
     """A second topic is made and written to."""
     if life.manager is None:
         return
-    manager = life.manager
-    life.neighbour = Neighbour(may_exist=True)
+    manager, before = life.manager, life.neighbour
+    if manager.get(OTHER) is not None:
+        return
+    number = max([before.generation, *before.written]) + 1
+    now = life.neighbour = replace(
+        before, there=before.there | {number}, may_be_missing=True, generation=number, flushed_end=0
+    )
 
     def create() -> None:
-        log = manager.get_or_create(OTHER, None, life.config, life.now_ms)
-        data, _ = _make(life, Spec(), 0)
-        log.append_as_leader(memoryview(bytearray(data)), leader_epoch=1, now_ms=life.now_ms)
+        log = manager.get_or_create(OTHER, now.topic_id, life.config, life.now_ms)
+        data, rows = _make(life, Spec(), 0)
+        now.writing(rows)
+        log.append_as_leader(memoryview(bytearray(data)), leader_epoch=life.epoch, now_ms=life.now_ms)
         log.flush(life.now_ms)
 
     if life.attempt(create):
-        life.neighbour = Neighbour(may_exist=True, may_be_missing=False)
+        now.there, now.may_be_missing, now.flushed_end = frozenset({number}), False, 1
+
+
+def use_neighbour(life: Life) -> None:
+    """The second topic is written to, and its log start moves; so the checkpoints know it."""
+    log = None if life.manager is None else life.manager.get(OTHER)
+    if life.manager is None or log is None or log.directory.failure is not None:
+        return
+    manager, neighbour = life.manager, life.neighbour
+
+    def use() -> None:
+        for _ in range(4):
+            data, rows = _make(life, Spec(size=300), log.log_end_offset)
+            neighbour.writing(rows)
+            log.append_as_leader(memoryview(bytearray(data)), leader_epoch=life.epoch, now_ms=life.now_ms)
+        neighbour.shortened |= {neighbour.generation}
+        log.delete_records_before(NEIGHBOUR_START, log.log_end_offset)
+        log.flush(life.now_ms)
+        neighbour.flushed_end = log.log_end_offset
+        manager.checkpoint_recovery_points()
+
+    life.attempt(use)
 
 
 def delete_neighbour(life: Life) -> None:
@@ -440,13 +486,29 @@ def delete_neighbour(life: Life) -> None:
     if life.manager is None or log is None:
         return
     manager = life.manager
-    life.neighbour = Neighbour(may_exist=True, may_return=True)
+    before = life.neighbour
+    life.neighbour = replace(before, may_be_missing=True, returning=before.returning | before.there)
     was_online = log.directory.failure is None  # otherwise it is found again, and belongs to no topic then
     if life.attempt(lambda: manager.delete(OTHER, life.now_ms)) and was_online and not life.disk_stays_full:
-        life.neighbour = Neighbour(may_return=True)
+        life.neighbour.there = frozenset()
     delete_expired(manager, life.now_ms)
     life.now_ms += 1000
     delete_expired(manager, life.now_ms)
+
+
+@_with_log
+def settle_deletions(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    """What a broker does before a deleted topic is made again: nothing on disk tells of the old one any more."""
+    is_written = _checkpoint(life, manager.recovery_point_tasks())
+    is_written = _checkpoint_log_start(life, manager, log) and is_written
+    is_written = _checkpoint_high_watermark(life, manager, log) and is_written
+    for directory in manager.directories:
+        if directory.failure is None:
+            task = manager.directory_sync_task(directory)
+            task.run()
+            task.complete()
+    if is_written and life.is_online():
+        life.neighbour.returning &= life.neighbour.there
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
