@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changed.
 
 Each Fetch request opens a `FetchContext`, which knows the partitions to read and how to shape the answer: a full
-answer holds exactly what was asked, an incremental one only what changed (trap 16). Sessions live in memory; losing
+answer holds exactly what was asked, an incremental one only what changed (KIP-227). Sessions live in memory; losing
 one costs its client one full request.
 """
 

@@ -26,7 +26,7 @@ class ApiVersionsHandlers:
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """The served APIs; INVALID_REQUEST for a client software name or version that is empty or malformed.
 
-        A version above ours never gets here: the dispatcher answers it in version 0 (trap 2).
+        A version above ours never gets here: the dispatcher answers it in version 0 (KIP-511).
         """
         error_code = ErrorCode.NONE
         if context.api_version >= FIRST_VERSION_WITH_SOFTWARE_NAME and not (
@@ -43,6 +43,7 @@ class ApiVersionsHandlers:
         return ApiVersionsResponse(
             error_code=error_code,
             api_keys=[] if error_code else served,
-            # The version of the /feature node, which nobody has changed; there are no finalized features (trap 30).
+            # The version of the /feature node, which nobody has changed; there are no finalized features: clients take
+            # an epoch below zero for not known, and choose their kind of transactions by it (KIP-890).
             finalized_features_epoch=UNKNOWN_EPOCH if error_code else 0,
         )

@@ -232,7 +232,7 @@ class _Reader:
         )
 
     def _no_aborted_transactions(self) -> list[FetchResponse.AbortedTransaction] | None:
-        # A read_uncommitted reader gets null (trap 19).
+        # A read_uncommitted reader gets null, as from Kafka.
         return [] if self._isolation is IsolationLevel.READ_COMMITTED else None
 
     @staticmethod
