@@ -24,6 +24,9 @@ class ExecutorWorker:
     def change_rate(self, bytes_per_second: float) -> None:
         """No time passes here."""
 
+    def abort(self) -> None:
+        """What it does is soon done."""
+
     async def close(self) -> None:
         """Tasks end by themselves."""
 

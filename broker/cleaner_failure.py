@@ -19,9 +19,14 @@ class FailureKind(Enum):
 
 
 class WorkerFailure(Exception):
-    """The task failed, the worker goes on. `errno` is the one of an OSError."""
+    """The task failed, the worker goes on. `errno` is the one of an OSError, `damage` tells where a segment is damaged:
+    its base offset and the byte position in its `.log` file.
+    """
 
-    def __init__(self, message: str, kind: FailureKind, errno: int | None = None) -> None:
+    def __init__(
+        self, message: str, kind: FailureKind, errno: int | None = None, damage: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.errno = errno
+        self.damage = damage

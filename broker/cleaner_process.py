@@ -4,8 +4,9 @@ JSON lines on standard input, one answer for each task on standard output:
 
     {"bytes_per_second": 1000000.0}   from now on (also in the midst of a task)
     {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's
-                                      or {"error": "what went wrong", "kind": "records", "errno": null},
-                                      see `broker.cleaner_failure.FailureKind`
+                                      or {"error": "what went wrong", "kind": "records", "errno": null,
+                                      "damage": [0, 4711]}, see `broker.cleaner_failure`
+    {"abort": true}                   the task under way, if any, ends with an error of the kind "aborted"
 
 It ends when its input does: at once, whatever it is at, so that it never outlives its broker, also one that was killed.
 What it leaves then is a half-written `.cleaned` file, which the next start of the broker removes.
@@ -27,6 +28,7 @@ from typing import Any, TextIO
 from broker.cleaner_failure import WorkerFailure
 from broker.cleaner_job import do_clean
 from broker.throttle import Throttle
+from storage.clean_source import LogCleaningAbortedError
 from storage.clean_task import CleanTask
 from storage.file_system import FileSystem, OsFileSystem
 
@@ -45,27 +47,48 @@ def end_if_alone() -> None:
         os._exit(0)
 
 
-def answer(file_system: FileSystem, task: str, throttle: Throttle) -> dict[str, Any]:
+class Abortion:
+    """Whether the task under way is to be given up; set on another thread, and cleared by the next task."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep so long at most. Raises LogCleaningAbortedError."""
+        if self.wanted.wait(seconds):
+            raise LogCleaningAbortedError("the broker wants it no more")
+
+
+def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abortion) -> dict[str, Any]:
     """Do one task; the line that tells how it went."""
 
     def pause(size: int) -> None:
         throttle(size)
+        abortion.sleep(0)
         end_if_alone()
 
     end_if_alone()
     try:
         return {"result": do_clean(file_system, CleanTask.from_json(task), pause).to_json()}
     except WorkerFailure as failure:
-        return {"error": str(failure), "kind": failure.kind.value, "errno": failure.errno}
+        return {
+            "error": str(failure),
+            "kind": failure.kind.value,
+            "errno": failure.errno,
+            "damage": failure.damage,
+        }
 
 
-def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle) -> None:
+def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle, abortion: Abortion) -> None:
     """Put what comes in where it belongs; ends the process at the end of the input."""
     for text in lines:
         message = json.loads(text)
         if "bytes_per_second" in message:
             throttle.bytes_per_second = message["bytes_per_second"]
+        if "abort" in message:
+            abortion.wanted.set()
         if "task" in message:
+            abortion.wanted.clear()
             tasks.put(message["task"])
     os._exit(0)
 
@@ -75,12 +98,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which ends this process
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    throttle = Throttle(time.monotonic, time.sleep)
+    abortion = Abortion()
+    throttle = Throttle(time.monotonic, abortion.sleep)
     tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=read_lines, args=(sys.stdin, tasks, throttle), name="stdin", daemon=True).start()
+    threading.Thread(target=read_lines, args=(sys.stdin, tasks, throttle, abortion), name="stdin", daemon=True).start()
     file_system = OsFileSystem()
     while True:
-        line = json.dumps(answer(file_system, tasks.get(), throttle))
+        line = json.dumps(answer(file_system, tasks.get(), throttle, abortion))
         try:
             print(line, flush=True)
         except BrokenPipeError:

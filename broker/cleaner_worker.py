@@ -50,6 +50,10 @@ class CleanerWorker(Protocol):
         """Let the task that runs go at another rate from now on."""
         ...
 
+    def abort(self) -> None:
+        """Have the task under way, if there is one, raise WorkerFailure of the kind ABORTED soon."""
+        ...
+
     async def close(self) -> None:
         """End it, whatever it does; a task under way raises WorkerDiedError."""
         ...
@@ -85,7 +89,10 @@ class ProcessWorker:
         self._ending = asyncio.get_running_loop().call_later(self._idle_s, self._leave)
         if "result" in answer:
             return CleanResult.from_json(answer["result"])
-        raise WorkerFailure(answer["error"], FailureKind(answer["kind"]), answer["errno"])
+        damage = answer["damage"]
+        raise WorkerFailure(
+            answer["error"], FailureKind(answer["kind"]), answer["errno"], None if damage is None else tuple(damage)
+        )
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         process = await self._started()
@@ -101,9 +108,15 @@ class ProcessWorker:
         return answer
 
     def change_rate(self, bytes_per_second: float) -> None:
+        self._tell({"bytes_per_second": _finite(bytes_per_second)})
+
+    def abort(self) -> None:
+        self._tell({"abort": True})
+
+    def _tell(self, message: dict[str, Any]) -> None:
         if self._process is not None:
             with contextlib.suppress(OSError, RuntimeError):
-                self._send({"bytes_per_second": _finite(bytes_per_second)})
+                self._send(message)
 
     async def close(self) -> None:
         self._is_closed = True

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 from broker.topic_configs import log_config_of
 from cluster.metadata_image import ConfigResourceType, MetadataImage
-from config.broker_config import BROKER_KEYS, LISTENER_KEY, BrokerConfig, check_promise
+from config.broker_config import BROKER_KEYS, LISTENER_KEY, BrokerConfig, base_name, check_promise
+from config.broker_config import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
+from config.dynamic_keys import ALTER_LOG_DIRS_RATE, DYNAMIC_BROKER_KEYS
 from config.topic_config import (
     BROKER_SYNONYMS,
     TOPIC_KEYS,
@@ -38,13 +40,6 @@ _SYNONYM_GROUPS = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
-_LISTENER_MECHANISM_KEYS = (
-    "sasl.login.callback.handler.class",
-    "sasl.server.callback.handler.class",
-    "connections.max.reauth.ms",
-    "sasl.login.class",
-    "sasl.jaas.config",
-)
 _THREAD_KEYS = (
     "num.io.threads",
     "num.network.threads",
@@ -52,6 +47,9 @@ _THREAD_KEYS = (
     "num.recovery.threads.per.data.dir",
     "background.threads",
 )
+_TOPIC_DEFAULTS = frozenset(name for names in BROKER_SYNONYMS.values() for name in names)
+_FOR_EVER, _AS_WHOLE = -1, -2
+"""Of local retention: without a limit, and as what is kept in all."""
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
 _NOT_YET_DYNAMIC = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
 """Kafka changes these while it runs; this broker reads them at its start."""
@@ -119,6 +117,19 @@ class ConfigService:
             self._overrides = overrides
             self._current = self._apply({**overrides[0], **overrides[1]})
         return self._current
+
+    @property
+    def alter_log_dirs_bytes_per_second(self) -> int:
+        """What moves between log directories may copy (replica.alter.log.dirs.io.max.bytes.per.second)."""
+        declared = DYNAMIC_BROKER_KEYS[ALTER_LOG_DIRS_RATE]
+        defaults, own = self._dynamic(self._image())
+        text = own.get(ALTER_LOG_DIRS_RATE, defaults.get(ALTER_LOG_DIRS_RATE))
+        try:
+            value = declared.default if text is None else declared.parse(text)
+        except ConfigError:  # written past `validate_broker`
+            value = declared.default
+        assert isinstance(value, int)
+        return value
 
     def log_config(self, image: MetadataImage, topic: str) -> LogConfig:
         """What the logs of a topic go by."""
@@ -267,6 +278,7 @@ class ConfigService:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from error
         except ConfigError as error:
             raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        self._check_local_retention(properties, proposed)
         self._check_worker_counts(proposed)
 
     def _proposed(self, properties: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
@@ -274,49 +286,60 @@ class ConfigService:
         layers = (defaults, properties) if per_broker else (properties, own)
         return self._static.with_dynamic({**layers[0], **layers[1]})
 
+    def _check_local_retention(self, properties: Mapping[str, str], proposed: BrokerConfig) -> None:
+        """Kafka's `DynamicLogConfig.validateReconfiguration`: it asks when a default of topics changes."""
+        before = self.current.originals
+        if not any(name in _TOPIC_DEFAULTS and before.get(name) != text for name, text in properties.items()):
+            return
+        for whole, kept, local in (
+            ("log.retention.ms", proposed.log_retention_time_ms, "log.local.retention.ms"),
+            ("log.retention.bytes", proposed.values["log.retention.bytes"], "log.local.retention.bytes"),
+        ):
+            here = proposed.values[local]
+            assert isinstance(kept, int)
+            assert isinstance(here, int)
+            if kept < 0 or here == _AS_WHOLE:
+                continue
+            if here == _FOR_EVER:
+                raise _reconfiguration_error(
+                    f"{ConfigError(local, here)}: Value must not be -1 as {whole} value is set as {kept}."
+                )
+            if here > kept:
+                raise _reconfiguration_error(
+                    f"{ConfigError(local, here)}: Value must not be more than {whole} property value: {kept}"
+                )
+
     def _check_worker_counts(self, proposed: BrokerConfig) -> None:
         """Kafka lets a pool of threads at most double or halve at a time; scripts rely on the answer."""
         for name in (*_THREAD_KEYS, "log.cleaner.threads"):
             now, wanted = self.current.values[name], proposed.values[name]
             if not isinstance(now, int) or not isinstance(wanted, int) or now == wanted:
                 continue
-            cleaner = name == "log.cleaner.threads"
-            if wanted < now // 2:
-                reason = "cannot be reduced to less than half" if cleaner else "should be at least half"
+            cleaner, current = name == "log.cleaner.threads", f"the current value {now}"
+            if wanted < 1 and not cleaner:
+                reason = "should be at least 1"
+            elif wanted < now // 2:
+                reason = f"{'cannot be reduced to less than' if cleaner else 'should be at least'} half {current}"
             elif wanted > now * 2:
-                reason = "cannot be increased to more than double" if cleaner else "should not be greater than double"
+                rule = "cannot be increased to more than" if cleaner else "should not be greater than"
+                reason = f"{rule} double {current}"
             else:
                 continue
-            text = (
-                f"Log cleaner threads {reason} the current value {now}"
-                if cleaner
-                else f"Dynamic thread count update validation failed for {name}={wanted}, "
-                f"value {reason} the current value {now}"
-            )
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"Invalid value org.apache.kafka.common.config.ConfigException: {text} "
-                "for configuration Invalid dynamic configuration",
-            )
+            where = "Log cleaner threads" if cleaner else _thread_count_error(name, wanted)
+            raise _reconfiguration_error(f"{where} {reason}")
 
 
 def declared_key(name: str) -> ConfigKey | None:
-    """The declaration of a broker key, also of one with a listener's prefix; None when there is none."""
-    declared = BROKER_KEYS.get(name)
-    if declared is None and (match := LISTENER_KEY.match(name)):
-        declared = BROKER_KEYS.get(_base_name(match[2]))
-    return declared
-
-
-def _base_name(name: str) -> str:
-    """A listener's key without its mechanism: `plain.sasl.jaas.config` -> `sasl.jaas.config`."""
-    return next((key for key in _LISTENER_MECHANISM_KEYS if name.endswith(key)), name)
+    """The declaration of a broker key, also of one that is only dynamic or has a listener's prefix; None when there is
+    none.
+    """
+    return static_key(name) or DYNAMIC_BROKER_KEYS.get(name)
 
 
 def _names_of(name: str) -> tuple[str, ...]:
     """`name` and the keys that stand in for it, the strongest first."""
     if match := LISTENER_KEY.match(name):
-        return name, _base_name(match[2])
+        return name, base_name(match[2])
     return _GROUP_OF.get(name, (name,))
 
 
@@ -331,7 +354,22 @@ def _is_never_dynamic(name: str) -> bool:
 
 def _is_per_broker(name: str) -> bool:
     declared = declared_key(name)
-    return declared is not None and (declared.update_mode is UpdateMode.PER_BROKER or name not in BROKER_KEYS)
+    if declared is None or name in DYNAMIC_BROKER_KEYS:
+        return False
+    return declared.update_mode is UpdateMode.PER_BROKER or name not in BROKER_KEYS
+
+
+def _thread_count_error(name: str, wanted: int) -> str:
+    return f"Dynamic thread count update validation failed for {name}={wanted}, value"
+
+
+def _reconfiguration_error(reason: str) -> ApiError:
+    """As Kafka words what a part of the broker says against its new configuration."""
+    return ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"Invalid value org.apache.kafka.common.config.ConfigException: {reason} "
+        "for configuration Invalid dynamic configuration",
+    )
 
 
 def _refuse(text: str, names: list[str]) -> None:

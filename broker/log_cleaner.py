@@ -13,7 +13,7 @@ import errno
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,10 +26,13 @@ from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from storage.clean_task import CleanResult, CleanTask
 from storage.cleanable_log import CleanableLog, cleanable_log, filthiest, plan_cleaning
+from storage.log_directory import LogDirectory
 from storage.log_manager import LogManager
+from storage.scrub import SegmentCheck
 from storage.segment_replacement import is_unchanged
 from storage.segment_search import segment_index
 from storage.unified_log import UnifiedLog
+from storage.verification import Place
 
 logger = logging.getLogger("kafka.log.LogCleaner")
 
@@ -38,6 +41,8 @@ BYTES_A_KEY = 160
 which grows. Kafka keeps a hash of 16 bytes instead, in 24 bytes in all."""
 LOGS_AT_ONCE = 100
 """Logs looked at before the event loop gets its turn."""
+CHECK_BYTES = 8 << 20
+"""Of a damaged segment, looked through at a time."""
 MOST_DEATHS = 3
 """A partition on which that many workers died, one after the other, is set aside."""
 _MOST_MAP_BYTES = 2**31 - 1
@@ -68,6 +73,8 @@ class CleanerThread:
     number: int
     worker: CleanerWorker
     task: asyncio.Task[None] | None = None
+    cleaning: TopicPartition | None = None
+    """What its worker is busy with."""
     is_dead: bool = False
     clean_time_s: float = 0.0
     bytes_read: int = 0
@@ -86,6 +93,7 @@ class LogCleaner:
         executor: Executor,
         new_worker: Callable[[], CleanerWorker],
         config: Callable[[], BrokerConfig],
+        checkpoint_recovery_points: Callable[[LogDirectory], Awaitable[None]],
     ) -> None:
         self._log_manager = log_manager
         self._high_watermarks = high_watermarks
@@ -93,6 +101,7 @@ class LogCleaner:
         self._executor = executor
         self._new_worker = new_worker
         self._config = config
+        self._checkpoint_recovery_points = checkpoint_recovery_points
         self._threads: list[CleanerThread] = []
         self._ending: set[asyncio.Task[None]] = set()
         self._is_started = False
@@ -159,6 +168,17 @@ class LogCleaner:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), self._config().log_cleaner_backoff_ms / 1000)
 
+    def abort(self, topic_partition: TopicPartition) -> None:
+        """Give up the cleaning of a log that is being moved from now on (Kafka's `abortAndPauseCleaning`); it is chosen
+        again when the move is over.
+        """
+        for thread in self._threads:
+            if thread.cleaning == topic_partition:
+                thread.worker.abort()
+
+    def _is_moved(self, log: UnifiedLog) -> bool:
+        return log.topic_partition in self._log_manager.futures.logs
+
     # -- choosing ------------------------------------------------------------------------------------------------------
 
     async def _choose(self) -> CleanableLog | None:
@@ -170,7 +190,7 @@ class LogCleaner:
             for number, log in enumerate(list(self._log_manager.logs.values())):
                 if number % LOGS_AT_ONCE == LOGS_AT_ONCE - 1:
                     await asyncio.sleep(0)
-                if log not in self._in_progress and log.config.is_compacted:
+                if log not in self._in_progress and log.config.is_compacted and not self._is_moved(log):
                     one = self._look_at(log, high_watermarks.get(log.topic_partition, 0), now_ms)
                     if one is not None:
                         found.append(one)
@@ -213,8 +233,10 @@ class LogCleaner:
             capacity = map_capacity(config)
             task = plan_cleaning(chosen, self._clock.now_ms(), capacity, read_bytes(config))
             await self.checkpoint()
+            if not await self._may_leave_gaps(log):
+                return False
             began_s = self._clock.monotonic_s()
-            result = await thread.worker.clean(task, _bytes_per_second(config))
+            result = await self._clean(thread, log, task)
             replacement = log.replace_segments(task, result)
             await run_disk_tasks(self._executor, replacement)
             await self.checkpoint()
@@ -229,7 +251,7 @@ class LogCleaner:
         except ApiError as error:  # the directory is offline now, and its owner has been told
             logger.error("Log cleaner thread %d gave up %s: %s", thread.number, log.topic_partition, error)
         except WorkerFailure as failure:
-            return self._failed(log, task, failure)
+            return await self._failed(log, task, failure)
         except WorkerDiedError as death:
             self._died(thread, log, death)
         else:
@@ -238,16 +260,38 @@ class LogCleaner:
             self._in_progress.discard(log)
         return True
 
+    async def _clean(self, thread: CleanerThread, log: UnifiedLog, task: CleanTask) -> CleanResult:
+        if not self._is_moved(log):
+            thread.cleaning = log.topic_partition
+            try:
+                result = await thread.worker.clean(task, _bytes_per_second(self._config()))
+            finally:
+                thread.cleaning = None
+            if not self._is_moved(log):
+                return result
+        raise WorkerFailure("it is being moved to another log directory", FailureKind.ABORTED)
+
+    async def _may_leave_gaps(self, log: UnifiedLog) -> bool:
+        """Have recovery know that what is about to be cleaned has been on stable storage: it takes the gaps for losses
+        otherwise.
+        """
+        try:
+            await self._checkpoint_recovery_points(log.directory)
+        except ApiError as error:
+            logger.warning("Cleaning of %s has to wait for room on the disk: %s", log.topic_partition, error)
+            return False
+        return True
+
     async def checkpoint(self) -> None:
         """Write cleaner-offset-checkpoint where it has changed."""
         async with self._checkpointing:
             await run_disk_tasks(self._executor, *self._log_manager.cleaner_offset_tasks())
 
-    def _failed(self, log: UnifiedLog, task: CleanTask, failure: WorkerFailure) -> bool:
+    async def _failed(self, log: UnifiedLog, task: CleanTask, failure: WorkerFailure) -> bool:
         """Whether to go on at once."""
         if failure.kind is FailureKind.ABORTED or not is_unchanged(log, task):
-            logger.info("Cleaning of %s was aborted: %s", log.topic_partition, failure)
-            return False
+            logger.info("The cleaning for partition %s is aborted: %s", log.topic_partition, failure)
+            return self._is_moved(log)
         if failure.kind is FailureKind.DISK and failure.errno in _FULL:
             logger.warning("Cleaning of %s has to wait for room on the disk: %s", log.topic_partition, failure)
             return False
@@ -255,8 +299,29 @@ class LogCleaner:
             doing = f"Failed to clean up log for {log.topic_partition} in dir {log.directory.path} due to IOException"
             log.directory.fail(OSError(failure.errno, str(failure)), doing)
         else:
+            if failure.damage is not None:
+                await self._examine(log, *failure.damage, str(failure))
             self._set_aside(log, str(failure))
         return True
+
+    async def _examine(self, log: UnifiedLog, base_offset: int, position: int, message: str) -> None:
+        """Have a segment that a worker found to be damaged looked through as a scrub would: so the damage is told and
+        counted as every other, once, and nobody is given it.
+        """
+        at = segment_index(log.segments, base_offset)
+        segment = log.segments[at]
+        if segment.base_offset != base_offset or segment is log.active_segment:
+            return
+        segment.limit_offset = log.segments[at + 1].base_offset
+        place: Place | None = None
+        while place is None or place.position < segment.size:
+            check = SegmentCheck(log, segment, place, CHECK_BYTES)
+            await run_disk_tasks(self._executor, check)
+            if check.place is None or check.place == place:
+                break
+            place = check.place
+        if not segment.damages:  # the worker sees more than a scrub does, a gap at the end for one
+            log.directory.report_corruption(segment.path, position, message)
 
     def _died(self, thread: CleanerThread, log: UnifiedLog, death: WorkerDiedError) -> None:
         if not self._is_started or thread not in self._threads:

@@ -17,6 +17,7 @@ from broker.group_coordinator_service import GroupCoordinatorService
 from broker.log_cleaner import LogCleaner
 from broker.network.server import SocketServer
 from broker.registry import HandlerRegistry
+from broker.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replica_manager import ReplicaManager
 from storage.log_directory import LogDirectory
 from storage.scrub import Scrub
@@ -40,9 +41,11 @@ class BrokerCollector:
         log_directories: Sequence[LogDirectory],
         scrub: Scrub,
         cleaner: LogCleaner,
+        moves: ReplicaAlterLogDirsManager,
     ) -> None:
         self._scrub = scrub
         self._cleaner = cleaner
+        self._moves = moves
         self._log_directories = log_directories
         self._groups = groups
         self._registry = registry
@@ -58,6 +61,21 @@ class BrokerCollector:
         yield from log_directory_metrics(self._log_directories)
         yield from self._corruption()
         yield from cleaner_metrics(self._cleaner, [directory.path for directory in self._log_directories])
+        yield from self._moving()
+
+    def _moving(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        manager, moves = "kafka_server_replicaalterlogdirsmanager", self._moves
+        yield GaugeMetricFamily(
+            f"{manager}_maxlag", "Offsets by which the slowest move between log directories is behind.", moves.max_lag
+        )
+        yield GaugeMetricFamily(
+            f"{manager}_failedpartitionscount", "Moves that were given up.", moves.failed_partitions
+        )
+        yield CounterMetricFamily(
+            "kafka_server_alterlogdirsreplication_bytes", "Bytes copied by moves.", moves.copied_bytes
+        )
 
     def _corruption(self) -> Iterable[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

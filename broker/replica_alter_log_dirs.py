@@ -3,17 +3,24 @@
 
 One task walks over the moves, a bounded step of one after the other. The copying is done on the executor's threads;
 what the event loop's thread does at the end of a move is bounded too (`storage.future_logs.LAST_BYTES`).
+
+All moves together copy no more than replica.alter.log.dirs.io.max.bytes.per.second. Kafka reads a megabyte and then
+waits until the last eleven seconds are below the rate; here a step is no more than a fraction of a second's share.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Callable
 
 from broker.disk_tasks import run_disk_tasks
+from broker.log_cleaner import LogCleaner
+from broker.log_upkeep import LogUpkeep
 from broker.replica_manager import ReplicaManager
 from broker.seams import Clock, Executor
+from broker.throttle import Pace
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.future_logs import CopyTask, check_name
@@ -25,6 +32,9 @@ logger = logging.getLogger("kafka.server.ReplicaAlterLogDirsManager")
 STEP_BYTES = 8 << 20
 """Bytes of one partition copied before the next partition's turn."""
 
+STEP_S = 0.25
+"""Where there is a limit, a step is what may be copied in that time, a batch at least."""
+
 RETRY_S = 1.0
 """How long a move rests that could not go on, because the disk is full, say."""
 
@@ -33,30 +43,39 @@ GIVEN_UP_AFTER = frozenset({ErrorCode.CORRUPT_MESSAGE})
 
 
 class ReplicaAlterLogDirsManager:
-    """Owner of the moves. `checkpoint_log_starts` makes the log starts of this moment durable; `forget_places` has no
-    checkpoint tell of a log that is no longer in its directory.
+    """Owner of the moves. `bytes_per_second` gives the limit in force; `upkeep` and `cleaner` write the checkpoints of
+    the directories, and the cleaner stays off what is moved.
     """
 
     def __init__(
         self,
         log_manager: LogManager,
         replica_manager: ReplicaManager,
-        checkpoint_log_starts: Callable[[], Awaitable[None]],
-        forget_places: Callable[[], Awaitable[None]],
+        upkeep: LogUpkeep,
+        cleaner: LogCleaner,
+        bytes_per_second: Callable[[], int],
         clock: Clock,
         executor: Executor,
     ) -> None:
         self._logs = log_manager
         self._futures = log_manager.futures
         self._replicas = replica_manager
-        self._checkpoint_log_starts = checkpoint_log_starts
-        self._forget_places = forget_places
+        self._upkeep = upkeep
+        self._cleaner = cleaner
+        self._bytes_per_second = bytes_per_second
+        self._pace = Pace(clock.monotonic_s, bytes_per_second())
         self._clock = clock
         self._executor = executor
         self._moves: dict[TopicPartition, ApiError | None] = {}
         """What is being moved, and what is in the way now."""
+        self._begun: dict[TopicPartition, UnifiedLog] = {}
+        """Future logs of which the cleaner's checkpoint in their directory knows what it has to."""
         self._flushed: dict[TopicPartition, UnifiedLog] = {}
         """Future logs that had caught up and were flushed then; what came later is soon copied."""
+        self._given_up: set[TopicPartition] = set()
+        """Moves that cannot get on, until they are asked for again."""
+        self.copied_bytes = 0
+        """By all moves since the start."""
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
@@ -83,6 +102,7 @@ class ReplicaAlterLogDirsManager:
             return
         if future is None:
             self._futures.create(log, directory, now_ms)
+            self._cleaner.abort(topic_partition)
             logger.info("Moving %s from %s to %s", topic_partition, log.directory.path, path)
         self._begin(topic_partition)
 
@@ -93,6 +113,7 @@ class ReplicaAlterLogDirsManager:
 
     def _begin(self, topic_partition: TopicPartition) -> None:
         self._moves[topic_partition] = None
+        self._given_up.discard(topic_partition)
         if self._task is None and not self._is_closing:
             self._task = asyncio.create_task(self._run(), name="replica-alter-log-dirs")
 
@@ -102,6 +123,19 @@ class ReplicaAlterLogDirsManager:
         if self._task is not None:
             await self._task
 
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    @property
+    def max_lag(self) -> int:
+        """Offsets by which the copy that is furthest behind is behind its log. May be asked on any thread."""
+        logs, futures = self._logs.logs, list(self._futures.logs.items())
+        return max((logs[at].log_end_offset - copy.log_end_offset for at, copy in futures if at in logs), default=0)
+
+    @property
+    def failed_partitions(self) -> int:
+        """Moves that were given up and not asked for again. May be asked on any thread."""
+        return sum(each in self._futures.logs for each in list(self._given_up))
+
     # -- moving --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -109,6 +143,7 @@ class ReplicaAlterLogDirsManager:
             while self._moves and not self._is_closing:
                 moved = False
                 for topic_partition in list(self._moves):
+                    await self._keep_pace()
                     if not self._is_closing:
                         moved = await self._step(topic_partition) or moved
                 if not moved:
@@ -123,6 +158,24 @@ class ReplicaAlterLogDirsManager:
             if not self._is_closing:
                 await asyncio.sleep(RETRY_S / 10)
 
+    async def _keep_pace(self) -> None:
+        """Return when more may be copied; a new limit begins to count when it is there."""
+        while self._futures.logs and not self._is_closing:
+            rate = self._bytes_per_second()
+            if rate != self._pace.bytes_per_second:
+                self._pace = Pace(self._clock.monotonic_s, rate)
+            wait_s = self._pace.wait_s()
+            if not wait_s:
+                return
+            await asyncio.sleep(wait_s)
+
+    def _note(self, size: int) -> None:
+        self._pace.note(size)
+        self.copied_bytes += size
+
+    def _step_bytes(self) -> int:
+        return max(min(STEP_BYTES, math.ceil(self._pace.bytes_per_second * STEP_S)), 1)
+
     async def _step(self, topic_partition: TopicPartition) -> bool:
         """Whether the move got on; it is forgotten when it is over."""
         log = self._logs.logs.get(topic_partition)
@@ -130,6 +183,7 @@ class ReplicaAlterLogDirsManager:
         if log is None or future is None or log.directory.failure is not None:
             self._moves.pop(topic_partition, None)
             self._flushed.pop(topic_partition, None)
+            self._begun.pop(topic_partition, None)
             return True
         if future.directory.failure is not None:
             self._futures.drop(topic_partition, self._clock.now_ms())
@@ -158,6 +212,7 @@ class ReplicaAlterLogDirsManager:
             logger.error("Moving %s does not get on: %s", topic_partition, error)
         if error.error_code in GIVEN_UP_AFTER:
             self._moves.pop(topic_partition, None)
+            self._given_up.add(topic_partition)
         else:
             self._moves[topic_partition] = error
         return False
@@ -166,22 +221,34 @@ class ReplicaAlterLogDirsManager:
         """One step; whether it was the last."""
         topic_partition = log.topic_partition
         self._futures.adjust(log, self._clock.now_ms())
-        task = CopyTask(log, future, STEP_BYTES, self._clock.now_ms())
+        if self._begun.get(topic_partition) is not future:
+            self._begun[topic_partition] = future
+            if future.cleaner_checkpoint is not None:
+                await self._cleaner.checkpoint()
+                return False
+        step_bytes = self._step_bytes()
+        task = CopyTask(log, future, step_bytes, self._clock.now_ms())
         await self._executor.run(task.run)
+        self._note(task.copied_bytes)
         if task.error is not None:
             raise task.error
-        if task.copied_bytes >= STEP_BYTES:
+        if task.copied_bytes >= step_bytes:
             return False
-        if self._flushed.get(topic_partition) is not future:
+        if self._flushed.get(topic_partition) is not future or future.gaps_end > future.recovery_point:
             # Once, and before the last bytes: so the old log is not needed long after it was replaced.
             await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
+            await self._upkeep.checkpoint_recovery_points(future.directory)
             self._flushed[topic_partition] = future
             return False
         if self._is_closing or self._futures.logs.get(topic_partition) is not future:
             return False
-        if not self._futures.catch_up(log, self._clock.now_ms()):
+        before = future.size_bytes
+        is_complete = self._futures.catch_up(log, self._clock.now_ms())
+        self._note(max(future.size_bytes - before, 0))
+        if not is_complete:
             return False
         del self._flushed[topic_partition]
+        del self._begun[topic_partition]
         self._replicas.use_log(topic_partition, self._logs.replace_with_future(topic_partition))
         await self._retire(log, future)
         return True
@@ -191,7 +258,9 @@ class ReplicaAlterLogDirsManager:
         group_commit = self._replicas.group_commit
         try:
             await group_commit.wait(new, new.log_end_offset, urgent=False)
-            await self._checkpoint_log_starts()
+            await self._upkeep.checkpoint_log_start_offsets()
+            await self._upkeep.checkpoint_high_watermarks()
+            await self._cleaner.checkpoint()
             if new.directory.failure is not None:
                 raise new.directory.offline_error()
         except ApiError as error:
@@ -209,4 +278,5 @@ class ReplicaAlterLogDirsManager:
             return
         if directory is not None:
             await run_disk_tasks(self._executor, self._logs.directory_sync_task(directory))
-        await self._forget_places()
+        await self._cleaner.checkpoint()
+        await self._upkeep.settle_deletions()

@@ -8,6 +8,7 @@ directories known to be ours.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -242,6 +243,9 @@ class KafkaServer:
         self._replica_manager = replicas = ReplicaManager(
             self._claim.broker_id, log_manager, self._clock, self._executor, configs.log_config
         )
+        self._upkeep = LogUpkeep(
+            log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
+        )
         self._cleaner = LogCleaner(
             log_manager,
             replicas.high_watermarks,
@@ -249,6 +253,7 @@ class KafkaServer:
             self._executor,
             self._new_cleaner_worker,
             lambda: configs.current,
+            self._upkeep.checkpoint_recovery_points,
         )
         self._groups = groups = GroupCoordinatorService(
             group_config(config),
@@ -270,9 +275,6 @@ class KafkaServer:
         controller.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
         controller.add_listener(configs.image_changed)
         configs.on_change(self._apply_dynamic_config)
-        self._upkeep = LogUpkeep(
-            log_manager, replicas.high_watermarks, self._clock, self._executor, replicas.group_commit
-        )
         controller.add_completion(self._image_is_applied)
         loaded = dict(log_manager.logs)
         await controller.start(
@@ -313,8 +315,9 @@ class KafkaServer:
         self._moves = moves = ReplicaAlterLogDirsManager(
             log_manager,
             replicas,
-            upkeep.checkpoint_log_start_offsets,
-            upkeep.settle_deletions,
+            upkeep,
+            self._cleaner,
+            lambda: self._configs.alter_log_dirs_bytes_per_second,
             self._clock,
             self._executor,
         )
@@ -358,6 +361,7 @@ class KafkaServer:
                 log_manager.directories,
                 scrubber.scrub,
                 self._cleaner,
+                moves,
             )
             self._metrics_server.show(collector)
         upkeep.schedule(self._supervisor, config)
@@ -390,7 +394,8 @@ class KafkaServer:
         broker = self._controller.image.brokers.get(self._claim.broker_id)
         broker_epoch = -1 if broker is None else broker.epoch
         if self._log_manager is not None:
-            await self._upkeep.checkpoint_high_watermarks()
+            with contextlib.suppress(ApiError):  # a full disk: an older one costs a start nothing but time
+                await self._upkeep.checkpoint_high_watermarks()
             await close_logs(
                 self._log_manager,
                 self._clock,

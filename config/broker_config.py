@@ -27,7 +27,7 @@ from .listeners import (
     split_csv,
 )
 from .properties import load_properties
-from .topic_config import BROKER_SYNONYMS
+from .topic_config import BROKER_SYNONYMS, check_compaction_lags
 from .vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
 
 BROKER_KEYS = table(
@@ -179,6 +179,7 @@ class BrokerConfig:
         """
         config = cls({**load_properties(Path(path).read_bytes()), **(overrides or {})})
         config.check_promises()
+        check_compaction_lags(config.topic_defaults())
         return config
 
     def check_promises(self) -> None:
@@ -337,7 +338,7 @@ def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
         yield "broker.id", -1 <= config.broker_id <= config.reserved_broker_max_id, allowed
     else:
         yield "broker.id", config.broker_id >= 0, "broker.id must be greater than or equal to 0"
-    yield "node.id", values["node.id"] == config.broker_id, "broker.id and node.id must be equal when both are set"
+    yield "node.id", values["node.id"] == config.broker_id, "You must set `node.id` to the same value as `broker.id`."
     yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
     jitter = "log.roll.jitter.ms must be greater than or equal to 0"
     yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter

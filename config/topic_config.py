@@ -252,16 +252,27 @@ def check_topic_config(overrides: Mapping[str, str | None], defaults: Mapping[st
         if name not in TOPIC_KEYS:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
     values = parse_topic_config(overrides, defaults)
-    least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        raise ApiError(
-            ErrorCode.INVALID_CONFIG,
-            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})",
-        )
+    try:
+        check_compaction_lags(values)
+    except ConfigRuleError as error:
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
     if values["remote.storage.enable"]:
         raise ConfigRuleError(
             "remote.storage.enable",
             overrides.get("remote.storage.enable"),
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage.",
+        )
+
+
+def check_compaction_lags(values: Mapping[str, Value]) -> None:
+    """Raise ConfigRuleError when a topic with these `values` could be compacted never: its records would have to be
+    compacted before they may be.
+    """
+    least, most = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        raise ConfigRuleError(
+            "min.compaction.lag.ms",
+            str(least),
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})",
         )

@@ -15,14 +15,15 @@ from storage.unified_log import UnifiedLog
 from storage.verification import Place
 
 
-class ScrubTask:
-    """A piece of one segment. `run` on any thread, then `complete` by the logs' owner."""
+class SegmentCheck:
+    """A piece of one segment, from `place` (None: its begin) on. `run` on any thread, then `complete` by the logs'
+    owner; then `place` is where to go on, None when the disk could not read.
+    """
 
-    __slots__ = ("_error", "_place", "_scrub", "_size", "checked_bytes", "log", "segment")
+    __slots__ = ("_error", "_size", "checked_bytes", "log", "place", "segment")
 
-    def __init__(self, scrub: Scrub, log: UnifiedLog, segment: LogSegment, place: Place | None, size: int) -> None:
-        self._scrub = scrub
-        self._place = place
+    def __init__(self, log: UnifiedLog, segment: LogSegment, place: Place | None, size: int) -> None:
+        self.place = place
         self._size = size
         self._error: OSError | None = None
         self.log = log
@@ -31,20 +32,34 @@ class ScrubTask:
 
     def run(self) -> None:
         """Check about so many bytes as the task was made for; an error is kept for `complete`."""
-        begin = 0 if self._place is None else self._place.position
+        begin = 0 if self.place is None else self.place.position
         try:
-            self._place = self.segment.check_again(self._place, begin + self._size)
-            self.checked_bytes = self._place.position - begin
+            self.place = self.segment.check_again(self.place, begin + self._size)
+            self.checked_bytes = self.place.position - begin
         except OSError as error:
             self._error = error
+            self.place = None
 
     def complete(self) -> None:
-        """Report what was damaged, and remember where to go on. A disk that cannot read takes its directory offline."""
+        """Report what was damaged. A disk that cannot read takes its directory offline."""
         if self.segment in self.log.segments:  # otherwise it was deleted or compacted meanwhile, and proves nothing
             if self._error is not None:
                 self.log.directory.fail(self._error, f"Exception while reading from {self.log.topic_partition}")
             self.log.report_damages(self.segment)
-        self._scrub.came_to(self.segment, None if self._error is not None else self._place, self.checked_bytes)
+
+
+class ScrubTask(SegmentCheck):
+    """The next piece of a pass, which remembers where to go on."""
+
+    __slots__ = ("_scrub",)
+
+    def __init__(self, scrub: Scrub, log: UnifiedLog, segment: LogSegment, place: Place | None, size: int) -> None:
+        super().__init__(log, segment, place, size)
+        self._scrub = scrub
+
+    def complete(self) -> None:
+        super().complete()
+        self._scrub.came_to(self.segment, self.place, self.checked_bytes)
 
 
 class Scrub:

@@ -137,6 +137,7 @@ def test_a_worker_says_what_is_wrong_and_goes_on(tmp_path: Path) -> None:
         with pytest.raises(WorkerFailure, match=r"00000000000000000000\.log is corrupt at byte 0") as raised:
             await worker.clean(corrupt(write_log(tmp_path / "a")), FREE)
         assert raised.value.kind is FailureKind.RECORDS
+        assert raised.value.damage == (0, 0)
         pid = worker.pid
         task = write_log(tmp_path / "b")
         for path in (tmp_path / "b").iterdir():
@@ -183,6 +184,25 @@ def test_a_new_rate_counts_for_the_task_that_runs(tmp_path: Path) -> None:
         assert not done, "the log is some hundred bytes long"
         worker.change_rate(FREE)
         await cleaning
+
+    run(scenario)
+
+
+def test_a_task_is_aborted_at_once_and_the_next_one_is_not(tmp_path: Path) -> None:
+    async def scenario(worker: ProcessWorker) -> None:
+        worker.abort()  # there is nothing to abort
+        cleaning = asyncio.ensure_future(worker.clean(write_log(tmp_path / "a"), ONE_BYTE_A_SECOND))
+        pid = await started(worker)
+        done, _ = await asyncio.wait([cleaning], timeout=1)
+        assert not done, "the log is some hundred bytes long"
+        worker.abort()
+        with pytest.raises(WorkerFailure) as raised:
+            await cleaning
+        assert raised.value.kind is FailureKind.ABORTED
+        assert list((tmp_path / "a").glob("*.cleaned")) == []
+        worker.abort()
+        await worker.clean(write_log(tmp_path / "b"), FREE)
+        assert worker.pid == pid
 
     run(scenario)
 

@@ -17,11 +17,14 @@ from broker.cleaner_metrics import cleaner_metrics
 from broker.cleaner_worker import CleanerWorker, WorkerDiedError
 from broker.log_cleaner import BYTES_A_KEY, MOST_DEATHS, CleanerThread, LogCleaner, map_capacity
 from config.broker_config import BrokerConfig
+from protocol.errors import ApiError, ErrorCode
 from protocol.records import read_batches
 from protocol.topic_partition import TopicPartition
 from storage.clean_task import CleanResult, CleanTask
 from storage.log_config import LogConfig
-from storage.memory_file_system import MemoryFileSystem
+from storage.log_directory import LogDirectory
+from storage.memory_file_system import Fault, MemoryFileSystem
+from storage.scrub import Scrub
 from storage.unified_log import UnifiedLog
 from tests.broker.seams import InlineExecutor, ManualClock
 from tests.storage.support import DIR, batch_of, open_manager
@@ -49,6 +52,9 @@ class Worker:
     def change_rate(self, bytes_per_second: float) -> None:
         self.rates.append(bytes_per_second)
 
+    def abort(self) -> None:
+        self._rig.aborted.set()
+
     async def close(self) -> None:
         self.is_closed = True
         self._rig.closed.set()
@@ -65,6 +71,7 @@ class Rig:
         self.cleaned: list[str] = []
         self.instead: Callable[[CleanTask], Awaitable[None]] | None = None
         self.closed = asyncio.Event()
+        self.aborted = asyncio.Event()
         self.workers: list[Worker] = []
         self.settings = {"log.dirs": DIR, "log.cleaner.backoff.ms": "1", **settings}
         self.cleaner = LogCleaner(
@@ -74,11 +81,30 @@ class Rig:
             InlineExecutor(),
             self._new_worker,
             lambda: BrokerConfig(self.settings),
+            self._checkpoint_recovery_points,
         )
+
+    async def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
+        for task in self.manager.recovery_point_tasks():
+            task.run()
+            task.complete()
+            if task.refusal is not None and task.directory is directory:
+                raise task.refusal
 
     def _new_worker(self) -> CleanerWorker:
         self.workers.append(Worker(self))
         return self.workers[-1]
+
+    def thread(self) -> CleanerThread:
+        """A cleaner thread that is driven by hand, and that can be told to abort."""
+        thread = rig_thread(self)
+        self.cleaner._threads[:] = [thread]
+        return thread
+
+    def other_directory(self) -> str:
+        """A log directory that nothing is in."""
+        self.disk.make_dirs("/elsewhere")
+        return "/elsewhere"
 
     def change(self, **settings: str) -> None:
         self.settings |= {name.replace("_", "."): value for name, value in settings.items()}
@@ -173,6 +199,90 @@ def test_a_corrupt_log_is_set_aside_and_the_others_are_cleaned(caplog: pytest.Lo
 
     play(scenario)
     assert "Marking its partition (t-0) as uncleanable" in caplog.text
+
+
+def test_damage_is_told_and_counted_as_a_scrub_would() -> None:
+    async def scenario(rig: Rig) -> None:
+        log = rig.logs[ONE]
+        fill(log, 9)
+        segment = log.segments[1]
+        corrupt(rig.disk, segment.path)
+        assert await rig.cleaner.clean_filthiest(rig_thread(rig))
+        scrub_all(rig)
+        ((where, told),) = log.directory.corruptions.items()
+        assert where == (segment.path, 0)
+        assert told.startswith(f"{segment.path} is corrupt at byte 0 (")
+        first, after = segment.base_offset, log.segments[2].base_offset
+        assert told.endswith(f"): offsets {first} to {after - 1} cannot be read")
+        with pytest.raises(ApiError) as raised:
+            log.read(first, 1000)
+        assert raised.value.error_code is ErrorCode.CORRUPT_MESSAGE
+
+    play(scenario)
+
+
+def scrub_all(rig: Rig) -> None:
+    """A pass of the scrub through everything."""
+    scrub = Scrub()
+    scrub.begin(rig.manager.logs)
+    while (task := scrub.next_task(rig.manager.logs, 1 << 20, 1)) is not None:
+        task.run()
+        task.complete()
+
+
+def test_what_only_the_worker_sees_is_told_as_it_says() -> None:
+    async def scenario(rig: Rig) -> None:
+        log = rig.logs[ONE]
+        fill(log, 9)
+        base_offset = log.segments[1].base_offset
+
+        async def fail(_task: CleanTask) -> None:
+            raise WorkerFailure("it is odd", FailureKind.RECORDS, damage=(base_offset, 7))
+
+        rig.instead = fail
+        assert await rig.cleaner.clean_filthiest(rig_thread(rig))
+        assert log.directory.corruptions == {(log.segments[1].path, 7): "it is odd"}
+        assert log.uncleanable_reason == "it is odd"
+
+    play(scenario)
+
+
+def test_a_log_that_is_moved_is_cleaned_when_it_has_arrived() -> None:
+    async def scenario(rig: Rig) -> None:
+        log = rig.logs[ONE]
+        fill(log, 9)
+        before = values(log)
+
+        async def move(_task: CleanTask) -> None:
+            rig.manager.futures.create(log, LogDirectory(rig.other_directory(), lambda _path, _reason: None), 1)
+            rig.cleaner.abort(ONE)
+            await rig.aborted.wait()
+
+        rig.instead = move
+        assert await rig.cleaner.clean_filthiest(rig.thread()), "others may be waiting"
+        assert values(log) == before, "what was cleaned meanwhile is thrown away"
+        rig.instead = None
+        assert not await rig.cleaner.clean_filthiest(rig.thread())
+        rig.manager.futures.drop(ONE, 1)
+        assert await rig.cleaner.clean_filthiest(rig.thread())
+        assert len(values(log)) == 2
+
+    play(scenario)
+
+
+def test_only_what_is_moved_is_aborted() -> None:
+    async def scenario(rig: Rig) -> None:
+        async def ask(_task: CleanTask) -> None:
+            rig.cleaner.abort(OTHER)
+
+        rig.instead = ask
+        fill(rig.logs[ONE], 9)
+        assert await rig.cleaner.clean_filthiest(rig.thread())
+        assert not rig.aborted.is_set()
+        rig.cleaner.abort(ONE)
+        assert not rig.aborted.is_set(), "it is not being cleaned any more"
+
+    play(scenario)
 
 
 def corrupt(disk: MemoryFileSystem, path: str) -> None:
@@ -359,3 +469,21 @@ def test_the_buffer_says_how_many_keys() -> None:
     assert capacity(1280 * BYTES_A_KEY * 100, 2, 0.9) == 57_600
     assert capacity(1280 * BYTES_A_KEY * 100, 1, 5) == 128_000
     assert capacity(2**40, 1, 1) == math.floor((2**31 - 1) / BYTES_A_KEY)
+
+
+def test_nothing_is_cleaned_before_the_recovery_points_are_written() -> None:
+    async def scenario(rig: Rig) -> None:
+        fill(rig.logs[ONE], 9)
+        name = f"{DIR}/recovery-point-offset-checkpoint"
+        rig.disk.inject = lambda operation, path: (
+            Fault(errno.ENOSPC) if operation == "write_file" and path.startswith(name) else None
+        )
+        thread = rig_thread(rig)
+        assert not await rig.cleaner.clean_filthiest(thread)
+        assert rig.cleaned == []
+        rig.disk.inject = lambda _operation, _path: None
+        assert await rig.cleaner.clean_filthiest(thread)
+        assert rig.cleaned == ["t-0"]
+        assert f"t 0 {rig.logs[ONE].recovery_point}\n".encode() in rig.disk.read_file(name)
+
+    play(scenario)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.throttle import Throttle
+from broker.throttle import LONGEST_SLEEP_S, Pace, Throttle
 
 
 class Time:
@@ -61,3 +61,25 @@ def test_a_new_rate_counts_in_the_midst_of_a_sleep() -> None:
     throttle(1_000_000)
     assert len(time.naps) == 1
     assert time.naps[0] < 1
+
+
+def test_a_pace_says_how_long_to_wait_and_sleeps_for_nobody() -> None:
+    time = Time()
+    pace = Pace(time.monotonic_s, 1000)
+    assert pace.wait_s() == 0
+    pace.note(100)
+    assert pace.wait_s() == pytest.approx(0.1)
+    pace.note(10**9)
+    assert pace.wait_s() == LONGEST_SLEEP_S
+    time.now_s += 10**6 + 1
+    assert pace.wait_s() == 0
+    assert time.naps == []
+
+
+def test_at_0_nothing_may_pass() -> None:
+    time = Time()
+    pace = Pace(time.monotonic_s, 0)
+    time.now_s += 10**6
+    assert pace.wait_s() == LONGEST_SLEEP_S
+    pace.bytes_per_second = 1
+    assert pace.wait_s() == 0

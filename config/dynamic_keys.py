@@ -1,0 +1,38 @@
+"""Keys of a broker that only its dynamic configuration has (Kafka classes `DynamicConfig.Broker`, `QuotaConfigs`).
+
+In server.properties they mean nothing, to Kafka neither. A broker's own value goes before that of all brokers.
+"""
+
+from __future__ import annotations
+
+from .definitions import ConfigKey, Range, table
+from .vocabulary import LONG, LONG_MAX
+
+ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+DYNAMIC_BROKER_KEYS = table(
+    (
+        ConfigKey(
+            "leader.replication.throttled.rate",
+            LONG,
+            LONG_MAX,
+            "Most bytes per second that a leader sends to throttled followers.",
+            Range(0),
+        ),
+        ConfigKey(
+            "follower.replication.throttled.rate",
+            LONG,
+            LONG_MAX,
+            "Most bytes per second that throttled followers of this broker fetch.",
+            Range(0),
+        ),
+        ConfigKey(
+            ALTER_LOG_DIRS_RATE,
+            LONG,
+            LONG_MAX,
+            "Most bytes per second that moves between the log directories of this broker copy, all together.",
+            Range(0),
+        ),
+    )
+)
+"""Every one of them. To DescribeConfigs they are read-only, although only AlterConfigs can set them, as in Kafka."""
