@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.broker_process import free_port
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 START_TIMEOUT_S = 60.0
 _LOG4J = """log4j.rootLogger=INFO, stdout
@@ -89,15 +89,9 @@ class ApacheKafka:
                 process.wait(10)
 
     def _run(self, main_class: str, name: str) -> None:
-        command = [
-            "java",
-            *_JVM,
-            "-cp",
-            self._class_path,
-            f"-Dlog4j.configuration=file:{self._directory / 'log4j.properties'}",
-            main_class,
-            str(self._directory / f"{name}.properties"),
-        ]
+        log4j = f"-Dlog4j.configuration=file:{self._directory / 'log4j.properties'}"
+        properties = str(self._directory / f"{name}.properties")
+        command = java(*_JVM, "-cp", self._class_path, log4j, main_class, properties)
         with (self._directory / f"{name}.log").open("ab") as output:
             self._processes.append(
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)

@@ -1,16 +1,19 @@
 """Apache Kafka's jars for the tests that compare with it, fetched by Maven once and kept between runs.
 
 They go to `$ODRADEK_CACHE`, or `~/.cache/odradek-tests`. Where Java or Maven is missing, tests are skipped with the
-reason, and fail under `CI=true`.
+reason, and fail under `CI=true`. What Java programs leave in their temporary directory goes with the run.
 """
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,27 @@ _POMS = Path(__file__).with_name("kafka-jars")
 def cache_directory() -> Path:
     """Where tests keep what they fetch."""
     return Path(os.environ.get("ODRADEK_CACHE") or Path.home() / ".cache" / "odradek-tests")
+
+
+@functools.cache
+def java_temporary_directory() -> str:
+    """For the temporary files of Java programs (native codecs, Spark's blocks), which they leave behind when they are
+    killed; removed when this process ends.
+    """
+    directory = tempfile.mkdtemp(prefix="odradek-java-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def java(*options: str) -> list[str]:
+    """The command `java` with `options`, its temporary files where they go with this run."""
+    return ["java", f"-Djava.io.tmpdir={java_temporary_directory()}", *options]
+
+
+def spark_environment() -> dict[str, str]:
+    """What a process that runs Spark needs in its environment for the same."""
+    directory = java_temporary_directory()
+    return {"SPARK_LOCAL_DIRS": directory, "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory}"}
 
 
 def require(*programs: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.broker_process import free_port
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 _QUIET = ["-Dlog4j.rootLogger=OFF", "-Dzookeeper.admin.enableServer=false"]
 
@@ -50,7 +50,7 @@ def apache_kafka(directory: Path, zookeeper_address: str, settings: Mapping[str,
 
 @contextlib.contextmanager
 def _java(log: Path, arguments: list[str], port: int, timeout_s: float = 60) -> Iterator[None]:
-    command = ["java", "-Xmx512M", "-cp", kafka_classpath(), *_QUIET, *arguments]
+    command = java("-Xmx512M", "-cp", kafka_classpath(), *_QUIET, *arguments)
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:

@@ -34,12 +34,20 @@ class ScriptedDispatcher:
 class Rig:
     """A SocketServer on an ephemeral port with a scripted dispatcher."""
 
-    def __init__(self, answer: Answer, *, max_connections: int = 100, per_ip: int = 100, max_idle_ms: int = -1) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        max_connections: int = 100,
+        per_ip: int = 100,
+        max_idle_ms: int = -1,
+        queued_bytes: int = -1,
+    ) -> None:
         self.executor = ThreadExecutor(2)
         self.writers: list[asyncio.StreamWriter] = []
         self.dispatcher = ScriptedDispatcher(answer)
         self.server = SocketServer(
-            TcpNetwork(50), self.executor, ConnectionLimits(max_connections, per_ip, {}), RequestMemory(-1),
+            TcpNetwork(50), self.executor, ConnectionLimits(max_connections, per_ip, {}), RequestMemory(queued_bytes),
             max_request_bytes=1_000_000, max_idle_ms=max_idle_ms,
         )  # fmt: skip
 
@@ -161,6 +169,7 @@ class GeneratedFile:
     """A File of `size` bytes whose content is known; counts what is read; cold on every second try."""
 
     def __init__(self, size: int) -> None:
+        self.path = "generated"
         self.size = size
         self.read_bytes = 0
         self.tries = 0
@@ -283,6 +292,28 @@ def test_connections_over_the_brokers_limit_wait_for_a_place() -> None:
             assert await second.readexactly(1) == b"b"
             second_writer.close()
             del reader
+
+    run(scenario())
+
+
+def test_requests_in_pieces_share_the_memory_for_them() -> None:
+    async def scenario() -> None:
+        async with Rig(lambda frame: [frame[:1]], queued_bytes=100_000) as rig:
+            large = framed(b"x" * 200_000)
+            first, first_writer = await rig.connect()
+            first_writer.write(large[:150_000])
+            await asyncio.sleep(0.05)
+            second, second_writer = await rig.connect()
+            second_writer.write(large[:150_000])
+            await asyncio.sleep(0.05)
+            second_writer.write(large[150_000:])
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(second.read(1), 0.1)
+            first_writer.write(large[150_000:])
+            assert await first.readexactly(1) == b"x"
+            assert await second.readexactly(1) == b"x"
+            first_writer.close()
+            second_writer.close()
 
     run(scenario())
 

@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, ListOffsetsRequest
 from protocol.records import read_batches
 from tests.broker_process import BrokerProcess, free_port
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 from tests.wire_client import WireClient
 
 BATCHES = 6
@@ -149,9 +149,9 @@ def kafkas_consumer(damaged: Damaged, offset: int) -> subprocess.CompletedProces
         "log4j.rootLogger=ERROR, stderr\nlog4j.appender.stderr=org.apache.log4j.ConsoleAppender\n"
         "log4j.appender.stderr.Target=System.err\nlog4j.appender.stderr.layout=org.apache.log4j.SimpleLayout\n"
     )
+    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Dlog4j.configuration=file:{log4j}")
     command = [
-        *("java", f"-Dlog4j.configuration=file:{log4j}"),
-        *("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", kafka_classpath()),
+        *java(*options, "-cp", kafka_classpath()),
         *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", damaged.broker.address),
         *("--topic", "t", "--partition", "0", "--offset", str(offset), "--timeout-ms", "6000"),
     ]

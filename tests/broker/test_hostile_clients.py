@@ -212,10 +212,12 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
     )
     broker.start()
     try:
-        with raw(broker) as connection:
-            connection.settimeout(10)
-            assert hangs_up(connection)
-        assert "idle for more than connections.max.idle.ms=1000" in broker.output.read_text()
+        with raw(broker) as silent, raw(broker) as half_way:
+            half_way.sendall(struct.pack(">i", 1000) + b"x" * 500)
+            for connection in (silent, half_way):
+                connection.settimeout(10)
+                assert hangs_up(connection)
+        assert broker.output.read_text().count("idle for more than connections.max.idle.ms=1000") == 2
     finally:
         broker.stop()
 

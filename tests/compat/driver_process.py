@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.jars import kafka_classpath, newest_clients_classpath
+from tests.jars import java, kafka_classpath, newest_clients_classpath
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def _command(client: str) -> list[str]:
         return [sys.executable, "-P", "-m", f"tests.compat.drivers.{PYTHON_DRIVERS[client]}"]
     # The interpreter and the simple collector: a driver lives for seconds, and the machine is small.
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8"]
-    return ["java", *options, "-cp", JAVA_CLIENTS[client](), str(JAVA_DRIVER)]
+    return java(*options, "-cp", JAVA_CLIENTS[client](), str(JAVA_DRIVER))
 
 
 class Driver:

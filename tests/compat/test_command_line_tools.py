@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.broker_process import BrokerProcess
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 TIMEOUT_S = 60
 
@@ -26,7 +26,7 @@ def tool(main_class: str, *arguments: str, given: str = "") -> str:
     """What the tool prints; fails when its exit code is not 0."""
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     done = subprocess.run(
-        ["java", *options, "-cp", kafka_classpath(), main_class, *arguments],
+        java(*options, "-cp", kafka_classpath(), main_class, *arguments),
         input=given,
         capture_output=True,
         text=True,

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
 import zipfile
@@ -22,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
 
 
-def run(*command: str | Path, cwd: Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, cwd: Path, timeout_s: float = 60, given: str = "") -> subprocess.CompletedProcess[str]:
     """Run to the end with output captured, away from the checkout and without anything of it in the environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s,
-        check=False, stdin=subprocess.DEVNULL,
+        check=False, input=given,
     )  # fmt: skip
 
 
@@ -78,7 +79,10 @@ def server_start(environment: Path, working_directory: Path) -> Iterator[tuple[s
     """`odradek server-start` in the foreground on a port of its own, and its address."""
     address = f"127.0.0.1:{free_port()}"
     properties = working_directory / "server.properties"
-    properties.write_text(f"broker.id=0\nlisteners=PLAINTEXT://{address}\nlog.dirs={working_directory}/data\n")
+    properties.write_text(
+        f"broker.id=0\nlisteners=PLAINTEXT://{address}\nlog.dirs={working_directory}/data\n"
+        "offsets.topic.replication.factor=1\ngroup.initial.rebalance.delay.ms=0\n"
+    )
     with (working_directory / "output").open("w") as output:
         process = subprocess.Popen(
             [str(environment / "bin" / "odradek"), "server-start", str(properties)],
@@ -104,7 +108,11 @@ def await_listening(address: str, process: subprocess.Popen[str], timeout_s: flo
 
 
 def test_sdist_carries_the_locks_and_the_scripts(distributions: Path) -> None:
-    assert len(list(distributions.glob("odradek-*.tar.gz"))) == 1
+    (sdist,) = distributions.glob("odradek-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"requirements/broker.txt", "requirements/test.txt", "bin/kafka-server-start.sh", "bin/test"} <= names
+    assert {"config/server.properties", "README.md", "LICENSE", "tests/packaging/test_wheel.py"} <= names
 
 
 def test_wheel_has_one_top_level_package(distributions: Path) -> None:
@@ -145,7 +153,18 @@ def test_unknown_command_exits_1(environment: Path, working_directory: Path) -> 
     assert "unknown command 'no-such-tool'" in said.stderr
 
 
-def test_server_and_a_tool(
+def test_every_tool_can_be_called(environment: Path, working_directory: Path) -> None:
+    odradek = environment / "bin" / "odradek"
+    scripts = [path.stem.removeprefix("kafka-") for path in (ROOT / "bin").glob("kafka-*.sh")]
+    tools = [name for name in scripts if name not in {"server-start", "server-stop", "run-class"}]
+    assert len(tools) >= 14
+    for tool in tools:
+        said = run(odradek, tool, "--help", cwd=working_directory)
+        assert "Traceback" not in said.stderr, (tool, said.stderr)
+        assert "--help" in said.stdout + said.stderr or "usage" in (said.stdout + said.stderr).lower(), tool
+
+
+def test_server_and_tools(
     environment: Path, working_directory: Path, server_start: tuple[subprocess.Popen[str], str]
 ) -> None:
     process, address = server_start
@@ -157,6 +176,18 @@ def test_server_and_a_tool(
     assert created.returncode == 0, created.stdout + created.stderr
     listed = run(odradek, "topics", "--bootstrap-server", address, "--list", cwd=working_directory)
     assert listed.stdout.splitlines() == ["from-a-wheel"], listed.stderr
+    of_topic = ("--bootstrap-server", address, "--topic", "from-a-wheel")
+    sent = run(odradek, "console-producer", *of_topic, cwd=working_directory, given="one\ntwo\n")
+    assert sent.returncode == 0, sent.stderr
+    consumer = ("console-consumer", *of_topic, "--from-beginning", "--max-messages", "2")
+    read = run(odradek, *consumer, cwd=working_directory)
+    assert (read.returncode, read.stdout) == (0, "one\ntwo\n"), read.stderr
+    dumped = run(
+        *(odradek, "dump-log", "--print-data-log", "--files"),
+        working_directory / "data" / "from-a-wheel-0" / f"{0:020}.log",
+        cwd=working_directory,
+    )
+    assert "payload: two" in dumped.stdout, dumped.stderr
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0, (working_directory / "output").read_text()
     assert (working_directory / "data" / ".kafka_cleanshutdown").exists()

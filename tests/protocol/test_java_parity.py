@@ -12,7 +12,7 @@ import pytest
 
 from protocol.errors import ApiError, EncodeError
 from protocol.schema import Message
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 from tests.protocol.values import EVERY_VERSION, MESSAGES, SeededSource, build, to_json
 
 VALUES_PER_VERSION = 30
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.java
 def ask_java(tasks: list[dict[str, Any]]) -> list[str]:
     """The answers of `MessageCodec.java`, one per task."""
     program = Path(__file__).with_name("java") / "MessageCodec.java"
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program)]
+    command = java("-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program))
     lines = "\n".join(json.dumps(task) for task in tasks) + "\n"
     done = subprocess.run(
         command, input=lines, capture_output=True, text=True, encoding="utf-8", timeout=100, check=False

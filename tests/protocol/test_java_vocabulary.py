@@ -9,13 +9,13 @@ import pytest
 
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 
 @pytest.mark.java
 def test_error_codes_and_api_keys_are_kafkas() -> None:
     program = Path(__file__).with_name("java") / "Vocabulary.java"
-    command = ["java", "-cp", kafka_classpath(), str(program)]
+    command = java("-cp", kafka_classpath(), str(program))
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     theirs = set(done.stdout.splitlines())
     ours = {f"error {code.name} {int(code)} {str(code.retriable).lower()}" for code in ErrorCode}

@@ -14,7 +14,7 @@ import pytest
 from protocol.compression import CompressionType
 from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.records import Header, Record, RecordBatch, build_batch, offset_of_max_timestamp
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 BATCHES = 400
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.java
 def ask_java(tasks: list[dict[str, Any]]) -> list[str]:
     """The answers of `RecordBatches.java`, one per task."""
     program = Path(__file__).with_name("java") / "RecordBatches.java"
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program)]
+    command = java("-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program))
     lines = "\n".join(json.dumps(task) for task in tasks) + "\n"
     done = subprocess.run(command, input=lines.encode(), capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:].decode()

@@ -6,12 +6,15 @@ import csv
 import gc
 import importlib.util
 import io
+import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.jars import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +40,8 @@ def spark() -> Iterator[SparkSession]:
     """A session without the Kafka connector: transforms need static frames only."""
     from pyspark.sql import SparkSession
 
+    # The JVM reads it when it starts, and there is one for the whole run.
+    os.environ.update(spark_environment())
     session = (
         SparkSession.builder.master("local[1]")
         .appName("odradek-tests")

@@ -27,6 +27,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tests.broker_process import ROOT, BrokerProcess
+from tests.jars import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
@@ -103,7 +104,7 @@ class LakeJob:
             return subprocess.Popen(
                 [*self._command, *options],
                 cwd=self.directory,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,

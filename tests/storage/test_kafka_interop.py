@@ -26,7 +26,7 @@ from storage.partition_metadata import read_topic_id, write_topic_id
 from storage.unified_log import UnifiedLog
 from tests.apache_kafka import await_controller
 from tests.broker_process import free_port
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 from tests.storage.support import T0, batch_of, checkpoint_high_watermarks, open_manager, values_in
 from tests.zookeeper_process import _wait_for, zookeeper
 
@@ -78,7 +78,7 @@ class Kafka:
             "-XX:TieredStopAtLevel=1",
             f"-Dlog4j.configuration=file:{self.file.parent}/log4j.properties",
         ]
-        command = ["java", *options, "-cp", kafka_classpath(), "kafka.Kafka", str(self.file)]
+        command = java(*options, "-cp", kafka_classpath(), "kafka.Kafka", str(self.file))
         with self.log.open("wb") as output:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -154,7 +154,7 @@ def complaints(kafka: Kafka) -> list[str]:
 
 
 def dump(*arguments: str) -> str:
-    command = ["java", "-Xmx256M", "-cp", kafka_classpath(), "kafka.tools.DumpLogSegments", *arguments]
+    command = java("-Xmx256M", "-cp", kafka_classpath(), "kafka.tools.DumpLogSegments", *arguments)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

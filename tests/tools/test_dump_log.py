@@ -23,7 +23,7 @@ from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 from tests.tools.odd_segments import ZERO, T, write_all, write_damaged
 from tools.dump_log import main
 
@@ -36,7 +36,7 @@ Answer = dict[str, Any]
 def ask_kafka(cases: list[list[str]], directory: Path) -> list[Answer]:
     """What Kafka's tool answers to each command line, run in `directory`."""
     program = Path(__file__).with_name("java") / "DumpLogs.java"
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program)]
+    command = java("-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program))
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     done = subprocess.run(command, input=lines.encode(), capture_output=True, cwd=directory, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-2000:].decode()

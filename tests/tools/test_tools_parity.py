@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 from tests.tools.tool_pair import CLASSES, JVM, Answer, Runner, Step, comparable, play, read_story
 
 STORIES = Path(__file__).with_name("stories")
@@ -112,7 +112,7 @@ def events(text: str) -> list[dict[str, object]]:
 def test_verifiable_tools(tool: str, arguments: str, address: str, kafkas: Runner, ours: Runner) -> None:
     # Alone in its JVM: what Kafka's tool prints last, it prints while the JVM shuts down.
     server = ["--bootstrap-server", address]
-    command = ["java", *JVM, "-cp", kafka_classpath(), CLASSES[tool], *server]
+    command = java(*JVM, "-cp", kafka_classpath(), CLASSES[tool], *server)
     theirs = subprocess.run(
         command + arguments.replace("SIDE", "k").split(), capture_output=True, text=True, timeout=60, check=False
     )

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 ROOT = Path(__file__).resolve().parents[2]
 JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -79,7 +79,7 @@ def kafkas_runner(directory: Path) -> Runner:
         "log4j.appender.stderr.Target=System.err\nlog4j.appender.stderr.layout=org.apache.log4j.SimpleLayout\n"
     )
     program = Path(__file__).with_name("java") / "ToolRunner.java"
-    return Runner("k", ["java", *JVM, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", str(program)])
+    return Runner("k", java(*JVM, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", str(program)))
 
 
 def our_runner() -> Runner:
