@@ -234,7 +234,11 @@ class Connection(asyncio.BufferedProtocol):
             while outgoing and size < CHUNK_BYTES:
                 part = outgoing[0]
                 if isinstance(part, FileSlice):
-                    chunk = part.try_read(min(len(part), CHUNK_BYTES))
+                    try:
+                        chunk = part.try_read(min(len(part), CHUNK_BYTES))
+                    except OSError as error:
+                        self._give_up_reply(part, error)
+                        return
                     if chunk is None:
                         self._read_cold(part)
                         break
@@ -267,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         part = self._outgoing[0]
         error = future.exception()
         if error is not None or not isinstance(part, FileSlice) or not future.result():
-            self.close(f"{part!r} could not be read: {error}", level=logging.ERROR)
+            self._give_up_reply(part, error)
             return
         chunk = future.result()
         part.advance(len(chunk))
@@ -275,6 +279,10 @@ class Connection(asyncio.BufferedProtocol):
             self._outgoing.popleft()
         self._transport.write(chunk)
         self._balance()
+
+    def _give_up_reply(self, part: Part, error: BaseException | None) -> None:
+        """The reply is half sent, or about to be, so that the client cannot be told otherwise."""
+        self.close(f"{part!r} could not be read: {error}", level=logging.ERROR)
 
     def pause_writing(self) -> None:
         self._writing_paused = True

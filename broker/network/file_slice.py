@@ -20,7 +20,7 @@ class FileSlice:
         return self._length
 
     def __repr__(self) -> str:
-        return f"{self._length} bytes of {self._file} at {self._position}"
+        return f"{self._length} bytes of {self._file.path} at {self._position}"
 
     def try_read(self, size: int) -> bytes | bytearray | None:
         """The next `size` bytes if they are in memory; None when reading them would block on the disk."""
