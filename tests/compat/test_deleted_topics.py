@@ -1,0 +1,100 @@
+"""A topic is deleted, and made again, under clients that use it: they notice, and go on with the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.compat.conftest import NewDriver
+from tests.compat.driver_process import CLIENTS, Driver, Member, Record, eventually
+
+OLD, NEW = 20, 50
+"""Records in the first topic of a name and in the second."""
+MORE = 2000
+"""Acknowledgements to be waited for."""
+
+pytestmark = pytest.mark.parametrize("client", CLIENTS)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker where nobody makes a topic again by asking for it."""
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), {"auto.create.topics.enable": "false"})
+    process.start()
+    yield process.address
+    assert process.stop() == 0
+    said = process.output.read_text()
+    assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
+
+
+def records_of(name: str, count: int) -> list[Record]:
+    return [Record(b"%s %d" % (name.encode(), number)) for number in range(count)]
+
+
+def at_the_end_of_a_topic(driver: Driver, topic: str) -> Member:
+    """Make the topic, and a member that has read and committed all of it."""
+    create(driver, topic)
+    driver.produce(topic, records_of("old", OLD))
+    member = driver.join("member", topic, topic)
+    eventually("all old records", lambda: len(member.state().records), lambda count: count == OLD)
+    member.commit()
+    return member
+
+
+def create(driver: Driver, topic: str) -> None:
+    driver.admin("create_topic", topic=topic, partitions=1, configs={"retention.ms": "-1"})
+
+
+def test_a_member_notices_and_begins_again(client: str, topic: str, address: str, new_driver: NewDriver) -> None:
+    driver = new_driver(client, address)
+    member = at_the_end_of_a_topic(driver, topic)
+    driver.admin("delete_topic", topic=topic)
+    eventually("no partition left", member.state, lambda state: state.assignment == [])
+    create(driver, topic)
+    new = records_of("new", NEW)
+    driver.produce(topic, new)
+    read = eventually("all new records", lambda: member.state().records[OLD:], lambda read: len(read) >= NEW)
+    assert [(record.offset, record.value) for record in read] == [(at, new[at].value) for at in range(NEW)]
+
+
+def test_a_member_does_not_notice_in_time(client: str, topic: str, address: str, new_driver: NewDriver) -> None:
+    """It goes on at an offset that the new topic does not have, and is told so."""
+    driver = new_driver(client, address)
+    member = at_the_end_of_a_topic(driver, topic)
+    driver.admin("delete_topic", topic=topic)
+    create(driver, topic)
+    new = records_of("new", OLD // 2)
+    driver.produce(topic, new)
+    read = eventually("all new records", lambda: member.state().records[OLD:], lambda read: len(read) >= len(new))
+    assert [(record.offset, record.value) for record in read] == [(at, each.value) for at, each in enumerate(new)]
+
+
+def test_a_producer_goes_on(client: str, topic: str, address: str, new_driver: NewDriver) -> None:
+    driver = new_driver(client, address)
+    create(driver, topic)
+    driver.ask("stream", topic=topic)
+    wait_for_more(driver)
+    driver.admin("delete_topic", topic=topic)
+    create(driver, topic)
+    wait_for_more(driver)
+    end = driver.ask("stream_state", stop=True)
+    assert not end["running"]
+    count = driver.admin("list_offset", topic=topic, partition=0, at="latest", timestamp=0)
+    _, records = driver.consume(topic, count)
+    numbers = [int(record.value or b"") for record in records]
+    assert numbers == sorted(set(numbers)), "doubled, or out of order"
+    assert numbers[0] > 0, "what was written before has gone with the topic"
+    assert {number for number in end["acknowledged"] if number >= numbers[0]} <= set(numbers)
+
+
+def wait_for_more(driver: Driver) -> None:
+    """Until the stream was acknowledged so many records more than now."""
+
+    def acknowledged() -> int:
+        count: int = driver.ask("stream_state", stop=False)["acknowledged"]
+        return count
+
+    goal = acknowledged() + MORE
+    eventually("acknowledgements", acknowledged, lambda count: count >= goal)
