@@ -128,33 +128,41 @@ class LogUpkeep:
         passed_ms = round(self._clock.monotonic_s() * 1000)
         await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(passed_ms))
 
-    async def checkpoint_recovery_points(self, directory: LogDirectory | None = None) -> None:
-        """Write recovery-point-offset-checkpoint of every log directory; what recovery points are now is durable
-        afterwards.
+    async def checkpoint_recovery_points(self, needed_in: LogDirectory | None = None) -> None:
+        """Write recovery-point-offset-checkpoint of every log directory; what recovery points are now in `needed_in` is
+        durable afterwards.
 
-        Raises ApiError KAFKA_STORAGE_ERROR when the disk of `directory` is full (that of any, unless one is given); a
-        directory that fails is offline.
+        Raises ApiError KAFKA_STORAGE_ERROR when the disk of `needed_in` is full; a directory that fails is offline.
         """
-        await self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._log_manager.recovery_point_tasks, directory)
+        await self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._log_manager.recovery_point_tasks, [needed_in])
 
     async def checkpoint_log_start_offsets(self) -> None:
-        """As `checkpoint_recovery_points`, for log-start-offset-checkpoint and the log starts."""
-        await self._checkpoint(LOG_START_OFFSET_CHECKPOINT, self._log_manager.log_start_offset_tasks)
+        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
 
-    async def checkpoint_high_watermarks(self) -> None:
+        Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails is offline.
+        """
+        all_of_them = self._log_manager.directories
+        await self._checkpoint(LOG_START_OFFSET_CHECKPOINT, self._log_manager.log_start_offset_tasks, all_of_them)
+
+    async def checkpoint_high_watermarks(self, needed_in: LogDirectory | None = None) -> None:
         """As `checkpoint_recovery_points`, for replication-offset-checkpoint and the high watermarks."""
-        await self._checkpoint(
-            HIGH_WATERMARK_CHECKPOINT, lambda: self._log_manager.high_watermark_tasks(self._high_watermarks())
-        )
+
+        def new_tasks() -> list[CheckpointTask]:
+            return self._log_manager.high_watermark_tasks(self._high_watermarks())
+
+        await self._checkpoint(HIGH_WATERMARK_CHECKPOINT, new_tasks, [needed_in])
 
     async def _checkpoint(
-        self, name: str, new_tasks: Callable[[], Sequence[CheckpointTask]], directory: LogDirectory | None = None
+        self,
+        name: str,
+        new_tasks: Callable[[], Sequence[CheckpointTask]],
+        needed_in: Sequence[LogDirectory | None],
     ) -> None:
         async with self._writing[name]:
             tasks = new_tasks()
             await run_disk_tasks(self._executor, *tasks)
         for task in tasks:
-            if task.refusal is not None and directory in {None, task.directory}:
+            if task.refusal is not None and task.directory in needed_in:
                 raise task.refusal
 
     async def settle_deletions(self) -> None:
@@ -163,13 +171,10 @@ class LogUpkeep:
         Afterwards no checkpoint knows them (after a crash, what it says would be believed of the new logs), and no
         power cut brings their directories back.
         """
-        for checkpoint in (
-            self.checkpoint_recovery_points,
-            self.checkpoint_log_start_offsets,
-            self.checkpoint_high_watermarks,
-        ):
-            with contextlib.suppress(ApiError):  # a full disk; no topic is made there before the next round writes it
-                await checkpoint()
+        await self.checkpoint_recovery_points()
+        with contextlib.suppress(ApiError):  # on a full disk; no topic is made there before the next round writes it
+            await self.checkpoint_log_start_offsets()
+        await self.checkpoint_high_watermarks()
         logs = self._log_manager
         online = [each for each in logs.directories if each.failure is None]
         await run_disk_tasks(self._executor, *map(logs.directory_sync_task, online))

@@ -259,7 +259,7 @@ class ReplicaAlterLogDirsManager:
         try:
             await group_commit.wait(new, new.log_end_offset, urgent=False)
             await self._upkeep.checkpoint_log_start_offsets()
-            await self._upkeep.checkpoint_high_watermarks()
+            await self._upkeep.checkpoint_high_watermarks(new.directory)
             await self._cleaner.checkpoint()
             if new.directory.failure is not None:
                 raise new.directory.offline_error()

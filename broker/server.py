@@ -8,7 +8,6 @@ directories known to be ours.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -394,8 +393,7 @@ class KafkaServer:
         broker = self._controller.image.brokers.get(self._claim.broker_id)
         broker_epoch = -1 if broker is None else broker.epoch
         if self._log_manager is not None:
-            with contextlib.suppress(ApiError):  # a full disk: an older one costs a start nothing but time
-                await self._upkeep.checkpoint_high_watermarks()
+            await self._upkeep.checkpoint_high_watermarks()
             await close_logs(
                 self._log_manager,
                 self._clock,

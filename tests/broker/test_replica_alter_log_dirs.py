@@ -20,6 +20,8 @@ from protocol.messages import (
     DescribeLogDirsResponse,
     ProduceResponse,
 )
+from protocol.topic_partition import TopicPartition
+from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
 from storage.memory_file_system import Fault
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.test_in_process import fetch, new_topic, produce, values_in
@@ -120,6 +122,25 @@ def test_a_replica_moves_while_it_is_written_and_read() -> None:
         assert (await described(wire))[B] == [("t-0", 0, False)]
         (left,) = directories(broker, A)
         assert re.fullmatch(r"t-0\.[0-9a-f]{32}-delete", left)
+
+    play(scenario)
+
+
+def test_the_new_directory_knows_the_high_watermark_before_the_old_log_goes() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await wire.ask(new_topic("t"), 7)
+        for number in range(5):
+            await wire.ask(produce("t", [b"%d" % number]), 11)
+        known = []
+
+        def watch(operation: str, path: str) -> None:
+            if operation == "rename" and path == f"{A}/t-0":
+                known.append(read_offset_checkpoint(broker.file_system, f"{B}/{HIGH_WATERMARK_CHECKPOINT}"))
+
+        broker.file_system.inject = watch
+        await alter(wire, B, ("t", 0))
+        await until(is_at(broker, B))
+        assert [offsets[TopicPartition("t", 0)] for offsets in known] == [5]
 
     play(scenario)
 

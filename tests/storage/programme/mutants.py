@@ -375,7 +375,7 @@ def high_watermark_stays_behind(patch: Patch) -> None:
     patch.setattr(LogManager, "high_watermark_tasks", of_the_logs_alone)
 
 
-@mutant("moving gaps")
+@mutant("adopted")
 def copy_with_an_unknown_gap_takes_the_place_of_a_log(patch: Patch) -> None:
     catch_up = FutureLogs.catch_up
 

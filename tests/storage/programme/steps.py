@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from storage.checkpoints import RECOVERY_POINT_CHECKPOINT
 from storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from storage.file_system import is_disk_full
 from storage.future_logs import CopyTask
@@ -18,6 +19,7 @@ from tests.storage.cleaning import clean_log
 from tests.storage.programme.history import Row, Violation
 from tests.storage.programme.life import NEIGHBOUR_START, OTHER, Life, Spec, make_batch, observe
 from tests.storage.support import (
+    DIR,
     TOPIC_ID,
     TP,
     batches_at,
@@ -40,6 +42,33 @@ def _with_log(step: Callable[[Life, LogManager, UnifiedLog], None]) -> Step:
 
 
 # -- starting and stopping --------------------------------------------------------------------------------------------
+
+
+def adopt(life: Life) -> None:
+    """A broker of Kafka's has left a compacted log, all of it on stable storage and above the recovery point: the first
+    segment ends before the second begins, and the log without a record.
+    """
+    history = life.history
+    with life.in_peace():
+        manager, _ = life.load(life.file_system)
+        log = manager.get_or_create(TP, TOPIC_ID, life.config, life.now_ms)
+        for number in range(6):
+            data, rows = life.place(Spec(size=100))
+            history.sending(rows)
+            log.append_as_leader(data, leader_epoch=0, now_ms=life.now_ms)
+            history.acknowledged()
+            if number == 2:
+                compacted, size = rows, len(data)
+                log.roll(life.now_ms)
+        log.skip_to(log.log_end_offset + 4, life.now_ms)
+        log.flush(life.now_ms)
+        first = log.segments[0]
+        first.cut(first.size - size)
+        history.now.rows = [row for row in history.now.rows if row not in compacted]
+        history.now.end = history.now.acked_end = history.now.flushed_end = log.log_end_offset
+        life.file_system.write_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}", b"0\n1\nt 0 0\n")
+        life.file_system.sync_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}")
+    life.end_process()
 
 
 def start(life: Life) -> None:
