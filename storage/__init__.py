@@ -14,7 +14,8 @@ Decisions, with their reasons:
   SIGBUS, and a preallocated tail has to be told from data after each crash. The newest entries wait in memory;
   recovery rebuilds them.
 - What an idle partition does not need is not in memory: file handles, indexes, producer state and leader epochs
-  are opened on first use, descriptors are shared under a limit. After a clean stop a log costs the list of its files
+  are opened on first use, descriptors are shared under a limit, and given back where none is left for a file: that is
+  no failure of the disk. After a clean stop a log costs the list of its files
   and two small reads at its end (0.14 ms), whatever it holds; becoming leader reads nothing, and closing a log that
   nobody changed since makes no call at all (`LogState.is_as_loaded`).
 - Logs are loaded by as many threads as their owner lets into `log_loading.DirectoryLoad`. Each is loaded with a
