@@ -36,6 +36,7 @@ from storage.partition_directory import (
     name_with_suffix,
     rename_away,
 )
+from storage.partition_metadata import PARTITION_METADATA
 from storage.unified_log import UnifiedLog
 
 READ_BYTES = 1 << 20
@@ -200,16 +201,25 @@ class FutureLogs:
         """Two directories have the name of one log: gives the one that goes further, the other is `outdone`.
 
         That is how a crash between `replace` and `retire` looks, and how a directory that failed there looks once it
-        works again. The one given may hold nothing yet that a power cut would leave, so the other has to stay until it
-        is flushed and its log start checkpointed (`set_outdone_aside`).
+        works again. Of two that go equally far it is the newer one, so that the move stays done. It may hold nothing
+        yet that a power cut would leave, so the other has to stay until it is flushed and its log start checkpointed
+        (`set_outdone_aside`).
         """
-        best = further(log, other)
+        is_tie = further(log, other) is log and further(other, log) is other
+        best = max(log, other, key=self._made_ms) if is_tie else further(log, other)
         worse = other if best is log else log
         start = min(worse.log_start_offset, best.log_end_offset)
         if start > best.log_start_offset:
             best.delete_records_before(start, start)
         self.outdone.append(worse)
         return best
+
+    def _made_ms(self, log: UnifiedLog) -> int:
+        """When the directory of the log was made: its topic id is the first thing written, once; -1 without one."""
+        try:
+            return self._file_system.modified_ms(f"{log.path}/{PARTITION_METADATA}")
+        except OSError:  # whoever needs the disk for more than this will say so
+            return -1
 
     def set_outdone_aside(self, now_ms: int) -> None:
         """What is outdone may go. Raises ApiError KAFKA_STORAGE_ERROR."""

@@ -19,6 +19,8 @@ from protocol.messages import (
 )
 from tests.broker.test_in_process import new_topic
 from tests.broker_process import BrokerProcess
+from tests.compat.conftest import NewDriver
+from tests.compat.driver_process import JAVA_CLIENTS, ClientError, Driver, Record, eventually
 from tests.compat.raw_load import TOPIC, client_start, connect, count, goes_on, judge, load, until
 from tests.wire_client import WireClient
 
@@ -134,5 +136,71 @@ def test_a_client_library_asks_for_it(tmp_path: Path) -> None:
             )
             assert done.stdout == "NoError\n", done.stderr
             until(lambda: where(client) == {NAMES[2]: False}, "the move")
+    finally:
+        broker.kill()
+
+
+def place(driver: Driver) -> dict[str, object]:
+    """Where Java's Admin sees the replica, and where it is to be."""
+    found: dict[str, object] = driver.admin("describe_replica_log_dir", topic=TOPIC)
+    return found
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("client", JAVA_CLIENTS)
+def test_java_moves_it_while_java_writes_and_reads(client: str, tmp_path: Path, new_driver: NewDriver) -> None:
+    broker = broker_with_directories(tmp_path, **{"log.cleaner.enable": "true"})
+    broker.start()
+    try:
+        admin, writer = new_driver(client, broker.address), new_driver(client, broker.address)
+        admin.admin("create_topic", topic=TOPIC, partitions=1, configs={"segment.bytes": "200000"})
+        writer.ask("stream", topic=TOPIC)
+        admin.ask("follow", topic=TOPIC)
+        with pytest.raises(ClientError) as raised:
+            admin.admin("alter_replica_log_dir", topic=TOPIC, path="/elsewhere")
+        assert raised.value.error is ErrorCode.LOG_DIR_NOT_FOUND
+        for name in (*NAMES[1:], *NAMES, NAMES[1]):
+            before = writer.ask("stream_state", stop=False)["acknowledged"]
+            target = str(tmp_path / name)
+            admin.admin("alter_replica_log_dir", topic=TOPIC, path=target)
+            here = {"current": target, "current_lag": 0, "future": None, "future_lag": -1}
+            eventually(f"a move to {name}", lambda: place(admin), lambda found, here=here: found == here)  # type: ignore[misc]
+            eventually(
+                "more records, and readers of them",
+                lambda: admin.ask("follow_state")["next"],
+                lambda count, before=before: count > before + 500,  # type: ignore[misc]
+            )
+        end = writer.ask("stream_state", stop=True)
+        assert (end["running"], end["failures"]) == (False, [])
+        assert sorted(end["acknowledged"]) == list(range(end["sent"]))
+        read = eventually(
+            "all records",
+            lambda: admin.ask("follow_state"),
+            lambda state: state["failure"] or state["next"] == end["sent"],
+        )
+        assert read == {"next": end["sent"], "failure": None}
+    finally:
+        broker.kill()
+    assert "Traceback" not in broker.output.read_text()
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("client", JAVA_CLIENTS)
+def test_java_sees_a_move_that_waits(client: str, tmp_path: Path, new_driver: NewDriver) -> None:
+    broker = broker_with_directories(tmp_path)
+    broker.start()
+    try:
+        driver = new_driver(client, broker.address)
+        driver.admin("create_topic", topic=TOPIC, partitions=1, configs={})
+        driver.produce(TOPIC, [Record(b"x" * 1000) for _ in range(20)])
+        limit = "replica.alter.log.dirs.io.max.bytes.per.second"
+        driver.admin("alter_broker_config", broker="0", key=limit, value="0")
+        paths = [str(tmp_path / name) for name in NAMES]
+        driver.admin("alter_replica_log_dir", topic=TOPIC, path=paths[1])
+        waiting = {"current": paths[0], "current_lag": 0, "future": paths[1], "future_lag": 20}
+        assert place(driver) == waiting
+        driver.admin("alter_broker_config", broker="0", key=limit, value="1000000")
+        there = {"current": paths[1], "current_lag": 0, "future": None, "future_lag": -1}
+        eventually("the move", lambda: place(driver), lambda found: found == there)
     finally:
         broker.kill()

@@ -413,6 +413,27 @@ class TestAfterAStart:
         (left,) = directories(file_system, A)
         assert left.endswith("-delete")
 
+    @pytest.mark.parametrize("names", [(A, B), (B, A)])
+    def test_two_directories_that_go_equally_far(self, names: tuple[str, str]) -> None:
+        """The move stays done, whichever is found first."""
+        file_system = MemoryFileSystem()
+        file_system.now_ms = T0
+        manager = opened(file_system, *names)
+        log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+        for number in range(10):
+            append(log, value(number))
+        source, target = names
+        file_system.now_ms += 1
+        manager.futures.create(log, manager.futures.directory_at(target), T0)
+        step(manager)
+        assert manager.futures.catch_up(log, T0)
+        manager.replace_with_future(TP)
+        file_system.kill_process()
+        manager = opened(file_system, A, B)
+        assert manager.logs[TP].path == f"{target}/t-0"
+        assert values_in(manager.logs[TP]) == values(10)
+        assert directories(file_system, source)[0].endswith("-delete")
+
     def test_a_future_log_without_its_log(self) -> None:
         file_system = MemoryFileSystem()
         manager = opened(file_system)

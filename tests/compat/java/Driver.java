@@ -37,6 +37,7 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionReplica;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.ApiException;
 import org.apache.kafka.common.header.Header;
@@ -60,6 +61,7 @@ public final class Driver {
     private final Admin admin;
     private final Map<String, Member> members = new HashMap<>();
     private Stream stream;
+    private Follower follower;
 
     private Driver(String address) {
         this.address = address;
@@ -119,6 +121,8 @@ public final class Driver {
             case "leave" -> members.remove(question.text("member")).request("leave");
             case "stream" -> stream(question.text("topic"));
             case "stream_state" -> stream.state(question.flag("stop"));
+            case "follow" -> follow(question.text("topic"));
+            case "follow_state" -> follower.state();
             case "admin" -> administer(question);
             default -> throw new IllegalArgumentException(question.text("do"));
         };
@@ -408,6 +412,54 @@ public final class Driver {
         }
     }
 
+    private Object follow(String topic) {
+        follower = new Follower(consumer(Map.of()), new TopicPartition(topic, 0));
+        follower.start();
+        return null;
+    }
+
+    /** Reads what a stream has sent, from its begin on: the numbers from 0 on, each at the offset that it is. */
+    private static final class Follower extends Thread {
+        private final KafkaConsumer<byte[], byte[]> consumer;
+        private final TopicPartition source;
+        private volatile long next;
+        private volatile String failure;
+
+        Follower(KafkaConsumer<byte[], byte[]> consumer, TopicPartition source) {
+            this.consumer = consumer;
+            this.source = source;
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
+            try {
+                consumer.assign(List.of(source));
+                consumer.seekToBeginning(List.of(source));
+                while (failure == null) {
+                    for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
+                        String value = new String(record.value(), StandardCharsets.US_ASCII);
+                        if (record.offset() != next || !value.equals(Long.toString(next))) {
+                            failure = "at offset " + record.offset() + " is " + value + " where " + next + " should be";
+                            break;
+                        }
+                        next++;
+                    }
+                }
+            } catch (RuntimeException exception) {
+                exception.printStackTrace();
+                failure = exception.toString();
+            }
+        }
+
+        Object state() {
+            Map<String, Object> state = new HashMap<>();
+            state.put("next", next);
+            state.put("failure", failure);
+            return state;
+        }
+    }
+
     // -- admin --------------------------------------------------------------------------------------------------------
 
     private Object administer(Arguments question) throws Exception {
@@ -500,6 +552,26 @@ public final class Driver {
                     }
                 }
                 yield sizes;
+            }
+            case "alter_broker_config" -> {
+                ConfigEntry entry = new ConfigEntry(question.text("key"), question.text("value"));
+                yield admin.incrementalAlterConfigs(Map.of(
+                    new ConfigResource(ConfigResource.Type.BROKER, question.text("broker")),
+                    List.of(new AlterConfigOp(entry, AlterConfigOp.OpType.SET)))).all().get();
+            }
+            case "alter_replica_log_dir" -> {
+                TopicPartitionReplica replica = new TopicPartitionReplica(topic, 0, 0);
+                yield admin.alterReplicaLogDirs(Map.of(replica, question.text("path"))).all().get();
+            }
+            case "describe_replica_log_dir" -> {
+                TopicPartitionReplica replica = new TopicPartitionReplica(topic, 0, 0);
+                var found = admin.describeReplicaLogDirs(List.of(replica)).values().get(replica).get();
+                Map<String, Object> places = new HashMap<>();
+                places.put("current", found.getCurrentReplicaLogDir());
+                places.put("current_lag", found.getCurrentReplicaOffsetLag());
+                places.put("future", found.getFutureReplicaLogDir());
+                places.put("future_lag", found.getFutureReplicaOffsetLag());
+                yield places;
             }
             default -> throw new IllegalArgumentException(question.text("call"));
         };

@@ -61,7 +61,9 @@ def numbers_of_threads_meant(b: Subject) -> None:
             replace_all(b, (BROKER, "0", {key: "100"}))
             incremental(b, (BROKER, "0", [(key, SET, value)]))
             await_value(b, BROKER, "0", key, value)
+        # Of what does not count, everything is taken.
         incremental(b, (BROKER, "", [(key, SET, "100")]))
+        await_value(b, BROKER, "", key, "100")
         describe(b, (BROKER, "0"), keys=[key])
     await_value(b, BROKER, "0", key, "8")
 
