@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.processes import await_cpu_quiet, cpu_s, rss_bytes, stop
 from tests.broker_process import free_port
-from tests.jars import kafka_classpath
+from tests.jars import java, kafka_classpath
 
 ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60
@@ -184,7 +184,7 @@ class ApacheKafka(Broker):
     ) -> subprocess.Popen[bytes]:
         log4j = self.directory / "log4j.properties"
         log4j.write_text(LOG4J)
-        command = ["java", *options, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", main_class]
+        command = java(*options, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", main_class)
         return self.spawn([*command, str(properties)], {}, output)
 
     def prepare(self) -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.processes import Finished, cpu_s, run, stop
-from tests.jars import cache_directory, kafka_classpath
+from tests.jars import cache_directory, java, kafka_classpath, spark_environment
 
 SOURCE = Path(__file__).with_name("load.c")
 TIMEOUT_S = 900
@@ -55,7 +55,7 @@ class Load:
 
     def kafka_tool(self, main_class: str, *arguments: str) -> Finished:
         """Run a class of Kafka's tools to its end."""
-        return run(["java", "-Xmx512M", "-cp", kafka_classpath(), main_class, *arguments], TIMEOUT_S)
+        return run(java("-Xmx512M", "-cp", kafka_classpath(), main_class, *arguments), TIMEOUT_S)
 
 
 class SparkReader:
@@ -65,6 +65,7 @@ class SparkReader:
         self._errors = (cache_directory() / "bench-spark.log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "bench.spark_read"],
+            env={**os.environ, **spark_environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
