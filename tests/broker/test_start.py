@@ -140,6 +140,21 @@ def test_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root to mount a disk")
+@pytest.mark.parametrize("directory", ["", "data"])
+def test_a_disk_that_cannot_be_written(directory: str, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("this machine does not let tests mount a disk")
+    try:
+        error = the_error(run_broker(tmp_path, log_dirs=str(disk / directory)))
+        assert f"Log directory {disk / directory} cannot be used" in error
+        assert "Read-only file system" in error
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
