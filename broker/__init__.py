@@ -12,8 +12,8 @@ Decisions, with their reasons:
 - **Compaction runs in a process of its own** (`log_cleaner`, `cleaner_worker`): it goes over every record in Python and
   would hold the interpreter, and with it every client, for as long. The process is there only while there is work, of
   low priority, and ends with its input, however the broker ended. What it is asked and what it answers are plain
-  values (`storage.clean_task`), so that a simulation does the same work on its executor. It makes files only that no
-  log has yet; the loop, which owns the logs, puts them in their place if nothing happened to the log meanwhile.
+  values (`storage.clean_task`), so that tests do the same work without a process. It makes files only that no log has
+  yet; the loop, which owns the logs, puts them in their place if nothing happened to the log meanwhile.
 - **The map of keys holds the keys**, where Kafka's holds hashes of 16 bytes: no key can take another's place, and a
   dictionary is what Python is fast at. It takes some seven times the memory for a key. What the map takes stays
   log.cleaner.dedupe.buffer.size, so it is full after a seventh of Kafka's keys, and the rest is left to the next round.

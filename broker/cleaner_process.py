@@ -23,17 +23,36 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from broker.cleaner_failure import WorkerFailure
-from broker.cleaner_job import do_clean
+from broker.cleaner_failure import FailureKind, WorkerFailure
 from broker.throttle import Throttle
-from storage.clean_source import LogCleaningAbortedError
-from storage.clean_task import CleanTask
+from protocol.errors import ApiError
+from storage.clean_source import CorruptSegmentError, LogCleaningAbortedError
+from storage.clean_task import CleanResult, CleanTask
 from storage.file_system import FileSystem, OsFileSystem
+from storage.log_cleaner import clean
 
 NICENESS = 10
 """Compaction gets what the broker leaves: a tenth of the share of a process that is as busy."""
+
+
+def do_clean(file_system: FileSystem, task: CleanTask, throttle: Callable[[int], None]) -> CleanResult:
+    """`storage.log_cleaner.clean`. Raises WorkerFailure, whatever went wrong."""
+    try:
+        return clean(file_system, task, throttle)
+    except CorruptSegmentError as error:
+        damage = error.base_offset, error.position
+        raise WorkerFailure(str(error), FailureKind.RECORDS, damage=damage) from error
+    except ApiError as error:
+        raise WorkerFailure(str(error), FailureKind.RECORDS) from error
+    except LogCleaningAbortedError as error:
+        raise WorkerFailure(str(error), FailureKind.ABORTED) from error
+    except OSError as error:
+        raise WorkerFailure(str(error), FailureKind.DISK, error.errno) from error
+    except Exception as error:
+        raise WorkerFailure(f"{type(error).__name__}: {error}", FailureKind.BUG) from error
 
 
 def end_if_alone() -> None:

@@ -1,6 +1,6 @@
-"""Who runs a clean, as the broker sees it: a process of its own (a simulation has `cleaner_executor` instead).
+"""Who runs a clean, as the broker sees it: a process of its own.
 
-What does the work is imported there and not here: a broker starts without it.
+What does the work is imported there (`cleaner_process`) and not here: a broker starts without it.
 """
 
 from __future__ import annotations

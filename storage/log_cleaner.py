@@ -31,8 +31,6 @@ from storage.log_segment import (
 )
 from storage.transaction_index import AbortedTxn
 
-__all__ = ["LogCleaningAbortedError", "clean"]
-
 _IN_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 

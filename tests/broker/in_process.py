@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from broker.cleaner_executor import ExecutorWorker
 from broker.network.connection import Connection
 from broker.server import KafkaServer
 from config.broker_config import BrokerConfig
 from protocol.messages import RESPONSE_TYPES, RequestHeader, ResponseHeader
 from protocol.schema import Request, Response
 from storage.memory_file_system import MemoryFileSystem
+from tests.broker.executor_worker import ExecutorWorker
 from tests.broker.seams import InlineExecutor, ManualClock, SeededRandom
 
 T = TypeVar("T")

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.cleaner_executor import ExecutorWorker
 from broker.cleaner_failure import FailureKind, WorkerFailure
 from broker.cleaner_worker import ProcessWorker, WorkerDiedError
 from protocol.records import Record, build_batch, read_batches
 from storage.clean_task import CleanTask, SegmentSize
 from storage.file_system import OsFileSystem
 from storage.log_cleaner import clean
+from tests.broker.executor_worker import ExecutorWorker
 from tests.broker.seams import InlineExecutor
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.cleaner_executor import ExecutorWorker
 from broker.cleaner_failure import FailureKind, WorkerFailure
 from broker.cleaner_metrics import cleaner_metrics
 from broker.cleaner_worker import CleanerWorker, WorkerDiedError
@@ -26,6 +25,7 @@ from storage.log_directory import LogDirectory
 from storage.memory_file_system import Fault, MemoryFileSystem
 from storage.scrub import Scrub
 from storage.unified_log import UnifiedLog
+from tests.broker.executor_worker import ExecutorWorker
 from tests.broker.seams import InlineExecutor, ManualClock
 from tests.storage.support import DIR, batch_of, open_manager
 
