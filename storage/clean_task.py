@@ -95,7 +95,6 @@ class CleanerStats:
     """What a cleaning cost and gained (Kafka class `CleanerStats`). What could stay as it was counts as written."""
 
     map_bytes_read: int = 0
-    map_messages_read: int = 0
     map_keys: int = 0
     bytes_read: int = 0
     messages_read: int = 0

@@ -139,7 +139,7 @@ class _Cleaner:
 
     def _build_offset_map(self) -> int:
         """Note the keys from the first dirty offset on; returns where the map, or what may be cleaned, ends."""
-        task, stats, latest = self._task, self._stats, self._latest
+        task, latest = self._task, self._latest
         end_offset = task.first_dirty_offset
         for source in self._sources:
             if source.end_offset <= task.first_dirty_offset:
@@ -153,7 +153,6 @@ class _Cleaner:
                     end_offset = note_keys(batch, latest, task.map_capacity, task.first_dirty_offset)
                     if end_offset < batch.next_offset:
                         return end_offset
-                stats.map_messages_read += batch.count
             end_offset = source.end_offset
         return end_offset
 
