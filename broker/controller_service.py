@@ -9,22 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from broker.controller_settings import ControllerSettings
+from broker.kafka_zk_client import CONFIG_ENTITIES, ClusterError, KafkaZkClient
 from broker.seams import Clock, Random
 from cluster import znodes
 from cluster.controller import topics as decisions
 from cluster.controller.elections import offline_operations
-from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, adopted_config, take_over
+from cluster.controller.start_up import FoundReplica, adopt, adopted_config, take_over
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import ControllerTerm, fenced
 from cluster.coordination.contract import (
     Coordination,
     Create,
     Delete,
-    MultiError,
-    NodeExistsError,
     NoSpaceError,
     Operation,
     SetData,
@@ -40,35 +40,6 @@ ImageListener = Callable[[MetadataImage, MetadataImage], None]
 ImagePreparation = Callable[[MetadataImage, MetadataImage], Awaitable[None]]
 
 T = TypeVar("T")
-
-PRODUCER_ID_BLOCK_SIZE = 1000
-
-_CONFIG_CHANGE_LIFETIME_MS = 15 * 60 * 1000
-_CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER: "brokers"}
-
-
-class StartUpError(Exception):
-    """The cluster cannot be joined; the message names what is in the way."""
-
-
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
-    """How an internal topic is created when it is first needed."""
-
-    num_partitions: int
-    replication_factor: int
-    config: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
-    """Broker settings this service works by."""
-
-    num_partitions: int = 1
-    default_replication_factor: int = 1
-    auto_create_topics: bool = True
-    delete_topics: bool = True
-    internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
 
 
 class ControllerService:
@@ -89,6 +60,7 @@ class ControllerService:
         self.settings = settings
         self._registration = registration
         self._coordination = coordination
+        self._zk_client = KafkaZkClient(coordination, clock)
         self._clock = clock
         self._random = random
         self._validate_topic_config = validate_topic_config
@@ -134,8 +106,8 @@ class ControllerService:
     async def connect(self) -> Mapping[ConfigResource, Mapping[str, str]]:
         """Open the session, before anything else; gives all configurations, as logs are loaded by their own."""
         await self._coordination.connect()
-        await self._create_missing(znodes.PERSISTENT_PATHS)
-        self._stored_configs = await self._read_configs()
+        await self._zk_client.create_missing(znodes.PERSISTENT_PATHS)
+        self._stored_configs = await self._zk_client.read_configs()
         return self._stored_configs
 
     async def start(
@@ -150,11 +122,12 @@ class ControllerService:
         `cluster_id` is the one in meta.properties, if there is one. `find_replicas` gives the logs on this broker's
         disks: a new tree adopts them, and is new until that is done; None for a tree that other brokers share.
         `unclean`: some log was not closed cleanly, so recovery may have cut something off; leaders then get new
-        epochs. Raises StartUpError.
+        epochs. Raises ClusterError.
         """
         cluster_id = await self._agree_on_cluster_id(cluster_id)
         broker = await self._register()
-        self._term = await self._claim_controller()
+        self._term = await self._zk_client.register_controller(self.broker_id)
+        logger.info("Broker %d is the controller with epoch %d", self.broker_id, self._term.epoch)
         image = MetadataImage(
             cluster_id=cluster_id,
             controller_id=self.broker_id,
@@ -162,7 +135,7 @@ class ControllerService:
             brokers={broker.broker_id: broker},
         )
         image = await self._load(image, unclean=unclean)
-        if find_replicas is not None and await self._coordination.exists(znodes.LOGS_ADOPTED) is None:
+        if find_replicas is not None and not await self._zk_client.exists(znodes.LOGS_ADOPTED):
             image = await self._adopt(find_replicas(), image)
         await self._finish_deletions(image)
 
@@ -191,20 +164,13 @@ class ControllerService:
             await asyncio.wait(self._running)
         await self._coordination.close()
 
-    async def _create_missing(self, paths: Iterable[str]) -> None:
-        missing = [path for path in paths if await self._coordination.exists(path) is None]
-        if missing:
-            await self._coordination.multi([Create(path) for path in missing])
-
     async def _agree_on_cluster_id(self, known: str | None) -> str:
-        if await self._coordination.exists(znodes.CLUSTER_ID) is None:
-            chosen = known or uuid_to_text(self._random.uuid())
-            await self._create_missing([znodes.CLUSTER])
-            await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(chosen))
-            return chosen
-        cluster_id = znodes.decode_cluster_id((await self._coordination.get(znodes.CLUSTER_ID))[0])
-        if known is not None and known != cluster_id:
-            raise StartUpError(
+        cluster_id = await self._zk_client.cluster_id()
+        if cluster_id is None:
+            cluster_id = known or uuid_to_text(self._random.uuid())
+            await self._zk_client.create_cluster_id(cluster_id)
+        elif known is not None and known != cluster_id:
+            raise ClusterError(
                 f"The cluster id {cluster_id} does not match the one in meta.properties, {known}: "
                 "the log directories belong to another cluster"
             )
@@ -212,82 +178,31 @@ class ControllerService:
 
     async def _register(self) -> BrokerImage:
         registration = replace(self._registration, timestamp_ms=self._clock.now_ms())
-        path = znodes.broker_path(self.broker_id)
-        try:
-            _, stat = await self._coordination.create(path, registration.encode(), ephemeral=True)
-        except NodeExistsError:
-            raise StartUpError(f"A broker is already registered with the id {self.broker_id}") from None
+        epoch = await self._zk_client.register_broker(registration)
         endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
-        return BrokerImage(self.broker_id, stat.czxid, endpoints, registration.rack)
-
-    async def _claim_controller(self) -> ControllerTerm:
-        """One transaction for the office and its epoch (Kafka's registerControllerAndIncrementControllerEpoch)."""
-        if await self._coordination.exists(znodes.CONTROLLER_EPOCH) is None:
-            first = znodes.encode_controller_epoch(znodes.INITIAL_CONTROLLER_EPOCH)
-            await self._coordination.create(znodes.CONTROLLER_EPOCH, first)
-        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        epoch = znodes.decode_controller_epoch(data) + 1
-        claim = znodes.encode_controller(self.broker_id, self._clock.now_ms())
-        try:
-            await self._coordination.multi(
-                [
-                    Create(znodes.CONTROLLER, claim, ephemeral=True),
-                    SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch), stat.version),
-                ]
-            )
-        except MultiError as error:
-            raise StartUpError(f"Another broker is the controller already ({error})") from error
-        await self._create_feature_node()
-        logger.info("Broker %d is the controller with epoch %d", self.broker_id, epoch)
-        return ControllerTerm(epoch, stat.version + 1)
-
-    async def _create_feature_node(self) -> None:
-        if await self._coordination.exists(znodes.FEATURE) is None:
-            await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
+        return BrokerImage(self.broker_id, epoch, endpoints, registration.rack)
 
     async def _load(self, image: MetadataImage, *, unclean: bool) -> MetadataImage:
         """Topics from the tree, half-created ones completed and leaders elected, and the configurations read before."""
         operations: list[Operation] = []
         topics: list[TopicImage] = []
-        for name in (await self._coordination.children(znodes.BROKER_TOPICS))[0]:
-            changes, topic = take_over(await self._read_topic(name), image, unclean=unclean)
+        for name in await self._zk_client.topic_names():
+            changes, topic = take_over(await self._zk_client.read_topic(name), image, unclean=unclean)
             operations.extend(changes)
             topics.append(topic)
         await self._transact(operations)
         configs, self._stored_configs = self._stored_configs, {}
         return image.with_topics(topics).with_configs(configs)
 
-    async def _read_configs(self) -> dict[ConfigResource, Mapping[str, str]]:
-        configs: dict[ConfigResource, Mapping[str, str]] = {}
-        for resource_type, entity_type in _CONFIG_ENTITIES.items():
-            for name in (await self._coordination.children(f"/config/{entity_type}"))[0]:
-                path = znodes.config_path(entity_type, name)
-                config = znodes.decode_config(path, (await self._coordination.get(path))[0])
-                configs[resource_type, "" if name == znodes.DEFAULT_ENTITY else name] = config
-        return configs
-
-    async def _read_topic(self, name: str) -> ReadTopic:
-        data, _ = await self._coordination.get(znodes.topic_path(name))
-        assignment = znodes.TopicAssignment.decode(name, data)
-        has_partitions = await self._coordination.exists(znodes.partitions_path(name)) is not None
-        numbers = (await self._coordination.children(znodes.partitions_path(name)))[0] if has_partitions else []
-        states = {}
-        for number in sorted(map(int, numbers)):
-            data, stat = await self._coordination.get(znodes.partition_state_path(name, number))
-            states[number] = (znodes.PartitionState.decode(name, number, data), stat.version)
-        return ReadTopic(name, assignment, states, has_partitions)
-
     async def _finish_deletions(self, image: MetadataImage) -> None:
         """Publish the first image; then delete the topics whose deletion a stop interrupted."""
         await self._publish(image)
-        marked = (await self._coordination.children(znodes.DELETE_TOPICS))[0]
+        marked = await self._zk_client.topic_deletions()
         await self._drop([image.topics[name] for name in marked if name in image.topics])
         for name in marked:
             if name not in image.topics:
                 leftovers = (znodes.config_path("topics", name), znodes.delete_topic_path(name))
-                await self._transact(
-                    [Delete(path) for path in leftovers if await self._coordination.exists(path) is not None]
-                )
+                await self._transact([Delete(path) for path in leftovers if await self._zk_client.exists(path)])
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -354,8 +269,7 @@ class ControllerService:
         )
         operations: list[Operation] = []
         for topic in topics:
-            config = znodes.config_path("topics", topic.name)
-            has_config = await self._coordination.exists(config) is not None
+            has_config = await self._zk_client.exists(znodes.config_path("topics", topic.name))
             operations.extend(decisions.removal_operations(topic, has_config=has_config))
         try:
             await self._transact(operations)
@@ -444,9 +358,9 @@ class ControllerService:
     async def _alter_configs(self, resource_type: ConfigResourceType, name: str, new_config: dict[str, str]) -> None:
         if resource_type is ConfigResourceType.TOPIC and name not in self._image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        entity = f"{_CONFIG_ENTITIES[resource_type]}/{name or znodes.DEFAULT_ENTITY}"
+        entity = f"{CONFIG_ENTITIES[resource_type]}/{name or znodes.DEFAULT_ENTITY}"
         data = znodes.encode_config(new_config)
-        exists = await self._coordination.exists(f"/config/{entity}") is not None
+        exists = await self._zk_client.exists(f"/config/{entity}")
         notice = f"{znodes.CONFIG_CHANGES}/config_change_"
         await self._transact(
             [
@@ -454,32 +368,12 @@ class ControllerService:
                 Create(notice, znodes.encode_config_change(entity), sequential=True),
             ]
         )
-        await self._purge_config_changes()
+        await self._transact(await self._zk_client.expired_config_changes())
         await self._publish(self._image.with_configs({(resource_type, name): new_config}))
-
-    async def _purge_config_changes(self) -> None:
-        """Forget notices older than 15 minutes, as whoever reads them in Kafka does."""
-        names, _ = await self._coordination.children(znodes.CONFIG_CHANGES)
-        oldest_ms = self._clock.now_ms() - _CONFIG_CHANGE_LIFETIME_MS
-        expired: list[Operation] = []
-        for name in names:
-            path = f"{znodes.CONFIG_CHANGES}/{name}"
-            stat = await self._coordination.exists(path)
-            if stat is None or stat.ctime_ms >= oldest_ms:
-                break
-            expired.append(Delete(path))
-        await self._transact(expired)
 
     async def allocate_producer_ids(self) -> znodes.ProducerIdBlock:
         """A block of producer ids that nobody else has or will get (Kafka's ZkProducerIdManager)."""
-        return await self._change(self._allocate_producer_ids())
-
-    async def _allocate_producer_ids(self) -> znodes.ProducerIdBlock:
-        data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
-        first = znodes.ProducerIdBlock.decode(data).last + 1 if data else 0
-        block = znodes.ProducerIdBlock(self.broker_id, first, first + PRODUCER_ID_BLOCK_SIZE - 1)
-        await self._coordination.set(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)
-        return block
+        return await self._change(self._zk_client.allocate_producer_ids(self.broker_id))
 
     # -- carrying out --------------------------------------------------------------------------------------------------
 

@@ -20,12 +20,25 @@ from cluster.coordinator.group_table import GroupConfig
 from cluster.coordinator.partitioning import coordinator_partition
 from cluster.coordinator.shard import GroupShard
 from cluster.coordinator.turn import Append, Turn
+from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.records import Record, read_batches
 
 logger = logging.getLogger("kafka.coordinator.group.GroupMetadataManager")
 
 R = TypeVar("R")
+
+
+def group_config(config: BrokerConfig) -> GroupConfig:
+    """What the group coordinators go by."""
+    return GroupConfig(
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+    )
 
 
 class CoordinatorLog(Protocol):

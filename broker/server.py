@@ -15,8 +15,8 @@ from functools import partial
 
 from broker.cleaner_worker import CleanerWorker, ProcessWorker
 from broker.config_service import ConfigService
-from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
-from broker.controller_service import StartUpError as ClusterError
+from broker.controller_service import ControllerService
+from broker.controller_settings import controller_settings
 from broker.coordination.embedded import EmbeddedEnsemble
 from broker.coordinator_log import ReplicatedCoordinatorLog
 from broker.directory_claim import Claim, claim_directories
@@ -25,7 +25,7 @@ from broker.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.disk_space import DiskSpaceWatch
 from broker.dispatcher import Dispatcher
 from broker.fetch_session import FetchSessionCache
-from broker.group_coordinator_service import GroupCoordinatorService
+from broker.group_coordinator_service import GroupCoordinatorService, group_config
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
@@ -39,6 +39,7 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.internal_topics import InternalTopicCreator
+from broker.kafka_zk_client import ClusterError
 from broker.log_cleaner import LogCleaner
 from broker.log_loading import close_logs, load_logs
 from broker.log_upkeep import LogUpkeep
@@ -60,12 +61,11 @@ from cluster import znodes
 from cluster.controller.start_up import FoundReplica
 from cluster.coordination.contract import Coordination, CoordinationError
 from cluster.coordination.embedded import JOURNAL_NAME, DurableTree, JournalError
-from cluster.coordinator.group_table import GroupConfig
 from cluster.metadata_image import ConfigResourceType, MetadataImage
 from config.broker_config import BrokerConfig
 from protocol.compression import CompressionType
 from protocol.errors import ApiError
-from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
+from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem
 from storage.log_directory_survey import LoadReport
 from storage.log_manager import LogManager
@@ -429,50 +429,6 @@ class KafkaServer:
     def _on_journal_failure(self, error: OSError) -> None:
         logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
         self.failed.set()
-
-
-def controller_settings(config: BrokerConfig) -> ControllerSettings:
-    """What the controller service goes by."""
-    offsets_topic = InternalTopic(
-        config.offsets_topic_num_partitions,
-        config.offsets_topic_replication_factor,
-        {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-            "compression.type": "producer",
-        },
-    )
-    # Nobody coordinates transactions yet, but a client that asks for the topic's metadata makes it: then as Kafka's.
-    transactions_topic = InternalTopic(
-        config.transaction_state_log_num_partitions,
-        config.transaction_state_log_replication_factor,
-        {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(config.transaction_state_log_segment_bytes),
-            "compression.type": "uncompressed",
-            "min.insync.replicas": str(config.transaction_state_log_min_isr),
-            "unclean.leader.election.enable": "false",
-        },
-    )
-    return ControllerSettings(
-        config.num_partitions,
-        config.default_replication_factor,
-        config.auto_create_topics_enable,
-        config.delete_topic_enable,
-        {CONSUMER_OFFSETS: offsets_topic, TRANSACTION_STATE: transactions_topic},
-    )
-
-
-def group_config(config: BrokerConfig) -> GroupConfig:
-    """What the group coordinators go by."""
-    return GroupConfig(
-        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        group_max_size=config.group_max_size,
-        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-    )
 
 
 def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:

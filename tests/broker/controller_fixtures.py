@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.controller_service import ControllerService, ControllerSettings, InternalTopic
-from broker.coordination.embedded import EmbeddedCoordination
+from broker.controller_service import ControllerService
+from broker.controller_settings import ControllerSettings, InternalTopic
+from broker.coordination.embedded import EmbeddedCoordination, EmbeddedEnsemble
 from broker.registry import RequestContext
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import MetadataImage
@@ -35,9 +36,14 @@ def validate_topic_config(overrides: Mapping[str, str]) -> None:
 class Cluster:
     """One broker, its machine, and every image it published."""
 
-    def __init__(self, machine: Machine | None = None, settings: ControllerSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        machine: Machine | None = None,
+        settings: ControllerSettings = SETTINGS,
+        ensemble: EmbeddedEnsemble | None = None,
+    ) -> None:
         self.machine = machine or Machine()
-        self.ensemble = self.machine.open()
+        self.ensemble = ensemble or self.machine.open()
         self.coordination: EmbeddedCoordination = self.ensemble.session()
         registration = BrokerRegistration(0, (Endpoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT"),))
         self.service = ControllerService(

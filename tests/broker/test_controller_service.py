@@ -9,7 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller_service import ControllerSettings, StartUpError
+from broker.controller_settings import ControllerSettings
+from broker.kafka_zk_client import ClusterError
 from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic, TopicPlan, deletion_mark
 from cluster.coordination.contract import ConnectionLossError, Create, Delete
@@ -65,17 +66,16 @@ async def test_another_clusters_log_directory_is_refused() -> None:
     await cluster.service.close()
     other = Cluster(cluster.machine)
     await other.service.connect()
-    with pytest.raises(StartUpError, match=CLUSTER_ID):
+    with pytest.raises(ClusterError, match=CLUSTER_ID):
         await other.service.start("AAAAAAAAAAAAAAAAAAAAAA")
 
 
 @in_loop
 async def test_a_second_broker_of_the_same_id_is_refused() -> None:
     cluster = await Cluster().start()
-    twin = Cluster(cluster.machine)
-    twin.service._coordination = cluster.ensemble.session()
+    twin = Cluster(cluster.machine, ensemble=cluster.ensemble)
     await twin.service.connect()
-    with pytest.raises(StartUpError, match="already registered with the id 0"):
+    with pytest.raises(ClusterError, match="already registered with the id 0"):
         await twin.service.start(None)
 
 

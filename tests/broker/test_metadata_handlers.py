@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller_service import ControllerSettings
+from broker.controller_settings import ControllerSettings
 from broker.handlers.metadata import MetadataHandlers
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage

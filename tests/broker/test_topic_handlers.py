@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.controller_service import ControllerSettings
+from broker.controller_settings import ControllerSettings
 from broker.handlers.topics import TopicConfigEntry, TopicHandlers
 from protocol.errors import ErrorCode
 from protocol.messages import (
