@@ -19,19 +19,6 @@ from collections.abc import Callable, Sequence
 from io import FileIO
 from typing import NamedTuple, Protocol, TypeVar
 
-__all__ = [
-    "File",
-    "FileInfo",
-    "FileSystem",
-    "Lock",
-    "OsFile",
-    "OsFileSystem",
-    "WouldWaitError",
-    "is_disk_full",
-    "reader_of",
-]
-
-
 T = TypeVar("T")
 
 

@@ -18,7 +18,7 @@ from protocol.errors import ApiError
 from protocol.record_format import MAGIC_AT
 from protocol.records import HEADER_BYTES, RecordBatch
 from protocol.topic_partition import TopicPartition
-from storage.batch_scan import UnsupportedFormatError, refuse_old_format, scan_headers
+from storage.batch_scan import refuse_old_format, scan_headers
 from storage.file_system import FileInfo, FileSystem
 from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig
@@ -462,6 +462,3 @@ def _lacks_indexes(segment: LogSegment, files: Mapping[str, FileInfo]) -> bool:
         if info is None or info.size % width if segment.size else info is not None and info.size:
             return True
     return False
-
-
-__all__ = ["LoadOptions", "LoadResult", "LogLoader", "UnsupportedFormatError"]

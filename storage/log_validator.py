@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.record_validation import RecordError, RecordValidationError, TimestampRule, validate_records_deep
+from protocol.record_validation import TimestampRule, validate_records_deep
 from protocol.records import HEADER_BYTES, RecordBatch, TimestampType, recompress
 from protocol.topic_partition import TopicPartition
 from storage.log_config import UNLIMITED, LogConfig, ValidateRecords
 from storage.producer_state import AppendOrigin
-
-__all__ = ["RecordError", "RecordValidationError", "ValidatedBatch", "validate_produced"]
 
 
 class ValidatedBatch(NamedTuple):

@@ -20,11 +20,11 @@ from protocol.record_format import (
     MAGIC_V2,
     TRANSACTIONAL_FLAG,
 )
+from protocol.record_validation import RecordValidationError
 from protocol.records import CompressionType, RecordBatch
 from protocol.topic_partition import TopicPartition, is_internal
 from storage.appendable_log import LogAppendInfo
 from storage.disk_reserve import DiskReserveError
-from storage.log_validator import RecordValidationError
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""

@@ -8,10 +8,10 @@ import pytest
 
 from protocol.compression import CompressionType
 from protocol.errors import ApiError, ErrorCode
+from protocol.record_validation import RecordValidationError
 from protocol.records import RecordBatch, TimestampType
 from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig, ValidateRecords
-from storage.log_validator import RecordValidationError
 from storage.memory_file_system import Fault, MemoryFileSystem, SimulatedCrash
 from storage.producer_state import AppendOrigin
 from tests.storage.support import (
