@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from enum import IntEnum
 from typing import NamedTuple
 
 from broker.topic_configs import log_config_of
-from cluster.metadata_image import ConfigResourceType, MetadataImage
+from cluster.metadata_image import MetadataImage
 from config.broker_config import BROKER_KEYS, LISTENER_KEY, BrokerConfig, base_name, check_promise
 from config.broker_config import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
@@ -25,6 +24,7 @@ from config.topic_config import (
     parse_topic_config,
     validate_topic_config,
 )
+from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from storage.log_config import LogConfig
 
@@ -53,17 +53,6 @@ _FOR_EVER, _AS_WHOLE = -1, -2
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
 _NOT_YET_DYNAMIC = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
 """Kafka changes these while it runs; this broker reads them at its start."""
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from, with its number in DescribeConfigs v1+ (KIP-226)."""
-
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    DYNAMIC_BROKER_LOGGER = 6
 
 
 class Synonym(NamedTuple):
@@ -182,7 +171,7 @@ class ConfigService:
             names = BROKER_SYNONYMS.get(name)
             synonyms = self._synonyms(names[0]) if names else ()
             if name in overrides:
-                synonyms = (Synonym(name, value, ConfigSource.TOPIC), *synonyms)
+                synonyms = (Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG), *synonyms)
             described.append(_described(name, value, synonyms, declared, read_only=False))
         return described
 
@@ -199,7 +188,7 @@ class ConfigService:
         for name, text in self._dynamic(self._image())[0].items():
             declared = declared_key(name)
             synonyms = tuple(
-                each for each in self._synonyms(name) if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER
+                each for each in self._synonyms(name) if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
             )
             value = None if declared is None or declared.is_sensitive else text
             described.append(_described(name, value, synonyms, declared, read_only=_is_read_only(name)))
@@ -222,10 +211,10 @@ class ConfigService:
         secret = declared is None or declared.is_sensitive
         defaults, own = self._dynamic(self._image())
         layers: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (
-            (own, ConfigSource.DYNAMIC_BROKER),
-            (defaults, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-            (self._static.originals, ConfigSource.STATIC_BROKER),
-            (self._default_texts, ConfigSource.DEFAULT),
+            (own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (defaults, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self._static.originals, ConfigSource.STATIC_BROKER_CONFIG),
+            (self._default_texts, ConfigSource.DEFAULT_CONFIG),
         )
         found = [
             Synonym(each, None if secret else texts[each], source)
@@ -383,7 +372,7 @@ def _described(
     return DescribedConfig(
         name,
         value,
-        synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         read_only,
         declared is None or declared.type is ConfigType.PASSWORD,
         synonyms,

@@ -29,7 +29,8 @@ from cluster.coordination.contract import (
     Operation,
     SetData,
 )
-from cluster.metadata_image import BrokerImage, ConfigResource, ConfigResourceType, MetadataImage, TopicImage
+from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage, TopicImage
+from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import uuid_to_text

@@ -17,7 +17,8 @@ from cluster.coordination.contract import (
     Operation,
     SetData,
 )
-from cluster.metadata_image import ConfigResource, ConfigResourceType
+from cluster.metadata_image import ConfigResource
+from protocol.config_resources import ConfigResourceType
 
 CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER: "brokers"}
 PRODUCER_ID_BLOCK_SIZE = 1000

@@ -61,9 +61,10 @@ from cluster import znodes
 from cluster.controller.start_up import FoundReplica
 from cluster.coordination.contract import Coordination, CoordinationError
 from cluster.coordination.embedded import JOURNAL_NAME, DurableTree, JournalError
-from cluster.metadata_image import ConfigResourceType, MetadataImage
+from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
 from protocol.compression import CompressionType
+from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.file_system import FileSystem, OsFileSystem

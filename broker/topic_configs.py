@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cluster.metadata_image import ConfigResourceType, MetadataImage
+from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
 from config.definitions import Value
 from config.topic_config import TOPIC_KEYS, parse_topic_config
 from protocol.compression import CompressionType
+from protocol.config_resources import ConfigResourceType
 from protocol.records import TimestampType
 from storage.log_config import LogConfig, ValidateRecords
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from client.cluster import KafkaClient
 from client.metadata import Metadata
+from protocol.config_resources import AlterConfigOp, ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     CreatePartitionsRequest,
@@ -35,10 +36,6 @@ from protocol.messages import (
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
-BROKER_LOGGER_RESOURCE = 8
-
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
@@ -57,9 +54,9 @@ class ConfigChange(NamedTuple):
     value: str | None
 
     @property
-    def operation(self) -> int:
-        """As IncrementalAlterConfigs numbers it: 0 set, 1 delete."""
-        return 1 if self.value is None else 0
+    def operation(self) -> AlterConfigOp:
+        """What IncrementalAlterConfigs is to do."""
+        return AlterConfigOp.DELETE if self.value is None else AlterConfigOp.SET
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -201,7 +198,7 @@ def _by_config_owner(resources: Iterable[tuple[int, str]]) -> dict[int | None, l
     """Resources by the broker that must be asked: a broker for its own, None for any."""
     owners: dict[int | None, list[tuple[int, str]]] = defaultdict(list)
     for kind, name in resources:
-        is_brokers_own = kind in {BROKER_RESOURCE, BROKER_LOGGER_RESOURCE} and name
+        is_brokers_own = kind in {ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER} and name
         owners[int(name) if is_brokers_own else None].append((kind, name))
     return owners
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from cluster.znodes import NO_LEADER, Endpoint
+from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
-
-
-class ConfigResourceType(IntEnum):
-    """Which kind of thing a configuration belongs to; the numbers are those of DescribeConfigs on the wire."""
-
-    TOPIC = 2
-    BROKER = 4
 
 
 ConfigResource = tuple[int, str]

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from client import admin
 from client.admin import ConfigChange, ConfigEntry
 from client.cluster import KafkaClient
+from protocol.config_resources import ConfigResourceType, ConfigSource
 from tools.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
 from tools.options import Option, OptionParser, Options, UsageError
 
@@ -36,18 +37,11 @@ _DEFAULT_FLAGS: Final = {
     "ip-defaults": "ips",
 }
 _RESOURCE_TYPES: Final = {
-    TOPICS: admin.TOPIC_RESOURCE,
-    BROKERS: admin.BROKER_RESOURCE,
-    BROKER_LOGGERS: admin.BROKER_LOGGER_RESOURCE,
+    TOPICS: ConfigResourceType.TOPIC,
+    BROKERS: ConfigResourceType.BROKER,
+    BROKER_LOGGERS: ConfigResourceType.BROKER_LOGGER,
 }
-_SOURCES: Final = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
-}
+_SOURCE_NAMES: Final = {source.value: source.name for source in ConfigSource}
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 
 PARSER = OptionParser(
@@ -202,7 +196,7 @@ async def describe(client: KafkaClient, entity: Entity, *, show_all: bool) -> No
             print(f"{'All' if show_all else 'Dynamic'} configs for {each.title} are:")
         for entry in await own_entries(client, each, show_all=show_all):
             synonyms = ", ".join(
-                f"{_SOURCES.get(synonym.source, 'UNKNOWN')}:{synonym.name}={_shown(synonym.value)}"
+                f"{_SOURCE_NAMES.get(synonym.source, 'UNKNOWN')}:{synonym.name}={_shown(synonym.value)}"
                 for synonym in entry.synonyms
             )
             sensitive = str(entry.is_sensitive).lower()
@@ -217,7 +211,10 @@ async def own_entries(client: KafkaClient, entity: Entity, *, show_all: bool = F
     """The configurations of one entity, sorted; those set dynamically on it only unless `show_all`."""
     resource = (_RESOURCE_TYPES[entity.kind], entity.name or "")
     found = await admin.describe_configs(client, [resource], include_synonyms=True)
-    own_source = 1 if entity.kind == TOPICS else 2 if entity.name else 3
+    if entity.kind == TOPICS:
+        own_source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+    else:
+        own_source = ConfigSource.DYNAMIC_BROKER_CONFIG if entity.name else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     keep_all = show_all or entity.kind == BROKER_LOGGERS
     entries = [entry for entry in found[resource] if keep_all or entry.config_source == own_source]
     return sorted(entries, key=lambda entry: entry.name)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from client import admin
 from client.cluster import KafkaClient
 from client.metadata import PartitionMetadata, TopicMetadata
+from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import is_internal
 from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
@@ -222,15 +223,15 @@ async def describe(client: KafkaClient, options: Options) -> None:
     if not names:
         return
     metadata = await client.describe_topics(names)
-    wanted = [(admin.TOPIC_RESOURCE, name) for name in names]
+    wanted = [(ConfigResourceType.TOPIC, name) for name in names]
     configs = await admin.describe_configs(client, wanted)
     report = next((name for name in REPORTS if options.has(name)), None)
     for name in names:
         topic = metadata.topics[name]
         if topic.error_code != ErrorCode.NONE:
             raise ApiError(topic.error_code, f"Topic {name} not found.")
-        entries = configs[admin.TOPIC_RESOURCE, name]
-        overrides = [entry for entry in entries if entry.config_source != _DEFAULT_SOURCE]
+        entries = configs[ConfigResourceType.TOPIC, name]
+        overrides = [entry for entry in entries if entry.config_source != ConfigSource.DEFAULT_CONFIG]
         if report is None or (report == "topics-with-overrides" and overrides):
             print(topic_line(topic, [f"{entry.name}={entry.value}" for entry in overrides]))
         if report != "topics-with-overrides":
@@ -238,10 +239,6 @@ async def describe(client: KafkaClient, options: Options) -> None:
             for partition in topic.partitions.values():
                 if is_reported(partition, report, required, set(metadata.nodes)):
                     print(partition_line(name, partition))
-
-
-_DEFAULT_SOURCE = 5
-"""DescribeConfigs: the value nobody set."""
 
 
 async def _topics_to_describe(client: KafkaClient, options: Options) -> list[str]:

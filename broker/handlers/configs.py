@@ -6,10 +6,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from enum import IntEnum
 from typing import NamedTuple, Protocol
 
-from broker.config_service import CLUSTER_DEFAULT, ConfigService, ConfigSource, DescribedConfig, declared_key
+from broker.config_service import CLUSTER_DEFAULT, ConfigService, DescribedConfig, declared_key
 from broker.handlers.topics import TopicConfigEntry
 from broker.logger_levels import LEVELS, ROOT, LoggerLevels
 from broker.registry import RequestContext, api
@@ -17,6 +16,7 @@ from cluster.metadata_image import MetadataImage
 from config.definitions import ConfigKey, ConfigType, value_to_text
 from config.topic_config import TOPIC_KEYS
 from protocol.api_keys import ApiKey
+from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     AlterConfigsRequest,
@@ -33,25 +33,7 @@ logger = logging.getLogger("kafka.server.ConfigAdminManager")
 _DescribeResult = DescribeConfigsResponse.DescribeConfigsResult
 
 
-class ResourceType(IntEnum):
-    """What can have a configuration, with its number on the wire (Kafka's `ConfigResource.Type`)."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-
-
-_DESCRIBABLE = frozenset(ResourceType)
-
-
-class Operation(IntEnum):
-    """What IncrementalAlterConfigs does with a key (Kafka's `AlterConfigOp.OpType`)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
+_DESCRIBABLE = frozenset(ConfigResourceType)
 
 
 class Change(NamedTuple):
@@ -126,7 +108,7 @@ class ConfigHandlers:
             try:
                 if unknown:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "A resource of the request has an unknown type.")
-                described = self._describe(ResourceType(resource.resource_type), resource.resource_name)
+                described = self._describe(ConfigResourceType(resource.resource_type), resource.resource_name)
                 wanted = frozenset(resource.configuration_keys or ())
                 result.configs = [_shown(each, request) for each in described if not wanted or each.name in wanted]
             except ApiError as error:
@@ -134,30 +116,30 @@ class ConfigHandlers:
             results.append(result)
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
-    def _describe(self, resource_type: ResourceType, name: str) -> Iterable[DescribedConfig]:
-        if resource_type is ResourceType.TOPIC:
+    def _describe(self, resource_type: ConfigResourceType, name: str) -> Iterable[DescribedConfig]:
+        if resource_type is ConfigResourceType.TOPIC:
             validate_topic_name(name)
             if name not in self._store.image.topics:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-            return self._config_service.describe_topic(self._store.image.config(ResourceType.TOPIC, name))
-        if resource_type is ResourceType.CLIENT_METRICS:
+            return self._config_service.describe_topic(self._store.image.config(ConfigResourceType.TOPIC, name))
+        if resource_type is ConfigResourceType.CLIENT_METRICS:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Config type client-metrics is only supported on KRaft clusters")
-        if resource_type is ResourceType.BROKER and not name:
+        if resource_type is ConfigResourceType.BROKER and not name:
             return self._config_service.describe_cluster_default()
         own_id = self._config_service.broker_id
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
         if _parse_id(name, "Broker id") != own_id:
-            or_all = " or empty string," if resource_type is ResourceType.BROKER else ""
+            or_all = " or empty string," if resource_type is ConfigResourceType.BROKER else ""
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own_id}{or_all} but received {name}"
             )
-        if resource_type is ResourceType.BROKER:
+        if resource_type is ConfigResourceType.BROKER:
             return self._config_service.describe_broker()
         return self._describe_loggers()
 
     def _describe_loggers(self) -> Iterable[DescribedConfig]:
-        source = ConfigSource.DYNAMIC_BROKER_LOGGER
+        source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
         for name in self._logger_levels.names():
             level = self._logger_levels.level(name)
             yield DescribedConfig(name, level, source, read_only=False, sensitive=False, synonyms=(), config_type=0,
@@ -176,7 +158,7 @@ class ConfigHandlers:
             Resource(
                 each.resource_type,
                 each.resource_name,
-                [Change(config.name, Operation.SET, config.value) for config in each.configs],
+                [Change(config.name, AlterConfigOp.SET, config.value) for config in each.configs],
                 replaces=True,
             )
             for each in request.resources
@@ -243,13 +225,13 @@ class ConfigHandlers:
 
     async def _alter(self, resource: Resource, *, validate_only: bool) -> None:
         _check_changes(resource)
-        if resource.resource_type == ResourceType.BROKER_LOGGER and not resource.replaces:
+        if resource.resource_type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
             self._alter_loggers(resource, validate_only=validate_only)
-        elif resource.resource_type == ResourceType.TOPIC:
+        elif resource.resource_type == ConfigResourceType.TOPIC:
             await self._alter_topic(resource, validate_only=validate_only)
-        elif resource.resource_type == ResourceType.BROKER:
+        elif resource.resource_type == ConfigResourceType.BROKER:
             await self._alter_broker(resource, validate_only=validate_only)
-        elif resource.resource_type == ResourceType.CLIENT_METRICS:
+        elif resource.resource_type == ConfigResourceType.CLIENT_METRICS:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 "AlterConfigs is only supported for topics and brokers, but resource type is CLIENT_METRICS",
@@ -261,12 +243,12 @@ class ConfigHandlers:
         topic = resource.name
         if not topic:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        overrides = _applied(resource, self._store.image.config(ResourceType.TOPIC, topic), TOPIC_KEYS.get)
+        overrides = _applied(resource, self._store.image.config(ConfigResourceType.TOPIC, topic), TOPIC_KEYS.get)
         if topic not in self._store.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
         self._config_service.validate_topic_change(topic, overrides)
         if not validate_only:
-            await self._store.alter_configs(ResourceType.TOPIC, topic, overrides)
+            await self._store.alter_configs(ConfigResourceType.TOPIC, topic, overrides)
 
     async def _alter_broker(self, resource: Resource, *, validate_only: bool) -> None:
         own_id = self._config_service.broker_id
@@ -278,10 +260,10 @@ class ConfigHandlers:
                     f"Unexpected broker id, expected {own_id}, but received {resource.name}",
                 )
             name = str(own_id)
-        overrides = _applied(resource, self._store.image.config(ResourceType.BROKER, name), declared_key)
+        overrides = _applied(resource, self._store.image.config(ConfigResourceType.BROKER, name), declared_key)
         self._config_service.validate_broker(overrides, per_broker=bool(name))
         if not validate_only:
-            await self._store.alter_configs(ResourceType.BROKER, name, overrides)
+            await self._store.alter_configs(ConfigResourceType.BROKER, name, overrides)
 
     def _alter_loggers(self, resource: Resource, *, validate_only: bool) -> None:
         own_id = self._config_service.broker_id
@@ -294,26 +276,26 @@ class ConfigHandlers:
         if validate_only:
             return
         for change in resource.changes:
-            if change.operation == Operation.SET and change.value is not None:
+            if change.operation == AlterConfigOp.SET and change.value is not None:
                 self._logger_levels.set_level(change.name, change.value)
             else:
                 self._logger_levels.unset_level(change.name)
 
     def _check_logger(self, change: Change) -> None:
         operation = _operation(change)
-        if operation in (Operation.APPEND, Operation.SUBTRACT):
+        if operation in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"
             )
         if not self._logger_levels.exists(change.name):
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {change.name} does not exist!")
-        if operation is Operation.SET and change.value not in LEVELS:
+        if operation is AlterConfigOp.SET and change.value not in LEVELS:
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,
                 f"Cannot set the log level of {change.name} to {change.value} as it is not a supported log level. "
                 f"Valid log levels are {', '.join(LEVELS)}",
             )
-        if operation is Operation.DELETE and change.name == ROOT:
+        if operation is AlterConfigOp.DELETE and change.name == ROOT:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed")
 
 
@@ -343,7 +325,7 @@ def _check_changes(resource: Resource) -> None:
     if len(set(names)) != len(names):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [
-        change.name for change in resource.changes if change.value is None and change.operation != Operation.DELETE
+        change.name for change in resource.changes if change.value is None and change.operation != AlterConfigOp.DELETE
     ]
     if nulls:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
@@ -358,9 +340,9 @@ def _applied(resource: Resource, overrides: Mapping[str, str], declared: _Lookup
     result = {} if resource.replaces else dict(overrides)
     for change in resource.changes:
         operation = _operation(change)
-        if operation is Operation.DELETE or change.value is None:
+        if operation is AlterConfigOp.DELETE or change.value is None:
             result.pop(change.name, None)
-        elif operation is Operation.SET:
+        elif operation is AlterConfigOp.SET:
             result[change.name] = change.value
         else:
             key = declared(change.name)
@@ -376,9 +358,9 @@ def _applied(resource: Resource, overrides: Mapping[str, str], declared: _Lookup
     return result
 
 
-def _list_after(operation: Operation, before: str, given: str) -> str:
+def _list_after(operation: AlterConfigOp, before: str, given: str) -> str:
     elements = [element for element in before.split(",") if element]
-    if operation is Operation.APPEND:
+    if operation is AlterConfigOp.APPEND:
         elements.extend(element for element in given.split(",") if element not in elements)
     else:
         for element in given.split(","):
@@ -387,10 +369,10 @@ def _list_after(operation: Operation, before: str, given: str) -> str:
     return ",".join(elements)
 
 
-def _operation(change: Change) -> Operation:
+def _operation(change: Change) -> AlterConfigOp:
     """Raises ApiError(UNKNOWN_SERVER_ERROR), as Kafka does, for a number that stands for nothing."""
     try:
-        return Operation(change.operation)
+        return AlterConfigOp(change.operation)
     except ValueError:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no operation has the number {change.operation}") from None
 

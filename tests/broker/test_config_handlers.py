@@ -9,12 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from broker.config_service import ConfigService, ConfigSource
+from broker.config_service import ConfigService
 from broker.handlers.configs import ConfigHandlers
 from broker.logger_levels import LoggerLevels
 from broker.registry import RequestContext
-from cluster.metadata_image import ConfigResourceType, MetadataImage, TopicImage
+from cluster.metadata_image import MetadataImage, TopicImage
 from config.broker_config import BrokerConfig
+from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ErrorCode
 from protocol.messages import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
@@ -97,21 +98,21 @@ class Broker:
 def test_a_topic_value_and_where_it_comes_from() -> None:
     broker = Broker(log_segment_bytes="5000")
     assert broker.describe(TOPIC, "t", "segment.bytes") == (
-        "5000", ConfigSource.STATIC_BROKER, [("log.segment.bytes", 4), ("log.segment.bytes", 5)]
+        "5000", ConfigSource.STATIC_BROKER_CONFIG, [("log.segment.bytes", 4), ("log.segment.bytes", 5)]
     )  # fmt: skip
     broker.incremental(TOPIC, "t", ("segment.bytes", SET, "6000"))
-    assert broker.describe(TOPIC, "t", "segment.bytes")[:2] == ("6000", ConfigSource.TOPIC)
+    assert broker.describe(TOPIC, "t", "segment.bytes")[:2] == ("6000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
     broker.incremental(TOPIC, "t", ("segment.bytes", DELETE, None))
-    assert broker.describe(TOPIC, "t", "segment.bytes")[:2] == ("5000", ConfigSource.STATIC_BROKER)
+    assert broker.describe(TOPIC, "t", "segment.bytes")[:2] == ("5000", ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def test_a_weaker_synonym_alone_is_not_told() -> None:
     broker = Broker(log_retention_hours="1")
-    assert broker.describe(TOPIC, "t", "retention.ms") == ("3600000", ConfigSource.DEFAULT, [])
+    assert broker.describe(TOPIC, "t", "retention.ms") == ("3600000", ConfigSource.DEFAULT_CONFIG, [])
     broker.incremental(BROKER, "", ("log.retention.ms", SET, "500"))
     assert broker.describe(TOPIC, "t", "retention.ms") == (
         "500",
-        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
         [("log.retention.ms", 3), ("log.retention.hours", 4), ("log.retention.hours", 5)],
     )
 
@@ -120,8 +121,11 @@ def test_this_brokers_own_value_is_stronger_than_the_default_of_all() -> None:
     broker = Broker()
     broker.incremental(BROKER, "", ("log.index.interval.bytes", SET, "1"))
     broker.incremental(BROKER, "0", ("log.index.interval.bytes", SET, "2"))
-    assert broker.describe(BROKER, "0", "log.index.interval.bytes")[:2] == ("2", ConfigSource.DYNAMIC_BROKER)
-    assert broker.describe(BROKER, "", "log.index.interval.bytes")[:2] == ("1", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert broker.describe(BROKER, "0", "log.index.interval.bytes")[:2] == ("2", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert broker.describe(BROKER, "", "log.index.interval.bytes")[:2] == (
+        "1",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    )
     assert broker.service.log_config(broker.store.image, "t").index_interval_bytes == 2
 
 
@@ -238,7 +242,7 @@ def test_a_stored_value_that_cannot_be_used_is_ignored_and_logged(caplog: pytest
 
 def test_secrets_and_unknown_keys_are_not_shown() -> None:
     broker = Broker(my_key="secret")
-    assert broker.describe(BROKER, "0", "my.key") == (None, ConfigSource.STATIC_BROKER, [("my.key", 4)])
+    assert broker.describe(BROKER, "0", "my.key") == (None, ConfigSource.STATIC_BROKER_CONFIG, [("my.key", 4)])
     shown = {each.name: each for each in broker.service.describe_broker()}
     assert shown["my.key"].sensitive
     assert shown["ssl.keystore.password"].sensitive
@@ -252,7 +256,7 @@ def test_levels_of_loggers() -> None:
         for level, number in (("TRACE", 5), ("DEBUG", 10), ("WARN", 30), ("FATAL", 50)):
             assert broker.incremental(LOGGER, "0", (name, SET, level))[0] is ErrorCode.NONE
             assert logger.level == number
-            assert broker.describe(LOGGER, "0", name)[:2] == (level, ConfigSource.DYNAMIC_BROKER_LOGGER)
+            assert broker.describe(LOGGER, "0", name)[:2] == (level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
         broker.incremental(LOGGER, "0", (name, DELETE, None))
         assert logger.level == logging.NOTSET
         assert broker.describe(LOGGER, "0", name)[0] == broker.describe(LOGGER, "0", "root")[0]

@@ -15,7 +15,8 @@ import pytest
 
 from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic
-from cluster.metadata_image import ConfigResourceType, MetadataImage
+from cluster.metadata_image import MetadataImage
+from protocol.config_resources import ConfigResourceType
 from storage.memory_file_system import Fault, PowerCut
 from tests.broker.controller_fixtures import Cluster
 from tests.broker.coordination_fixtures import Machine, in_loop

@@ -14,8 +14,9 @@ from broker.kafka_zk_client import ClusterError
 from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic, TopicPlan, deletion_mark
 from cluster.coordination.contract import ConnectionLossError, Create, Delete
-from cluster.metadata_image import ConfigResourceType, MetadataImage
+from cluster.metadata_image import MetadataImage
 from cluster.znodes import PERSISTENT_PATHS, PartitionState, partition_path, partition_state_path, partitions_path
+from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.memory_file_system import Fault

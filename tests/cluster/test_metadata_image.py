@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from cluster.metadata_image import ConfigResourceType, MetadataImage, PartitionImage, TopicImage
+from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
 
 

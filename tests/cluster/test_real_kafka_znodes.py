@@ -14,7 +14,7 @@ from kazoo.exceptions import NoNodeError
 
 from cluster import znodes
 from cluster.controller.topics import NewTopic
-from cluster.metadata_image import ConfigResourceType
+from protocol.config_resources import ConfigResourceType
 from protocol.messages import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
