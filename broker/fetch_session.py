@@ -186,7 +186,6 @@ class FetchSessionCache:
         self._monotonic_s = monotonic_s
         self._min_idle_s = min_idle_s
         self._sessions: dict[int, FetchSession] = {}  # in the order of last use
-        self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -215,7 +214,6 @@ class FetchSessionCache:
             if oldest is None or now_s - oldest.last_used_s < self._min_idle_s:
                 return INVALID_SESSION_ID
             del self._sessions[oldest.session_id]
-            self.evictions += 1
         session_id = 0
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(2**31 - 1)

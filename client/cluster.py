@@ -63,8 +63,6 @@ class KafkaClient:
 
     def __init__(self, settings: ClientSettings, rng: random.Random | None = None) -> None:
         self.settings = settings
-        self.metadata = Metadata()
-        """The newest that `refresh_metadata` brought; other calls do not change it."""
         self.rng = rng or random.Random()  # noqa: S311  backoff jitter and spreading, no secrets
         self._receive_buffer = ReceiveBuffer()
         self._nodes: dict[int, Node] = {}
@@ -287,11 +285,6 @@ class KafkaClient:
     async def describe_topics(self, topics: list[str] | None) -> Metadata:
         """`fetch_metadata`, asked again while no broker is reachable. Raises ClientTimeoutError."""
         return await self.retry("describeTopics", lambda: self.fetch_metadata(topics))
-
-    async def refresh_metadata(self, topics: list[str] | None, *, allow_auto_topic_creation: bool = False) -> Metadata:
-        """`fetch_metadata` that also becomes `self.metadata`."""
-        self.metadata = await self.fetch_metadata(topics, allow_auto_topic_creation=allow_auto_topic_creation)
-        return self.metadata
 
 
 COORDINATOR_ERRORS: Final = frozenset(

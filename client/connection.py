@@ -50,7 +50,6 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
         """The versions that the broker serves, lowest and highest, by API key."""
-        self.api_versions: ApiVersionsResponse | None = None
         self._client_id = client_id
         self._request_timeout_s = request_timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
@@ -135,7 +134,6 @@ class Connection(asyncio.BufferedProtocol):
         if response.error_code:
             raise ApiError(ErrorCode.of(response.error_code), f"{self.address} refused to tell its versions")
         self.versions = ranges
-        self.api_versions = response
 
     def _write(self, request: Request, version: int) -> int:
         """Send a request; returns its correlation id."""

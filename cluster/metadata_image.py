@@ -88,11 +88,6 @@ class MetadataImage:
         topic = self.topics.get(topic_partition.topic)
         return topic.partition(topic_partition.partition) if topic is not None else None
 
-    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
-        """The topic of that id, or None."""
-        name = self.topic_names.get(topic_id)
-        return self.topics[name] if name is not None else None
-
     def leader_of(self, topic_partition: TopicPartition) -> int:
         """The broker that leads a partition; -1 when there is none."""
         partition = self.partition(topic_partition)

@@ -29,11 +29,6 @@ from protocol.record_format import (
     NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
 )
-from protocol.varint import VARINT_MAX_BYTES
-
-_RECORD_OVERHEAD_BYTES = 21
-"""The most that a record adds to its key, value and headers: attributes and five varints, four of them of 32 bits
-(Kafka's `DefaultRecord.MAX_RECORD_OVERHEAD`)."""
 
 
 class BatchOptions(TypedDict, total=False):
@@ -59,7 +54,6 @@ class RecordBatchBuilder:
     """Collects records one by one; `build` encodes them all at once."""
 
     def __init__(self, **options: Unpack[BatchOptions]) -> None:
-        self.size_bound_bytes = HEADER_BYTES
         self._options = options
         self._base_offset = options.get("base_offset", 0)
         self._timestamps: list[int] = []
@@ -79,10 +73,7 @@ class RecordBatchBuilder:
         headers: Sequence[Header] = (),
         offset: int | None = None,
     ) -> None:
-        """Add one record; `offset` None continues with the next.
-
-        `size_bound_bytes` then tells how large the batch can become at most, before compression.
-        """
+        """Add one record; `offset` None continues with the next."""
         deltas = self._offset_deltas
         if offset is not None:
             deltas.append(offset - self._base_offset)
@@ -92,14 +83,6 @@ class RecordBatchBuilder:
         self._keys.append(key)
         self._values.append(value)
         self._headers.append(headers)
-        size = _RECORD_OVERHEAD_BYTES
-        if key is not None:
-            size += len(key)
-        if value is not None:
-            size += len(value)
-        for name, content in headers:
-            size += 2 * VARINT_MAX_BYTES + len(name.encode()) + len(content or b"")
-        self.size_bound_bytes += size
 
     def build(self) -> bytes:
         """The batch. Raises ValueError when nothing was appended."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,8 +31,6 @@ from protocol.messages import (
 )
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
-
-LeaveAnswer = Callable[[LeaveGroupResponse], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ async def test_a_topic_is_there_with_leaders_when_its_creation_returns() -> None
     assert [(each.leader, each.leader_epoch, each.isr, each.partition_epoch) for each in topic.partitions] == [
         (0, 0, (0,), 0)
     ] * 3
-    assert cluster.image.topic_by_id(topic.topic_id) is topic
+    assert cluster.image.topic_names[topic.topic_id] == "orders"
     assert cluster.image.config(ConfigResourceType.TOPIC, "orders") == {"retention.ms": "1000"}
     assert cluster.published[-1][1] is cluster.image
     tree = await cluster.tree()
@@ -140,7 +140,7 @@ async def test_a_deleted_topic_leaves_nothing_and_can_be_created_at_once() -> No
     await cluster.service.delete_topics(["orders", "never-there"])
     assert await cluster.tree() == before
     assert cluster.image.topics == {}
-    assert cluster.image.topic_by_id(first.topic_id) is None
+    assert first.topic_id not in cluster.image.topic_names
     assert cluster.image.config(ConfigResourceType.TOPIC, "orders") == {}
     await create(cluster, "orders")
     assert cluster.image.topics["orders"].topic_id != first.topic_id

@@ -21,8 +21,8 @@ def topic(name: str, number: int, partitions: int = 2) -> TopicImage:
 
 def test_topics_by_name_and_id() -> None:
     image = MetadataImage().with_topics([topic("a", 1), topic("b", 2)])
-    assert image.topic_by_id(UUID(int=2)) is image.topics["b"]
-    assert image.topic_by_id(UUID(int=3)) is None
+    assert image.topic_names[UUID(int=2)] == "b"
+    assert UUID(int=3) not in image.topic_names
     assert image.partition(TopicPartition("a", 1)) is image.topics["a"].partitions[1]
     assert image.partition(TopicPartition("a", -1)) is None
     assert image.partition(TopicPartition("c", 0)) is None
@@ -35,7 +35,7 @@ def test_an_image_is_not_changed_by_its_successors() -> None:
     assert set(first.topics) == {"a", "b"}
     assert set(second.topics) == {"b", "c"}
     assert second.topics["b"] is first.topics["b"]
-    assert second.topic_by_id(UUID(int=1)) is None
+    assert UUID(int=1) not in second.topic_names
     assert first.configs is second.configs
 
 
@@ -49,8 +49,8 @@ def test_a_topic_that_goes_takes_its_configuration_along() -> None:
 
 def test_a_topic_created_again_in_one_step_has_its_new_id_only() -> None:
     image = MetadataImage().with_topics([topic("a", 1)]).with_topics([topic("a", 2)], removed=["a"])
-    assert image.topic_by_id(UUID(int=1)) is None
-    assert image.topic_by_id(UUID(int=2)) is image.topics["a"]
+    assert UUID(int=1) not in image.topic_names
+    assert image.topic_names[UUID(int=2)] == "a"
 
 
 def test_configs_are_found_by_the_numbers_of_the_wire() -> None:
