@@ -282,7 +282,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _give_up_reply(self, part: Part, error: BaseException | None) -> None:
         """The reply is half sent, or about to be, so that the client cannot be told otherwise."""
-        self.close(f"{part!r} could not be read: {error}", level=logging.ERROR)
+        is_deleted = isinstance(error, FileNotFoundError)
+        self.close(f"{part!r} could not be read: {error}", level=logging.WARNING if is_deleted else logging.ERROR)
 
     def pause_writing(self) -> None:
         self._writing_paused = True

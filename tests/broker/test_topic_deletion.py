@@ -26,7 +26,7 @@ from protocol.schema import Request
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker_process import BrokerProcess
-from tests.wire_client import WireClient
+from tests.wire_client import ConnectionClosed, WireClient
 
 DATA = "/data"
 
@@ -276,3 +276,39 @@ def test_nothing_is_left_on_a_real_disk_also_after_a_kill(tmp_path: Path) -> Non
             await_nothing_left()
     finally:
         broker.kill()
+
+
+def test_a_consumer_that_does_not_read_is_not_left_waiting(tmp_path: Path) -> None:
+    """What it was promised is deleted before there was room for it in the socket."""
+    value, count = bytes(1_000_000), 30
+    broker = BrokerProcess(tmp_path, {"log.segment.delete.delay.ms": "0", "log.cleaner.enable": "false"})
+    broker.start()
+    try:
+        host, _, port = broker.address.rpartition(":")
+        with WireClient(host, int(port)) as client, WireClient(host, int(port)) as slow:
+            topic = CreateTopicsRequest.CreatableTopic(
+                name="t", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+            )
+            client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
+            now_ms = time.time_ns() // 1_000_000
+            for _ in range(count):
+                data = ProduceRequest.PartitionProduceData(index=0, records=build_values_batch([value], now_ms))
+                named = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
+                client.ask(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[named]), 9)
+            wanted = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=count * 2_000_000)
+            request = FetchRequest(
+                max_wait_ms=0, min_bytes=0, topics=[FetchRequest.FetchTopic(topic="t", partitions=[wanted])]
+            )
+            slow.send(request, 12)
+            client.ask(deletion("t"), 6)
+            deadline = time.monotonic() + 20
+            while list((tmp_path / "data").glob("t-*")):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            with contextlib.suppress(ConnectionClosed, ConnectionError):
+                assert values_in(slow.receive(FetchRequest, 12)) == [value] * count
+    finally:
+        assert broker.stop() == 0
+    said = broker.output.read_text()
+    assert "Traceback" not in said
+    assert " ERROR " not in said
