@@ -6,6 +6,8 @@ These brokers are not those of the scenarios: a directory is taken away from the
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,17 @@ from protocol.messages import (
     ListOffsetsRequest,
     MetadataRequest,
 )
+from protocol.records import Record, build_batch, read_batches
+from protocol.topic_partition import TopicPartition
+from storage.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from storage.file_system import OsFileSystem
 from tests.apache_kafka import ApacheKafka
 from tests.broker_process import BrokerProcess
+from tests.parity.scenarios.configs_alter import DELETE, SET, Change, await_value, incremental
+from tests.parity.scenarios.configs_bad_values import ALTER_LOG_DIRS_RATE
+from tests.parity.scenarios.configs_describe import BROKER
 from tests.parity.scenarios.fetch import fetch
-from tests.parity.subject import Subject, Target, batch, produce_request
+from tests.parity.subject import TIMESTAMP, Subject, Target, batch, produce_request
 from tests.parity.transcript import Plain, differences
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -31,6 +40,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "log.retention.ms": "-1",
+    "log.cleaner.backoff.ms": "100",
     # What notices the directory that is taken away.
     "replica.high.watermark.checkpoint.interval.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "200",
@@ -138,6 +148,69 @@ def the_same_directory(b: Subject, directories: Directories) -> None:
     describe(b, (topic, [0]))
 
 
+def clean_until(path: str, topic: str) -> int | None:
+    """What cleaner-offset-checkpoint of a directory says of partition 0."""
+    checkpoint = Path(path, CLEANER_OFFSET_CHECKPOINT)
+    if not checkpoint.exists() or not checkpoint.stat().st_size:  # Kafka makes an empty one
+        return None
+    return read_offset_checkpoint(OsFileSystem(), str(checkpoint)).get(TopicPartition(topic, 0))
+
+
+def active_base(path: str, topic: str) -> int:
+    """The base offset of the active segment of partition 0, up to which it may be cleaned."""
+    return max(int(file.stem) for file in Path(path, f"{topic}-0").glob("*.log"))
+
+
+def write(b: Subject, topic: str, names: Iterable[str]) -> None:
+    """A batch of 100 kB for each name, which is a key; `again` is one in each of them."""
+    for name in names:
+        rows = [Record(0, TIMESTAMP, key, bytes(50_000)) for key in (name.encode(), b"again")]
+        b.quietly(produce_request(topic, build_batch(rows)), 11)
+
+
+def newest(b: Subject, topic: str) -> dict[str, int]:
+    """The offset of the newest record of each key."""
+    offsets: dict[str, int] = {}
+    following = 0
+    while True:
+        answer = b.quietly(fetch(b, topic, offset=following), 17).responses[0].partitions[0]
+        batches = [each for each in read_batches(memoryview(answer.records or b"")) if each.next_offset > following]
+        if not batches:
+            return offsets
+        offsets |= {bytes(record.key or b"").decode(): record.offset for each in batches for record in each.records()}
+        following = batches[-1].next_offset
+
+
+def limit(b: Subject, value: str | None) -> None:
+    """How many bytes a second moves may copy."""
+    change: Change = (ALTER_LOG_DIRS_RATE, DELETE if value is None else SET, value)
+    incremental(b, (BROKER, "0", [change]))
+    await_value(b, BROKER, "0", ALTER_LOG_DIRS_RATE, value)
+
+
+def compaction(b: Subject, directories: Directories) -> None:
+    """A compacted log is not cleaned while it is moved, and how far it is clean goes with it."""
+    one, two, _ = directories.paths
+    configs = {"cleanup.policy": "compact", "segment.bytes": "250000", "min.cleanable.dirty.ratio": "0.01"}
+    topic = b.topic("compacted", configs=configs)
+    move(b, topic, 0, one)
+    write(b, topic, map(str, range(30)))
+    b.until(lambda: clean_until(one, topic) == active_base(one, topic))
+    b.note("clean before the move", clean_until(one, topic))
+    limit(b, "1")
+    alter(b, two, (topic, [0]))
+    b.until(lambda: where(b, topic, 1) == {} and any(Path(two).glob(f"{topic}-0*-future")))
+    write(b, topic, map(str, range(10)))
+    time.sleep(2)  # twenty rounds of the cleaner
+    b.note("where it is meanwhile", where(b, topic, 1))
+    b.note("clean during the move", clean_until(one, topic))
+    limit(b, None)
+    b.until(lambda: where(b, topic, 1) == {0: two})
+    b.until(lambda: clean_until(two, topic) == active_base(two, topic))
+    b.until(lambda: clean_until(one, topic) is None)
+    b.note("what is left", newest(b, topic))
+
+
 def failure(b: Subject, directories: Directories) -> None:
     """The third directory is gone: what lies there is not available, the rest is, and goes on."""
     one, _, three = directories.paths
@@ -185,7 +258,7 @@ def failure(b: Subject, directories: Directories) -> None:
     b.ask(DeleteTopicsRequest(topics=[], topic_names=[kept], timeout_ms=30_000), 5)
 
 
-PARTS = (placement, moves, refusals, preference, the_same_directory, failure)
+PARTS = (placement, moves, refusals, preference, the_same_directory, compaction, failure)
 
 
 def play_all(target: Target) -> dict[str, dict[str, Plain]]:
