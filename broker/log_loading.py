@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from broker.seams import Clock, Executor
 from storage.log_config import LogConfig
 from storage.log_directory_survey import LoadReport
-from storage.log_flush import run_together
+from storage.log_flush import FlushTask, run_together
 from storage.log_loading import DirectoryLoad, LoadProgress
 from storage.log_manager import LogManager
+from storage.unified_log import UnifiedLog
 
 logger = logging.getLogger("kafka.log.LogManager")
 
 PROGRESS_INTERVAL_S = 1.0
-FLUSH_THREADS = 4
+FLUSH_THREADS = 8
 _MEGABYTE = 1_000_000
 _WORTH_A_RATE_BYTES = 10 * _MEGABYTE
 
@@ -58,12 +60,21 @@ async def load_logs(
 async def close_logs(
     log_manager: LogManager, clock: Clock, executor: Executor, threads_per_directory: int, broker_epoch: int
 ) -> None:
-    """Close all logs cleanly. At least FLUSH_THREADS threads wait for the disk: fsyncs of several share its flushes."""
-    tasks = await executor.run(log_manager.begin_close)
+    """Close all logs cleanly, on FLUSH_THREADS threads at least: to create and fsync files is mostly to wait for the
+    journal of a file system, and several can wait together.
+    """
+    logs = log_manager.logs_to_close()
     threads = max(threads_per_directory * len(log_manager.directories), FLUSH_THREADS)
-    shares = [tasks[first::threads] for first in range(min(threads, len(tasks)))]
-    await asyncio.gather(*(executor.run(run_together, share) for share in shares))
+    shares = [logs[first::threads] for first in range(min(threads, len(logs)))]
+    closed = await asyncio.gather(*(executor.run(_close, log_manager, share) for share in shares))
+    tasks = list(chain.from_iterable(closed))
     await executor.run(log_manager.complete_close, tasks, clock.now_ms(), broker_epoch)
+
+
+def _close(log_manager: LogManager, logs: Sequence[UnifiedLog]) -> list[FlushTask]:
+    tasks = log_manager.begin_close(logs)
+    run_together(tasks)
+    return tasks
 
 
 def _say_begin(load: DirectoryLoad) -> None:

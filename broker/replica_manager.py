@@ -26,7 +26,7 @@ logger = logging.getLogger("kafka.server.ReplicaManager")
 LeadershipListener = Callable[[TopicPartition, bool], None]
 
 UNKNOWN_OFFSET = -1
-CREATIONS_PER_SLICE = 100
+CREATIONS_PER_SLICE = 50
 """Logs made before the event loop gets its turn: some 20 ms of work."""
 
 _ANSWERED_WITHOUT_LOG_START = frozenset(

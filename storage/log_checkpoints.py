@@ -78,7 +78,8 @@ def checkpoint_tasks(
 
 
 def _fingerprint(offsets: Mapping[TopicPartition, int]) -> int:
-    return hash(tuple(offsets.items()))
+    # Not of the items: 10,000 pairs would have the garbage collector walk over all there is.
+    return hash((tuple(offsets), tuple(offsets.values())))
 
 
 def whole_segment_marks(

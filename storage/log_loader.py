@@ -274,11 +274,14 @@ class LogLoader:
             refuse_old_format(segment.path, segment.file.pread(0, size))
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
-        """Make indexes anew that are missing, cut off, or of records that a power cut took away."""
-        at = 0
+        """Make indexes anew that are missing, cut off, or of records that a power cut took away; where recovery will do
+        that it is left to it.
+        """
+        at, recovered_from = 0, segments[self._first_to_recover(segments)].base_offset
         while at < len(segments):
             segment = segments[at]
-            if _lacks_indexes(segment, files):
+            is_recovered = segment.size > 0 and segment.base_offset >= recovered_from and not self._options.clean
+            if not is_recovered and _lacks_indexes(segment, files):
                 builder, too_far = segment.build_indexes(self._config.index_interval_bytes)
                 self._recovered += 1
                 pieces = [] if too_far is None else self._find_overflow(segments, at, too_far)
@@ -361,8 +364,7 @@ class LogLoader:
     def _recover(
         self, topic_id: UUID | None, segments: list[LogSegment], log_start: int, snapshots: list[int]
     ) -> UnifiedLog:
-        point = min(self._options.recovery_point, segments[-1].base_offset)
-        first = max((at for at, segment in enumerate(segments) if segment.base_offset <= point), default=0)
+        first = self._first_to_recover(segments)
         epochs: list[EpochEntry] = []
         producers = self._producers_before(segments, first, snapshots)
 
@@ -414,6 +416,9 @@ class LogLoader:
         # Otherwise the snapshot knows of batches that are gone: an older one has to do.
         _ = log.producer_state  # built now rather than on the first append
         return log
+
+    def _first_to_recover(self, segments: list[LogSegment]) -> int:
+        return segment_index(segments, min(self._options.recovery_point, segments[-1].base_offset))
 
     def _producers_before(self, segments: list[LogSegment], first: int, snapshots: list[int]) -> ProducerStateManager:
         """The producers as of the start of segment number `first`, or of a snapshot behind it."""

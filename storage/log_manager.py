@@ -163,6 +163,10 @@ class LogManager:
         if self.futures.outdone:
             self._finish_moves(now_ms)
         # Before anything is appended: only what is written from now on is known to have no gaps (`WHOLE_SEGMENTS`).
+        for log in self.online_logs():
+            if log.gaps_end > log.recovery_point:
+                with contextlib.suppress(ApiError):  # a full disk; it stays due
+                    log.flush(now_ms)
         self.checkpoint_recovery_points()
         self.refused = report.refused
         return report
@@ -485,10 +489,16 @@ class LogManager:
         run_together(tasks)
         self.complete_close(tasks, now_ms, broker_epoch)
 
-    def begin_close(self) -> list[FlushTask]:
-        """Close every log; what this returns is to be run, on any threads and in any shares (`run_together`)."""
+    def logs_to_close(self) -> list[UnifiedLog]:
+        """What `begin_close` closes."""
+        return [*self.online_logs(), *self.futures.online()]
+
+    def begin_close(self, logs: Iterable[UnifiedLog] | None = None) -> list[FlushTask]:
+        """Close `logs`, by default all; what this returns is to be run (`run_together`). Several threads may do both at
+        a time, each with a share of `logs_to_close`.
+        """
         tasks = []
-        for log in [*self.online_logs(), *self.futures.online()]:
+        for log in self.logs_to_close() if logs is None else logs:
             try:
                 log.close()
                 task = FlushTask(self._file_system, log, log.log_end_offset, closing=True)

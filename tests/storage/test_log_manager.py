@@ -305,6 +305,7 @@ class TestLoading:
         (load,) = manager.begin_load(T0)
         seen = [load.progress()]
         file_system.inject = lambda _operation, _path: seen.append(load.progress())
+        file_system.faults_in_reads = True
         load.work()
         seen.append(load.progress())
         size = len(batch_of(b"x" * 100))
