@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.compatibility import main, rewritten, served_apis
 from config.broker_config import BROKER_KEYS
 from config.definitions import ConfigKey, value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
 from config.keys_odradek import KEYS as OWN_KEYS
 from config.topic_config import TOPIC_KEYS
+from tests.readme import main, rewritten, served_apis
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,4 +1,4 @@
-"""The README's generated parts: `python -m broker.compatibility README.md` rewrites them, `--check` only compares.
+"""The README's generated parts: `python -m tests.readme README.md` rewrites them, `--check` only compares.
 
 The table comes from the handlers' marks, the list of differences from tests/parity/known_differences.
 """
