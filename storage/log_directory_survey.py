@@ -33,7 +33,7 @@ _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-i
 
 @dataclass(slots=True)
 class LoadReport:
-    """What `LogManager.load` found. `repaired` holds only logs that were not sound."""
+    """What a start has found. `repaired` holds only logs that were not sound."""
 
     clean: bool = True
     broker_epoch: int = -1

@@ -27,7 +27,7 @@ from storage.log_checkpoints import CheckpointTask, checkpoint_tasks, whole_segm
 from storage.log_config import LogConfig
 from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory
 from storage.log_directory_survey import LoadReport, begin_load, find_partitions
-from storage.log_flush import FlushTask, run_together
+from storage.log_flush import FlushTask
 from storage.log_loading import DirectoryLoad, LoadTask
 from storage.log_state import LogState
 from storage.meta_properties import LogDirError
@@ -103,13 +103,6 @@ class LogManager:
         """Let other brokers have the directories."""
         while self._locks:
             self._locks.pop().release()
-
-    def load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> LoadReport:
-        """Open every log in every directory, on this thread; see `begin_load` and `complete_load`."""
-        loads = self.begin_load(now_ms, topic_configs)
-        for load in loads:
-            load.work()
-        return self.complete_load(loads)
 
     def begin_load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> list[DirectoryLoad]:
         """What has to be loaded, by directory: any threads may work on it. A directory that fails goes offline.
@@ -483,22 +476,16 @@ class LogManager:
         """The logs whose directory works."""
         return [log for log in self.logs.values() if log.directory.failure is None]
 
-    def close_cleanly(self, now_ms: int, broker_epoch: int = -1) -> None:
-        """As `begin_close` and `complete_close`, doing what is in between here."""
-        tasks = self.begin_close()
-        run_together(tasks)
-        self.complete_close(tasks, now_ms, broker_epoch)
-
     def logs_to_close(self) -> list[UnifiedLog]:
         """What `begin_close` closes."""
         return [*self.online_logs(), *self.futures.online()]
 
-    def begin_close(self, logs: Iterable[UnifiedLog] | None = None) -> list[FlushTask]:
-        """Close `logs`, by default all; what this returns is to be run (`run_together`). Several threads may do both at
-        a time, each with a share of `logs_to_close`.
+    def begin_close(self, logs: Iterable[UnifiedLog]) -> list[FlushTask]:
+        """Close `logs`; what this returns is to be run (`run_together`). Several threads may do both at a time, each
+        with a share of `logs_to_close`.
         """
         tasks = []
-        for log in self.logs_to_close() if logs is None else logs:
+        for log in logs:
             try:
                 log.close()
                 task = FlushTask(self._file_system, log, log.log_end_offset, closing=True)
@@ -508,7 +495,7 @@ class LogManager:
                 tasks.append(task)
         return tasks
 
-    def complete_close(self, tasks: Sequence[FlushTask], now_ms: int, broker_epoch: int = -1) -> None:
+    def complete_close(self, tasks: Sequence[FlushTask], now_ms: int, broker_epoch: int) -> None:
         """The logs of `tasks` are closed and flushed: checkpoint, and leave the marker of a clean stop in each
         directory that allowed all of it.
         """

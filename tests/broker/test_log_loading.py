@@ -26,7 +26,7 @@ from storage.memory_file_system import Fault, MemoryFileSystem
 from tests.broker.seams import InlineExecutor, ManualClock
 from tests.broker.test_in_process import new_topic
 from tests.broker_process import BrokerProcess
-from tests.storage.support import T0, append, open_manager
+from tests.storage.support import T0, append, close_cleanly, open_manager
 from tests.wire_client import WireClient
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def test_what_is_said_at_a_start(caplog: pytest.LogCaptureFixture) -> None:
     file_system = killed_disk()
     manager = manager_on(file_system)
     asyncio.run(load_logs(manager, {}, ManualClock(), InlineExecutor(), 1))
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     asyncio.run(load_logs(manager_on(file_system), {}, ManualClock(), InlineExecutor(), 1))
     said = [record.getMessage() for record in caplog.records if record.name == "kafka.log.LogManager"]
     assert said == [

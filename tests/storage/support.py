@@ -67,7 +67,22 @@ def open_manager(
     manager = LogManager(file_system, directories or (DIR,), config or LogConfig())
     manager.lock_directories()
     configs = dict.fromkeys(("t", "other"), manager.default_config)
-    return manager, manager.load(now_ms, configs)
+    return manager, load_logs(manager, now_ms, configs)
+
+
+def load_logs(manager: LogManager, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> LoadReport:
+    """Open every log in every directory, on this thread."""
+    loads = manager.begin_load(now_ms, topic_configs)
+    for each in loads:
+        each.work()
+    return manager.complete_load(loads)
+
+
+def close_cleanly(manager: LogManager, now_ms: int, broker_epoch: int = -1) -> None:
+    """Close every log, waiting for the disk on this thread."""
+    tasks = manager.begin_close(manager.logs_to_close())
+    run_together(tasks)
+    manager.complete_close(tasks, now_ms, broker_epoch)
 
 
 def new_log(config: LogConfig | None = None, file_system: FileSystem | None = None) -> UnifiedLog:

@@ -9,7 +9,7 @@ from storage.cleanable_log import cleanable_log, filthiest
 from storage.log_cleaner import GroupingSize, group_by_size
 from storage.log_config import LogConfig
 from tests.storage.cleaning import COMPACT, Stand, end_transaction, keys, put
-from tests.storage.support import DIR, T0, TP, open_manager
+from tests.storage.support import DIR, T0, TP, close_cleanly, open_manager
 
 
 class TestChoosing:
@@ -141,7 +141,7 @@ class TestChoosing:
     def test_an_idle_log_is_not_read(self) -> None:
         stand = Stand()
         put(stand.log, (b"a", b"v"))
-        stand.manager.close_cleanly(T0)
+        close_cleanly(stand.manager, T0)
         log = stand.restart().logs[TP]
         assert cleanable_log(log, 1, T0) is not None
         assert log.is_as_loaded

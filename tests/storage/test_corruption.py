@@ -23,6 +23,7 @@ from tests.storage.support import (
     append,
     batch_of,
     checkpoint_high_watermarks,
+    close_cleanly,
     open_manager,
     read_all,
     values_in,
@@ -48,7 +49,7 @@ def build(*, clean: bool, flushed: bool = True) -> MemoryFileSystem:
     log.delete_records_before(3, RECORDS)
     checkpoint_high_watermarks(manager, {TP: RECORDS})
     if clean:
-        manager.close_cleanly(T0, broker_epoch=5)
+        close_cleanly(manager, T0, broker_epoch=5)
     else:
         manager.checkpoint_recovery_points()
         manager.checkpoint_log_start_offsets()
@@ -292,7 +293,7 @@ def test_small_files_are_no_reason_to_crash(name: str, clean: bool) -> None:
             assert values_in(log) == EXPECTED
         assert start >= 0
         append(log, b"next", epoch=log.latest_epoch() + 1)
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
 
 
 def test_cut_off_small_files() -> None:

@@ -21,6 +21,7 @@ from tests.storage.support import (
     append,
     batch_of,
     checkpoint_high_watermarks,
+    close_cleanly,
     delete_expired,
     open_manager,
     values_in,
@@ -110,7 +111,7 @@ class TestMoving:
         delete_expired(manager, T0)
         delete_expired(manager, T0 + 10)
         assert (directories(file_system, A), directories(file_system, B)) == ([], ["t-0"])
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         again = opened(file_system)
         assert values_in(again.logs[TP]) == values(11)
         assert again.logs[TP].topic_id == TOPIC_ID
@@ -360,7 +361,7 @@ class TestAfterAStart:
         step(manager, max_bytes=800)
         assert 0 < future.log_end_offset < 30
         if stop == "clean":
-            manager.close_cleanly(T0)
+            close_cleanly(manager, T0)
         elif stop == "kill":
             file_system.kill_process()
         else:
@@ -560,7 +561,7 @@ def test_every_call_of_a_move_fails_once() -> None:
                 assert values_in(log) == values(9), (number, fail_at)
             else:
                 assert log.path == "/b/t-0"
-            manager.close_cleanly(T0)
+            close_cleanly(manager, T0)
             manager = opened(file_system)
             assert values_in(manager.logs[TP], 0)[:8] == values(8), (number, fail_at)
             if calls <= fail_at:

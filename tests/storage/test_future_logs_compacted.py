@@ -11,7 +11,7 @@ from storage.log_manager import LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import COMPACT, clean_log, put, rows_of, write_cleaner_offsets
-from tests.storage.support import T0, TOPIC_ID, TP, open_manager
+from tests.storage.support import T0, TOPIC_ID, TP, close_cleanly, open_manager
 from tests.storage.test_future_logs import MODES, A, B, finish, step
 
 LATER = T0 + 10 * COMPACT.delete_retention_ms
@@ -121,7 +121,7 @@ def test_a_start_goes_on_with_the_copy_that_is_there(stop: str) -> None:
     copied = begin(manager, 500).log_end_offset
     assert 0 < copied < log.log_end_offset
     if stop == "clean":
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
     else:
         file_system.kill_process()
     manager = opened(file_system)
@@ -144,7 +144,7 @@ def test_a_copy_begun_before_the_log_was_cleaned_begins_again(knows: bool) -> No
         fill(log, range(3, 4), "b")
     begin(manager, 300)
     assert b"a" in state_of(manager.futures.logs[TP]) or knows
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
 
     file_system.faults_in_reads = True
     file_system.inject = lambda _operation, path: Fault(errno.EIO) if path.startswith(B) else None
@@ -154,7 +154,7 @@ def test_a_copy_begun_before_the_log_was_cleaned_begins_again(knows: bool) -> No
     log = clean_until(manager, LATER)
     assert [row for row in rows_of(log) if row[1] == b"a"] == [], "neither the value nor its tombstone"
     expected = state_of(log)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
 
     file_system.inject = lambda _operation, _path: None
     manager = opened(file_system)

@@ -20,6 +20,7 @@ from tests.storage.support import (
     append,
     batch_of,
     batches_at,
+    close_cleanly,
     flush_dirty,
     open_manager,
     reopen,
@@ -105,7 +106,7 @@ def test_directories_are_marked_while_they_are_open() -> None:
     manager.get_or_create(TP, TOPIC_ID, LogConfig(), T0)
     manager.checkpoint_recovery_points()
     assert is_marked(file_system)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     assert not is_marked(file_system), "what comes next may be Kafka"
     manager, report = open_manager(file_system)
     assert report.clean
@@ -124,7 +125,7 @@ def test_a_directory_with_a_log_that_was_refused_is_not_marked() -> None:
     manager, report = open_manager(file_system, None, "/a", "/b")
     assert len(report.refused) == 1
     assert (is_marked(file_system, "/a"), is_marked(file_system, "/b")) == (False, True)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
 
 
 def followed(config: LogConfig) -> tuple[MemoryFileSystem, LogManager, UnifiedLog]:

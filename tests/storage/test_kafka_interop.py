@@ -27,7 +27,7 @@ from storage.unified_log import UnifiedLog
 from tests.apache_kafka import await_controller
 from tests.broker_process import free_port
 from tests.jars import java, kafka_classpath
-from tests.storage.support import T0, batch_of, checkpoint_high_watermarks, open_manager, values_in
+from tests.storage.support import T0, batch_of, checkpoint_high_watermarks, close_cleanly, open_manager, values_in
 from tests.zookeeper_process import _wait_for, zookeeper
 
 pytestmark = pytest.mark.java
@@ -203,7 +203,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     for codec in CompressionType:
         append_ours(log, more("ours " + codec.name, 150), codec)
     checkpoint_high_watermarks(manager, {TP: log.log_end_offset})
-    manager.close_cleanly(T0, broker_epoch=3)
+    close_cleanly(manager, T0, broker_epoch=3)
 
     with kafka.running(signal.SIGKILL) as bootstrap:
         assert consume(bootstrap, len(every)) == list(enumerate(every))
@@ -230,7 +230,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     manager, report, log = open_ours(kafka.data)
     assert report.clean
     assert [value for _, value in values_in(log)] == every
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
 
 
 def test_dump_log_segments_reads_what_we_write(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_dump_log_segments_reads_what_we_write(tmp_path: Path) -> None:
             base_sequence=2 * number, compression=list(CompressionType)[number % 5],
         )  # fmt: skip
         log.append_as_leader(records, leader_epoch=number // 100, now_ms=T0)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     segments = sorted(path.name[:20] for path in tmp_path.glob("t-0/*.log"))
     assert len(segments) > 2
     for suffix in (".log", ".index", ".timeindex"):

@@ -22,7 +22,7 @@ from storage.log_config import LogConfig
 from storage.transaction_index import AbortedTxn, decode_aborted
 from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import ENOUGH_KEYS, clean_log
-from tests.storage.support import T0, TP, open_manager, read_all
+from tests.storage.support import T0, TP, close_cleanly, open_manager, read_all
 from tests.storage.test_kafka_interop import Kafka, complaints, dump
 from tests.zookeeper_process import zookeeper
 
@@ -130,7 +130,7 @@ def clean_by_us(data: Path) -> int:
     now_ms = int(time.time() * 1000)
     done = clean_log(OsFileSystem(), manager, manager.logs[TP], now_ms)
     assert done is not None
-    manager.close_cleanly(now_ms)
+    close_cleanly(manager, now_ms)
     for path in data.glob("t-0/*.deleted"):
         path.unlink()
     return done[1].end_offset

@@ -19,7 +19,7 @@ from storage.memory_file_system import MemoryFileSystem
 from storage.transaction_index import AbortedTxn, decode_aborted
 from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import ENOUGH_KEYS, clean_log, data_in, end_transaction, nothing, put
-from tests.storage.support import T0, TOPIC_ID, TP, delete_expired, flush_dirty, open_manager, read_all
+from tests.storage.support import T0, TOPIC_ID, TP, close_cleanly, delete_expired, flush_dirty, open_manager, read_all
 
 RETENTION_MS = 1000
 KEYS = [b"a", b"b", b"longer key", b"d", b""]
@@ -224,7 +224,7 @@ class CleanedLog(RuleBasedStateMachine):
         before = self._producers(self.log)
         checkpoint = self.log.cleaner_checkpoint
         if cleanly:
-            self.manager.close_cleanly(self.now_ms)
+            close_cleanly(self.manager, self.now_ms)
         self.file_system.kill_process()
         # Without the deleted records only snapshots know of their producers.
         if not with_snapshots and self.log.segments[0].base_offset == 0:

@@ -26,8 +26,10 @@ from tests.storage.support import (
     append,
     batch_of,
     checkpoint_high_watermarks,
+    close_cleanly,
     delete_expired,
     flush_dirty,
+    load_logs,
     open_manager,
     values_in,
 )
@@ -63,7 +65,7 @@ class TestPlacement:
             file_system, ("/a", "/b"), CONFIG, on_directory_failure=lambda path, reason: failures.append((path, reason))
         )
         manager.lock_directories()
-        manager.load(T0)
+        load_logs(manager, T0)
         logs = [manager.get_or_create(TopicPartition("t", number), None, CONFIG, T0) for number in range(4)]
         lost = [log for log in logs if log.directory.path == "/a"]
         kept = [log for log in logs if log.directory.path == "/b"]
@@ -87,7 +89,7 @@ class TestPlacement:
         again = manager.get_or_create(lost[1].topic_partition, UUID(int=2), CONFIG, T0)
         assert again.directory.path == "/b"
         manager.checkpoint_recovery_points()
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         file_system.kill_process()
         assert not file_system.exists("/a/.kafka_cleanshutdown")
         assert file_system.exists("/b/.kafka_cleanshutdown")
@@ -198,7 +200,7 @@ class TestDeletion:
 class TestLoading:
     def test_clean_stop_and_its_marker(self) -> None:
         file_system = MemoryFileSystem()
-        filled(file_system).close_cleanly(T0, broker_epoch=11)
+        close_cleanly(filled(file_system), T0, broker_epoch=11)
         manager, report = open_manager(file_system, CONFIG)
         assert (report.clean, report.broker_epoch, report.repaired) == (True, 11, [])
         assert manager.logs[TP].recovery_point == 5
@@ -216,7 +218,7 @@ class TestLoading:
     @pytest.mark.parametrize("name", ["photos", "t-x", "t0", "-1", "t-0.abc-delete"])
     def test_what_is_no_partition(self, name: str) -> None:
         file_system = MemoryFileSystem()
-        filled(file_system).close_cleanly(T0)
+        close_cleanly(filled(file_system), T0)
         file_system.make_dir(f"{DIR}/{name}")
         with pytest.raises(LogDirError, match="is not in the form of topic-partition") as caught:
             open_manager(file_system, CONFIG)
@@ -257,7 +259,7 @@ class TestLoading:
         manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
         other = manager.get_or_create(TopicPartition("t", 1), TOPIC_ID, CONFIG, T0)
         append(other, b"x")
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         file_system.kill_process()
         file_system.inject = lambda operation, path: (
             Fault(errno.EIO) if operation == "lock" and path.startswith("/a") else None
@@ -321,7 +323,7 @@ class TestLoading:
         manager = LogManager(file_system, (DIR,), CONFIG)
         manager.lock_directories()
         special = LogConfig(segment_bytes=77)
-        manager.load(T0, {"t": special})
+        load_logs(manager, T0, {"t": special})
         assert manager.logs[TP].config is special
 
     def test_unusable_partition_is_refused_and_the_rest_served(self) -> None:
@@ -338,7 +340,7 @@ class TestLoading:
             manager.get_or_create(other, None, CONFIG, T0)
         assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         # It was not recovered, so the directory must not look clean to the next start.
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         _, report = open_manager(file_system, CONFIG)
         assert not report.clean
 
@@ -354,7 +356,7 @@ class TestLoading:
                 file_system = MemoryFileSystem()
                 manager = filled(file_system, 0)
                 if clean:
-                    manager.close_cleanly(T0)
+                    close_cleanly(manager, T0)
                 file_system.write_file(f"{DIR}/t-0/{0:020d}.log", message * 3)
                 file_system.kill_process()
                 manager, report = open_manager(file_system, CONFIG)
@@ -406,7 +408,7 @@ class TestManyPartitions:
         tracemalloc.stop()
         assert created / len(names) < 1500
         assert file_system.open_file_count == 0
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         tracemalloc.start()
         manager, report = open_manager(file_system, CONFIG, str(tmp_path))
         loaded, _ = tracemalloc.get_traced_memory()
@@ -426,7 +428,7 @@ class TestManyPartitions:
                 append(log, b"%d" % turn)
         flush_dirty(manager, T0)
         assert file_system.open_file_count <= 20
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         manager, report = open_manager(file_system, config, str(tmp_path))
         assert report.clean
         for log in manager.logs.values():
@@ -462,7 +464,7 @@ class TestInterruptedSwaps:
             append(log, b"%d" % number, b"%d" % number)
             log.roll(T0)
         append(log, b"last")
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         file_system.kill_process()
         return file_system, f"{DIR}/t-0/"
 

@@ -26,6 +26,7 @@ from tests.storage.support import (
     TOPIC_ID,
     append,
     checkpoint_high_watermarks,
+    close_cleanly,
     open_manager,
     read_all,
     values_in,
@@ -128,7 +129,7 @@ def disk_with(damaged: list[Damage], counts: list[int], flushed: int, *, clean: 
     manager.checkpoint_recovery_points()
     checkpoint_high_watermarks(manager, {each: log.log_end_offset for each, log in manager.logs.items()})
     if clean:
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
     file_system.kill_process()
     for damage in damaged:
         path = manager.logs[TopicPartition("t", damage.partition)].path
@@ -336,14 +337,14 @@ class TestRealFiles:
                 ]
                 append(log, b"more")
             assert file_system.open_file_count <= 8
-            manager.close_cleanly(T0)
+            close_cleanly(manager, T0)
 
     def test_nothing_is_open_after_a_clean_stop(self, tmp_path: Path) -> None:
         file_system = OsFileSystem()
         manager, _ = open_manager(file_system, CONFIG, str(tmp_path))
         for number in range(20):
             append(manager.get_or_create(TopicPartition("t", number), TOPIC_ID, CONFIG, T0), b"v" * 100)
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         again = OsFileSystem()
         manager, report = open_manager(again, CONFIG, str(tmp_path))
         assert report.clean
@@ -355,7 +356,7 @@ class TestRealFiles:
         manager, _ = open_manager(file_system, CONFIG)
         log = manager.get_or_create(TopicPartition("t", 0), TOPIC_ID, CONFIG, T0)
         append(log, b"v", epoch=2)
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         manager, _ = open_manager(file_system, CONFIG)
         log = manager.logs[TopicPartition("t", 0)]
         calls: list[str] = []
@@ -376,14 +377,14 @@ class TestRealFiles:
             log = manager.get_or_create(TopicPartition("t", number), TOPIC_ID, CONFIG, T0)
             append(log, b"v" * 100)
             append(log, b"w", epoch=1)
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         manager, _ = open_manager(file_system, CONFIG)
         for log in manager.logs.values():
             log.assign_epoch_start_offset(7)
         append(manager.logs[TopicPartition("t", 3)], b"x", epoch=7)
         touched: list[str] = []
         file_system.inject = lambda operation, path: touched.append(path) if "/t-" in path else None
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         assert touched
         assert all("/t-3" in path for path in touched)
         file_system.inject = lambda _operation, _path: None

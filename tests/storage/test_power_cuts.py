@@ -14,7 +14,7 @@ from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, Simula
 from storage.meta_properties import write_meta_properties
 from storage.producer_state import decode_snapshot
 from tests.storage.programme.matrix import chooser
-from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, new_log, open_manager, reopen, values_in
+from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, close_cleanly, new_log, open_manager, reopen, values_in
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=90, file_delete_delay_ms=10)
 
@@ -56,7 +56,7 @@ def test_snapshot_of_an_orderly_stop_is_on_disk() -> None:
     manager, _ = open_manager(file_system)
     log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
     append(log, b"x", producer_id=5, producer_epoch=0, base_sequence=0)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     file_system.cut_power(PowerCut.LOSE, nothing)
     path = f"{DIR}/t-0/{1:020d}.snapshot"
     assert decode_snapshot(path, file_system.read_file(path))[5].last_sequence == 0

@@ -12,7 +12,7 @@ import pytest
 from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
-from tests.storage.support import T0, append, open_manager, read_all
+from tests.storage.support import T0, append, close_cleanly, open_manager, read_all
 
 CONFIG = LogConfig(segment_bytes=30_000, index_interval_bytes=500)
 PARTITIONS = 4
@@ -73,7 +73,7 @@ def test_clean_stop_after_a_kill(tmp_path: Path) -> None:
     log = manager.get_or_create(TopicPartition("t", 0), None, CONFIG, T0)
     for number in range(2000):
         append(log, b"%d" % number)
-    manager.close_cleanly(T0, broker_epoch=4)
+    close_cleanly(manager, T0, broker_epoch=4)
     manager, report = open_manager(OsFileSystem(), CONFIG, str(tmp_path))
     assert (report.clean, report.broker_epoch) == (True, 4)
     assert manager.logs[TopicPartition("t", 0)].log_end_offset == 2000

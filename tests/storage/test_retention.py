@@ -21,6 +21,7 @@ from tests.storage.support import (
     TP,
     append,
     batch_of,
+    close_cleanly,
     delete_expired,
     delete_old_segments,
     new_log,
@@ -128,7 +129,7 @@ class Story:
     def restart(self, clean: int) -> None:
         self.manager.checkpoint_log_start_offsets()
         if clean:
-            self.manager.close_cleanly(self.now_ms)
+            close_cleanly(self.manager, self.now_ms)
         self.disk.kill_process()
         self.open()
 
@@ -303,7 +304,7 @@ def test_a_read_on_another_thread_meets_the_deletion() -> None:
     log = manager.get_or_create(TP, None, manager.default_config, T0)
     for number in range(15):
         append(log, b"%02d" % number)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     disk.kill_process()
     log = open_manager(disk, LogConfig(retention_ms=0))[0].logs[TP]
     disk.faults_in_reads = True
@@ -342,7 +343,7 @@ class TestLookup:
         for number in range(15):
             append(log, b"%02d" % number, timestamps=[T0 - (14 - number) * HOUR_MS])
             log.roll(T0)
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         disk.kill_process()
         return disk, open_manager(disk, self.CONFIG)[0]
 
@@ -365,7 +366,7 @@ class TestLookup:
         disk = MemoryFileSystem()
         manager, _ = open_manager(disk, self.CONFIG)
         append(manager.get_or_create(TP, None, self.CONFIG, T0), b"old", timestamps=[T0 - 9 * HOUR_MS])
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         disk.kill_process()
         manager, _ = open_manager(disk, self.CONFIG)
         log = manager.logs[TP]

@@ -27,7 +27,9 @@ from tests.storage.support import (
     append,
     batch_of,
     batches_at,
+    close_cleanly,
     delete_expired,
+    load_logs,
     new_log,
     open_manager,
     reopen,
@@ -94,7 +96,7 @@ def load(file_system: MemoryFileSystem, *, may_have_gaps: bool = True) -> tuple[
     manager = LogManager(file_system, [DIR], CONFIG if may_have_gaps else GAPS_ARE_LOSSES)
     manager.lock_directories()
     # What a topic is is not known before its configuration was read.
-    report = manager.load(T0, {} if may_have_gaps else {TP.topic: GAPS_ARE_LOSSES})
+    report = load_logs(manager, T0, {} if may_have_gaps else {TP.topic: GAPS_ARE_LOSSES})
     assert not report.refused, report.refused
     return manager, report, manager.logs[TP]
 
@@ -138,7 +140,7 @@ def test_split_where_an_index_ends(clean: bool, indexed: bool) -> None:
     assert delete_expired(manager, T0 + 100) == 0
     assert names(file_system, ".deleted") == []
     append(log, b"next")
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     manager, report, log = load(file_system)
     assert report.clean
     assert not report.repaired
@@ -305,7 +307,7 @@ def end(file_system: MemoryFileSystem, mode: PowerCut | None, seed: int) -> None
 def load_all(file_system: MemoryFileSystem) -> None:
     manager = LogManager(file_system, [DIR], CONFIG)
     manager.lock_directories()
-    manager.load(T0)
+    load_logs(manager, T0)
     for log in manager.online_logs():
         log.flush(T0)
 
@@ -337,7 +339,7 @@ def test_without_room_the_log_is_set_aside_and_nothing_is_left_behind() -> None:
     file_system.capacity_bytes = before + 600
     manager = LogManager(file_system, [DIR], CONFIG)
     manager.lock_directories()
-    report = manager.load(T0)
+    report = load_logs(manager, T0)
     reason = report.refused[TP]
     assert f"{0:020d}.log has offsets beyond what its indexes can hold, and cannot be split" in reason
     assert manager.directories[0].failure is None

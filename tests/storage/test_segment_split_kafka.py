@@ -13,7 +13,7 @@ from storage.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoin
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from tests.storage.support import T0, values_in
+from tests.storage.support import T0, close_cleanly, load_logs, values_in
 from tests.storage.test_kafka_interop import Kafka
 from tests.storage.test_segment_split import BEHIND, FAR, GIGA, SPARSE, batches, rows_at
 from tests.zookeeper_process import zookeeper
@@ -73,20 +73,20 @@ def test_the_same_segments(kafka: Kafka, tmp_path: Path) -> None:
 
     manager = LogManager(OsFileSystem(), [str(ours)], CONFIG)
     manager.lock_directories()
-    report = manager.load(T0)
+    report = load_logs(manager, T0)
     assert not report.refused
     assert files_in(ours) == by_kafka
     for partition, segments in PARTITIONS.items():
         log = manager.logs[TopicPartition("t", partition)]
         assert values_in(log) == rows_at(*(offset for offsets in segments.values() for offset in offsets))
         assert log.log_end_offset == kafka_ends[log.topic_partition]
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
 
     # What one has made is whole for the other.
     shutil.copytree(kafka.data, tmp_path / "of kafka")
     manager = LogManager(OsFileSystem(), [str(tmp_path / "of kafka")], CONFIG)
     manager.lock_directories()
-    report = manager.load(T0)
+    report = load_logs(manager, T0)
     assert report.clean
     assert not report.repaired
     assert not report.refused

@@ -9,7 +9,7 @@ from storage.log_state import CUT_NOTE
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from storage.unified_log import UnifiedLog
 from tests.storage.programme.matrix import chooser
-from tests.storage.support import T0, TP, append, open_manager, reopen, values_in
+from tests.storage.support import T0, TP, append, close_cleanly, open_manager, reopen, values_in
 
 OLD = [b"old %d" % number + b"." * 40 for number in range(8)]
 NEW = [b"new %d" % number + b"." * 40 for number in range(3)]
@@ -135,7 +135,7 @@ def test_a_clean_stop_settles_it() -> None:
         append(log, value)
     log.flush(T0)
     log.truncate_to(3, T0)
-    manager.close_cleanly(T0)
+    close_cleanly(manager, T0)
     log = reopen(file_system)
     assert (log.recovery_point, log.has_unsynced_cut, log.cut_note) == (3, False, None)
     assert not [each for each in file_system.list_dir(log.path) if each.name.startswith(CUT_NOTE)]

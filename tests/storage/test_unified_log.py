@@ -21,8 +21,10 @@ from tests.storage.support import (
     append,
     batch_of,
     batches_at,
+    close_cleanly,
     delete_expired,
     flush_dirty,
+    load_logs,
     new_log,
     open_manager,
     read_all,
@@ -231,7 +233,7 @@ class TestProducers:
         log.roll(T0)
         log.append_as_leader(self.idempotent(1, b"b", b"c"), leader_epoch=0, now_ms=T0)
         if clean:
-            manager.close_cleanly(T0)
+            close_cleanly(manager, T0)
         log = reopen(file_system)
         info = log.append_as_leader(self.idempotent(1, b"b", b"c"), leader_epoch=0, now_ms=T0)
         assert (info.first_offset, info.last_offset, info.duplicate) == (1, 2, True)
@@ -671,7 +673,7 @@ class TestDiskErrors:
             file_system, (DIR,), LogConfig(), on_directory_failure=lambda path, why: told.append((path, why))
         )
         manager.lock_directories()
-        manager.load(T0)
+        load_logs(manager, T0)
         log = manager.get_or_create(TP, None, LogConfig(), T0)
         append(log, b"a")
         file_system.inject = lambda operation, path: Fault(errno.EIO) if operation == "append" else None

@@ -17,7 +17,19 @@ from storage.log_manager import LogManager
 from storage.memory_file_system import MemoryFileSystem
 from storage.scrub import Scrub
 from storage.unified_log import UnifiedLog
-from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, batch_of, batches_at, open_manager, values_in
+from tests.storage.support import (
+    DIR,
+    T0,
+    TOPIC_ID,
+    TP,
+    append,
+    batch_of,
+    batches_at,
+    close_cleanly,
+    load_logs,
+    open_manager,
+    values_in,
+)
 
 CONFIG = LogConfig(segment_bytes=1200, index_interval_bytes=200)
 SIZE = len(batch_of(b"value 000"))
@@ -40,7 +52,7 @@ class Disk:
         log = manager.get_or_create(TP, TOPIC_ID, config, T0)
         for number in range(RECORDS):
             append(log, b"value %03d" % number, timestamps=[T0 + number])
-        manager.close_cleanly(T0)
+        close_cleanly(manager, T0)
         self.file_system.kill_process()
 
     def change(self, path: str, change: Callable[[bytearray], object]) -> None:
@@ -57,7 +69,7 @@ class Disk:
     def manager(self) -> LogManager:
         manager = LogManager(self.file_system, (DIR,), self.config, on_corruption=self.messages.append)
         manager.lock_directories()
-        manager.load(T0, {"t": self.config})
+        load_logs(manager, T0, {"t": self.config})
         return manager
 
     def open(self) -> UnifiedLog:
@@ -322,7 +334,7 @@ def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: 
         log.append_as_follower(batches_at((offset, batch_of(*contents)), epoch=epoch), now_ms=T0)
         right |= dict(zip(range(offset, offset + count), contents, strict=True))
         offset += count
-    disk.last_manager.close_cleanly(T0)
+    close_cleanly(disk.last_manager, T0)
     disk.file_system.kill_process()
     names = sorted(segment.path for segment in log.segments)
     damages = rng.randrange(1, 4)

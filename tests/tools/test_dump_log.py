@@ -22,8 +22,8 @@ from protocol.records import BatchOptions, CompressionType, Record, TimestampTyp
 from protocol.topic_partition import TopicPartition
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
-from storage.log_manager import LogManager
 from tests.jars import java, kafka_classpath
+from tests.storage.support import close_cleanly, open_manager
 from tests.tools.odd_segments import ZERO, T, write_all, write_damaged
 from tools.dump_log import main
 
@@ -232,9 +232,8 @@ def test_damaged_files(tmp_path: Path, ask_us: Any) -> None:
 
 def write_our_own(root: Path) -> None:
     """Partitions as this broker leaves them: several segments, every codec, producers, epochs, both kinds of time."""
-    manager = LogManager(OsFileSystem(), [str(root)], LogConfig(segment_bytes=4000, index_interval_bytes=200))
-    manager.lock_directories()
-    manager.load(T)
+    config = LogConfig(segment_bytes=4000, index_interval_bytes=200)
+    manager, _ = open_manager(OsFileSystem(), config, str(root), now_ms=T)
     for name, kind in (("created", TimestampType.CREATE_TIME), ("appended", TimestampType.LOG_APPEND_TIME)):
         config = dataclasses.replace(manager.default_config, message_timestamp_type=kind)
         log = manager.get_or_create(TopicPartition(name, 0), UUID(int=7), config, T)
@@ -245,7 +244,7 @@ def write_our_own(root: Path) -> None:
                 options |= {"producer_id": 70 + at, "producer_epoch": 0, "base_sequence": 0}
             data = memoryview(bytearray(build_batch(rows, **options)))
             log.append_as_leader(data, leader_epoch=at // 100, now_ms=T + 5000 + at)
-    manager.close_cleanly(T + 10_000)
+    close_cleanly(manager, T + 10_000)
 
 
 @pytest.mark.java

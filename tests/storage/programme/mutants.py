@@ -149,7 +149,7 @@ def recovery_point_is_ahead_of_the_fsync(patch: Patch) -> None:
 @mutant("leader")
 def orderly_stop_does_not_flush(patch: Patch) -> None:
     begin_close = LogManager.begin_close
-    patch.setattr(LogManager, "begin_close", lambda self: begin_close(self)[:0])
+    patch.setattr(LogManager, "begin_close", lambda self, logs: begin_close(self, logs)[:0])
 
 
 @mutant("leader")

@@ -18,14 +18,7 @@ from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import clean_log
 from tests.storage.programme.history import Row, Violation
 from tests.storage.programme.life import NEIGHBOUR_START, OTHER, Life, Spec, make_batch, observe
-from tests.storage.support import (
-    DIR,
-    TOPIC_ID,
-    TP,
-    batches_at,
-    delete_expired,
-    flush_dirty,
-)
+from tests.storage.support import DIR, TOPIC_ID, TP, batches_at, close_cleanly, delete_expired, flush_dirty
 
 Step = Callable[[Life], None]
 
@@ -103,7 +96,7 @@ def stop(life: Life) -> None:
     _checkpoint_high_watermark(life, manager, log)
     life.may_be_clean = True
     mark = life.history.begin_flush()
-    manager.close_cleanly(life.now_ms, broker_epoch=7)
+    close_cleanly(manager, life.now_ms, broker_epoch=7)
     with life.in_peace():
         is_marked = life.file_system.exists(f"{log.directory.path}/{CLEAN_SHUTDOWN_FILE}")
     if is_marked:
