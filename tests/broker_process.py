@@ -30,6 +30,16 @@ def free_port() -> int:
             return port
 
 
+def await_port(port: int, process: subprocess.Popen[bytes], output: Path, timeout_s: float) -> None:
+    """Return when `process` listens; raises RuntimeError with the end of its output when it ends, or does not."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on {port}:\n{output.read_text()[-4000:]}")
+
+
 class BrokerProcess:
     """One broker on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
 
@@ -63,14 +73,11 @@ class BrokerProcess:
         """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
         with self.output.open("ab") as output:
             self._process = self.spawn(output)
-        host, port = self.address.split(":")
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and self._process.poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-                return
-            time.sleep(0.02)
-        self.kill()
-        raise RuntimeError(f"the broker did not start:\n{self.output.read_text()}")
+        try:
+            await_port(int(self.address.rpartition(":")[2]), self._process, self.output, timeout_s)
+        except RuntimeError:
+            self.kill()
+            raise
 
     def spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         """The process, without waiting for anything; whoever calls this has to end it."""

@@ -22,12 +22,10 @@ from protocol.messages import (
     DeleteTopicsRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
-    MetadataRequest,
-    MetadataResponse,
 )
+from tests.apache_kafka import ApacheKafka
 from tests.broker.controller_fixtures import Cluster
 from tests.wire_client import WireClient
-from tests.zookeeper_process import apache_kafka, zookeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -35,10 +33,10 @@ MASKED = {"topic_id": "<id>", "timestamp": "<time>", "port": "<port>", "endpoint
 SET = 0
 
 
-def live_with_kafka(port: int) -> None:
+def live_with_kafka(address: str) -> None:
     """Create, configure, grow and delete over the wire."""
-    with WireClient("127.0.0.1", port) as client:
-        wait_for_controller(client)
+    host, port = address.split(":")
+    with WireClient(host, int(port)) as client:
         topics = [
             CreateTopicsRequest.CreatableTopic(
                 name=name,
@@ -77,18 +75,6 @@ def live_with_kafka(port: int) -> None:
             )
             client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 0)
         client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 0)
-
-
-def wait_for_controller(client: WireClient) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        response = client.ask(MetadataRequest(topics=[]), 1)
-        if isinstance(response, MetadataResponse) and response.controller_id in {
-            broker.node_id for broker in response.brokers
-        }:
-            return
-        time.sleep(0.1)
-    raise RuntimeError("Kafka has no controller")
 
 
 async def live_with_us() -> dict[str, bytes | None]:
@@ -143,12 +129,16 @@ def plain(path: str, data: bytes | None) -> Any:
 
 def test_the_same_nodes_and_payloads(tmp_path: Path) -> None:
     ours = asyncio.run(live_with_us())
-    with zookeeper(tmp_path) as address, apache_kafka(tmp_path, address) as port:
-        live_with_kafka(port)
+    kafka = ApacheKafka(tmp_path)
+    kafka.start()
+    try:
+        live_with_kafka(kafka.address)
         # Its controller goes on after it has answered: it deletes a topic then, for one.
         deadline = time.monotonic() + 30
-        while sorted(theirs := dump(address)) != sorted(ours) and time.monotonic() < deadline:
+        while sorted(theirs := dump(kafka.zookeeper_address)) != sorted(ours) and time.monotonic() < deadline:
             time.sleep(0.2)
+    finally:
+        kafka.stop()
     assert sorted(ours) == sorted(theirs)
     assert {path: plain(path, data) for path, data in ours.items()} == {
         path: plain(path, data) for path, data in theirs.items()

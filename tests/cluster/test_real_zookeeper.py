@@ -13,7 +13,7 @@ from kazoo.client import KazooClient
 from cluster.coordination import contract
 from cluster.coordination.contract import Check, Create, Delete, MultiError, Operation, SetData, ZnodeStat
 from cluster.coordination.znode_tree import CreateSession, Multi, ZnodeTree
-from tests.zookeeper_process import zookeeper
+from tests.apache_kafka import zookeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -24,11 +24,10 @@ from storage.log_manager import LogManager
 from storage.meta_properties import read_meta_properties
 from storage.partition_metadata import read_topic_id, write_topic_id
 from storage.unified_log import UnifiedLog
-from tests.apache_kafka import await_controller
+from tests.apache_kafka import await_controller, java_server, zookeeper
 from tests.broker_process import free_port
 from tests.jars import java, kafka_classpath
 from tests.storage.support import T0, batch_of, checkpoint_high_watermarks, close_cleanly, open_manager, values_in
-from tests.zookeeper_process import _wait_for, zookeeper
 
 pytestmark = pytest.mark.java
 
@@ -44,17 +43,13 @@ class Kafka:
         self.port = free_port()
         self.data = directory / "data"
         self.log = directory / "server.log"
+        """Of the last run alone."""
         self.zookeeper_address = zookeeper_address
         self.file = directory / "server.properties"
         self.file.write_text(
             f"broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{self.port}\nlog.dirs={self.data}\n"
             f"zookeeper.connect={zookeeper_address}\nzookeeper.session.timeout.ms=4000\n"
             "offsets.topic.num.partitions=1\noffsets.topic.replication.factor=1\nlog.index.interval.bytes=1000\n"
-        )
-        (directory / "log4j.properties").write_text(
-            "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.ConsoleAppender\n"
-            "log4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
-            "log4j.appender.out.layout.ConversionPattern=%p %m (%c)%n\n"
         )
 
     def wait_until_forgotten(self) -> None:
@@ -72,26 +67,10 @@ class Kafka:
 
     @contextlib.contextmanager
     def running(self, end: signal.Signals = signal.SIGTERM) -> Iterator[str]:
-        """Gives the bootstrap address; `server.log` is that of this run alone."""
-        options = [
-            "-Xmx512M",
-            "-XX:TieredStopAtLevel=1",
-            f"-Dlog4j.configuration=file:{self.file.parent}/log4j.properties",
-        ]
-        command = java(*options, "-cp", kafka_classpath(), "kafka.Kafka", str(self.file))
-        with self.log.open("wb") as output:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            _wait_for(self.port, process, self.log, 60)
+        """Gives the bootstrap address."""
+        with java_server("kafka.Kafka", self.file, self.port, level="WARN", end=end):
             await_controller(f"127.0.0.1:{self.port}")
             yield f"127.0.0.1:{self.port}"
-        finally:
-            process.send_signal(end)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def produce(bootstrap: str, values: list[bytes], codec: str = "none") -> None:

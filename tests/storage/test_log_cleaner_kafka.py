@@ -21,10 +21,10 @@ from storage.log_cleaner import clean
 from storage.log_config import LogConfig
 from storage.transaction_index import AbortedTxn, decode_aborted
 from storage.unified_log import UnifiedLog
+from tests.apache_kafka import zookeeper
 from tests.storage.cleaning import ENOUGH_KEYS, clean_log
 from tests.storage.support import T0, TP, close_cleanly, open_manager, read_all
 from tests.storage.test_kafka_interop import Kafka, complaints, dump
-from tests.zookeeper_process import zookeeper
 
 pytestmark = pytest.mark.java
 

@@ -13,10 +13,10 @@ from storage.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoin
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
+from tests.apache_kafka import zookeeper
 from tests.storage.support import T0, close_cleanly, load_logs, values_in
 from tests.storage.test_kafka_interop import Kafka
 from tests.storage.test_segment_split import BEHIND, FAR, GIGA, SPARSE, batches, rows_at
-from tests.zookeeper_process import zookeeper
 
 pytestmark = pytest.mark.java
 
