@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ApiError, ErrorCode
@@ -113,11 +114,8 @@ class AppendableLog(LogState):
         batches = list(read_batches(records))
         if not batches:
             return None
-        if len(batches) > 1 and batches[-1].last_offset - batches[0].base_offset > MAX_RELATIVE_OFFSET:
-            # They come out of a segment that reaches further than one of ours may.
-            for batch in batches:
-                self.append_as_follower(batch.buffer, now_ms=now_ms)
-            return LogAppendInfo(batches[0].base_offset, batches[-1].last_offset, -1, self.log_start_offset)
+        if batches[-1].last_offset - batches[0].base_offset > MAX_RELATIVE_OFFSET and len(batches) > 1:
+            return self._append_one_by_one(batches, now_ms)
         expected = self.log_end_offset
         max_timestamp, max_timestamp_offset, size = _NO_TIMESTAMP, -1, 0
         for batch in batches:
@@ -133,16 +131,32 @@ class AppendableLog(LogState):
             if batch.max_timestamp > max_timestamp:
                 max_timestamp, max_timestamp_offset = batch.max_timestamp, batch.last_offset
         state = self.producer_state
-        for batch in batches:
-            if batch.partition_leader_epoch > self._written_epoch:
-                self._write_epoch(batch.partition_leader_epoch, batch.base_offset, now_ms)
         first, last = batches[0].base_offset, batches[-1].last_offset
-        self._write(records[:size], last, max_timestamp, max_timestamp_offset, now_ms)
+        try:
+            for batch in batches:
+                if batch.partition_leader_epoch > self._written_epoch:
+                    self._write_epoch(batch.partition_leader_epoch, batch.base_offset, now_ms)
+            self._write(records[:size], last, max_timestamp, max_timestamp_offset, now_ms)
+        except ApiError:
+            self._forget_epochs_behind_the_end()
+            raise
         for batch in batches:
             if batch.producer_id >= 0:
                 state.update(batch, batch.base_offset, batch.max_timestamp)
         state.map_end_offset = last + 1
         return LogAppendInfo(first, last, -1, self.log_start_offset)
+
+    def _append_one_by_one(self, batches: Sequence[RecordBatch], now_ms: int) -> LogAppendInfo:
+        """They come out of a segment that reaches further than one of ours may."""
+        for batch in batches:
+            self.append_as_follower(batch.buffer, now_ms=now_ms)
+        return LogAppendInfo(batches[0].base_offset, batches[-1].last_offset, -1, self.log_start_offset)
+
+    def _forget_epochs_behind_the_end(self) -> None:
+        """Those of batches that a full disk did not take; they began behind a gap, or behind each other."""
+        if self.directory.failure is None:
+            self.leader_epochs.truncate_from_end(self.log_end_offset + 1)
+            self._written_epoch = -1
 
     def _write(
         self,

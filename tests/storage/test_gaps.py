@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 
 import pytest
 
+from protocol.errors import ApiError
 from storage.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from storage.memory_file_system import MemoryFileSystem
+from storage.memory_file_system import Fault, MemoryFileSystem
 from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import COMPACT, Stand, clean_log, keys, rows_of
 from tests.storage.support import (
@@ -21,7 +23,6 @@ from tests.storage.support import (
     batch_of,
     batches_at,
     close_cleanly,
-    flush_dirty,
     open_manager,
     reopen,
     values_in,
@@ -80,15 +81,27 @@ def test_a_gap_in_a_compacted_log_of_kafka_is_believed(checkpoint: str) -> None:
     else:
         file_system.write_file(CHECKPOINT, b"damaged")
     rows = [(0, b"0"), *[(number, b"%d" % number) for number in range(2, 6)]]
+    assert values_in(reopen(file_system, COMPACT)) == rows
+    assert is_marked(file_system), "the gap was flushed, and the recovery point is above it"
+    assert values_in(reopen(file_system, COMPACT)) == rows
+
+
+def test_a_gap_is_believed_until_the_disk_has_room_for_the_checkpoint() -> None:
+    file_system = MemoryFileSystem()
+    three_segments(file_system)
+    as_kafka_writes_it(file_system)
     for _ in range(2):
-        assert values_in(reopen(file_system, COMPACT)) == rows
-        assert not is_marked(file_system), "the gap is still above the recovery point"
-    file_system.kill_process()
-    manager, _ = open_manager(file_system, COMPACT)
-    flush_dirty(manager, T0)
+        file_system.kill_process()
+        file_system.inject = lambda operation, path: (
+            Fault(errno.ENOSPC) if operation == "write_file" and path.startswith(CHECKPOINT) else None
+        )
+        manager, _ = open_manager(file_system, COMPACT)
+        assert len(values_in(manager.logs[TP])) == 5
+        assert not is_marked(file_system)
+    file_system.inject = lambda _operation, _path: None
     manager.checkpoint_recovery_points()
     assert is_marked(file_system)
-    assert values_in(reopen(file_system, COMPACT)) == rows
+    assert len(values_in(reopen(file_system, COMPACT))) == 5
 
 
 def test_a_gap_in_a_log_of_kafka_that_was_never_compacted_is_a_loss() -> None:
@@ -190,3 +203,18 @@ def test_nothing_is_cleaned_above_what_a_note_of_a_cut_says() -> None:
     assert clean_log(stand.file_system, stand.manager, stand.log) is not None
     assert len(rows_of(stand.log)) < len(before)
     assert rows_of(stand.restart().logs[TP]) == rows_of(stand.log)
+
+
+def test_an_epoch_that_a_full_disk_did_not_take_is_not_known() -> None:
+    """Behind a gap, it would begin above the log end."""
+    file_system, _, log = followed(COMPACT)
+    before = list(log.leader_epochs.entries)
+    file_system.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "append" else None
+    records = batches_at((90, batch_of(b"d")), epoch=7)
+    with pytest.raises(ApiError):
+        log.append_as_follower(records, now_ms=T0)
+    assert log.leader_epochs.entries == before
+    file_system.inject = lambda _operation, _path: None
+    log.append_as_follower(records, now_ms=T0)
+    assert log.leader_epochs.entries == [*before, (7, 90)]
+    assert reopen(file_system, COMPACT).leader_epochs.entries == [*before, (7, 90)]

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import NamedTuple
 from uuid import UUID
 
@@ -101,14 +102,17 @@ class Neighbour:
     """What of the last one is on stable storage."""
     shortened: frozenset[int] = frozenset()
     """Those whose first records were deleted."""
+    deleted: frozenset[int] = frozenset()
+    """Those whose files are being removed, in any order."""
 
     @property
     def topic_id(self) -> UUID:
         return UUID(int=self.generation)
 
     def writing(self, rows: tuple[Row, ...]) -> None:
-        """These are on their way to it."""
-        self.written = {**self.written, self.generation: self.written.get(self.generation, ()) + rows}
+        """These are on their way to it, and what was not taken before is not."""
+        before = (row for row in self.written.get(self.generation, ()) if row.offset < rows[0].offset)
+        self.written = {**self.written, self.generation: (*before, *rows)}
 
     def believe(self, found: UnifiedLog | None, *, lost_power: bool) -> None:
         """Hold what is there against what may be, and believe it. Raises Violation."""
@@ -130,14 +134,20 @@ class Neighbour:
 
     def _check_content(self, found: UnifiedLog) -> None:
         start, end = found.log_start_offset, found.log_end_offset
+        written = self.written.get(self.generation, ())
+        if self.generation in self.deleted:
+            if not set(rows_in(found)) <= set(written):
+                raise Violation(f"the second partition has records that are not of number {self.generation}")
+            return
         if start not in ({0, NEIGHBOUR_START} if self.generation in self.shortened else {0}):
             raise Violation(f"the second partition starts at {start}")
         if end < self.flushed_end:
             raise Violation(f"the second partition ends at {end}, and was flushed to {self.flushed_end}")
         there = [row for row in rows_in(found) if row.offset >= start]
-        wanted = [row for row in self.written.get(self.generation, ()) if start <= row.offset < end]
-        if there != wanted:
-            raise Violation(f"the second partition has {there}, not {wanted}")
+        wanted = [row for row in written if start <= row.offset < end]
+        for row, other in zip_longest(there, wanted):
+            if row != other:
+                raise Violation(f"the second partition has {row}, not {other}")
 
 
 class Life:

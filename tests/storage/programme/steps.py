@@ -509,7 +509,12 @@ def delete_neighbour(life: Life) -> None:
         return
     manager = life.manager
     before = life.neighbour
-    life.neighbour = replace(before, may_be_missing=True, returning=before.returning | before.there)
+    life.neighbour = replace(
+        before,
+        may_be_missing=True,
+        returning=before.returning | before.there,
+        deleted=before.deleted | before.there,
+    )
     was_online = log.directory.failure is None  # otherwise it is found again, and belongs to no topic then
     if life.attempt(lambda: manager.delete(OTHER, life.now_ms)) and was_online and not life.disk_stays_full:
         life.neighbour.there = frozenset()
