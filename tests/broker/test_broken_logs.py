@@ -11,9 +11,9 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages import DeleteTopicsRequest
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
 from tests.broker_process import BrokerProcess
 from tests.wire_client import WireClient
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 
 def old_message(magic: int, payload: bytes) -> bytes:

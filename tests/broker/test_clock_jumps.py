@@ -10,7 +10,7 @@ from protocol.messages import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.topic_partition import TopicPartition
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.seams import ManualClock
-from tests.broker.test_in_process import new_topic, produce
+from tests.wire_requests import new_topic, produce
 
 DAY_MS = 24 * 3_600_000
 

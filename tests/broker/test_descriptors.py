@@ -11,9 +11,9 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages import CreateTopicsRequest
-from tests.broker.test_in_process import fetch, produce, values_in
 from tests.broker_process import BrokerProcess
 from tests.wire_client import ConnectionClosed, WireClient
+from tests.wire_requests import fetch, produce, values_in
 
 OPEN_FILES = 256
 CONNECTIONS = 400

@@ -26,7 +26,7 @@ from protocol.messages import (
 from storage.memory_file_system import Fault
 from tests.broker.group_dialogues import commit
 from tests.broker.in_process import InProcessBroker, Wire
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 MB = 1 << 20
 RESERVE = 4 * MB

@@ -28,7 +28,7 @@ from protocol.messages import (
 from protocol.schema import Request, Struct
 from storage.memory_file_system import Fault
 from tests.broker.in_process import InProcessBroker
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 A, B = "/a", "/b"
 """The journal of the embedded coordination is in the first; the calls that fail are in the second."""

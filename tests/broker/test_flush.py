@@ -35,8 +35,8 @@ from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from storage.unified_log import UnifiedLog
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker.seams import InlineExecutor
-from tests.broker.test_in_process import fetch, values_in
 from tests.storage.support import open_manager
+from tests.wire_requests import fetch, values_in
 
 T = TypeVar("T")
 

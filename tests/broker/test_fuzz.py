@@ -18,8 +18,8 @@ import pytest
 from broker.registry import HandlerRegistry, Route
 from protocol.records import Record, build_batch
 from tests.broker.in_process import InProcessBroker, Wire, framed, request_bytes
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
 from tests.protocol.values import SeededSource, build
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 MAX_GROWTH_BYTES = 300 << 20
 TOPICS = ("fuzz-a", "fuzz-b", "__consumer_offsets", "no-such-topic", "..", "a/b", "x" * 250, "")

@@ -19,9 +19,9 @@ from protocol.errors import ErrorCode
 from protocol.messages import ApiVersionsRequest, MetadataRequest, ProduceRequest
 from protocol.records import CompressionType, Record, build_batch
 from tests.broker.in_process import framed, request_bytes
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
 from tests.broker_process import BrokerProcess
 from tests.wire_client import WireClient
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 MANY = 5_000
 

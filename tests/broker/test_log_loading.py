@@ -24,10 +24,10 @@ from storage.log_loading import LoadProgress
 from storage.log_manager import LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem
 from tests.broker.seams import InlineExecutor, ManualClock
-from tests.broker.test_in_process import new_topic
 from tests.broker_process import BrokerProcess
 from tests.storage.support import T0, append, close_cleanly, open_manager
 from tests.wire_client import WireClient
+from tests.wire_requests import new_topic
 
 T = TypeVar("T")
 

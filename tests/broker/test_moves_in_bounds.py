@@ -20,8 +20,8 @@ from protocol.messages import (
 from protocol.records import Record
 from protocol.topic_partition import TopicPartition
 from tests.broker.in_process import InProcessBroker, Wire
-from tests.broker.test_in_process import fetch, new_topic, produce, produce_records, values_in
 from tests.broker.test_replica_alter_log_dirs import A, B, C, alter, directories, is_at, until
+from tests.wire_requests import fetch, new_topic, produce, produce_records, values_in
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 BROKER = 4

@@ -24,7 +24,7 @@ from protocol.topic_partition import TopicPartition
 from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
 from storage.memory_file_system import Fault
 from tests.broker.in_process import InProcessBroker, Wire
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 A, B, C = "/a", "/b", "/c"
 PATIENCE = 10_000

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from protocol.errors import ErrorCode
 from protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse, ProduceRequest, ProduceResponse
 from protocol.records import Record, build_batch, read_batches
-from tests.broker.test_in_process import fetch
 from tests.broker_process import BrokerProcess
 from tests.wire_client import ConnectionClosed, WireClient
+from tests.wire_requests import fetch
 
 TOPIC = "t"
 PATIENCE_S = 60.0

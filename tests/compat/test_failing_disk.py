@@ -6,11 +6,11 @@ from pathlib import Path
 
 from protocol.errors import ErrorCode
 from protocol.messages import FetchResponse, MetadataRequest, MetadataResponse, ProduceResponse
-from tests.broker.test_in_process import fetch, new_topic, produce, values_in
 from tests.broker_process import BrokerProcess
 from tests.compat.raw_load import connect, until
 from tests.small_disk import mount_again, shut_down, small_disk
 from tests.wire_client import WireClient
+from tests.wire_requests import fetch, new_topic, produce, values_in
 
 
 def errors(client: WireClient, topic: str, value: bytes) -> tuple[ErrorCode, ErrorCode]:

@@ -17,12 +17,12 @@ from protocol.messages import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tests.broker.test_in_process import new_topic
 from tests.broker_process import BrokerProcess
 from tests.compat.conftest import NewDriver
 from tests.compat.driver_process import JAVA_CLIENTS, ClientError, Driver, Record, eventually
 from tests.compat.raw_load import TOPIC, client_start, connect, count, goes_on, judge, load, until
 from tests.wire_client import WireClient
+from tests.wire_requests import new_topic
 
 NAMES = ("data", "data-2", "data-3")
 
