@@ -9,9 +9,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.errors import ApiError, ErrorCode
+from storage.file_system import FileSystem
+from storage.log_segment import TXN_INDEX_SUFFIX
 from storage.segment_search import segment_index
-from storage.transaction_index import AbortedTxn
+from storage.transaction_index import AbortedTxn, encode_aborted
 from storage.unified_log import UnifiedLog
+
+
+def read_aborted(log: UnifiedLog) -> list[AbortedTxn]:
+    """Those of all segments, in the order of their markers. May wait for the disk, on any thread.
+
+    Raises ApiError CORRUPT_MESSAGE when a file cannot be understood, KAFKA_STORAGE_ERROR.
+    """
+    try:
+        return [each for segment in list(log.segments) for each in segment.read_aborted()]
+    except OSError as error:
+        doing = f"Error while reading the aborted transactions of {log.topic_partition}"
+        raise log.directory.fail(error, doing) from error
+    except ValueError as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+
+def copy_aborted(file_system: FileSystem, log: UnifiedLog, future: UnifiedLog) -> None:
+    """Give the segments of `future`, which holds the same batches, the entries that belong to them; they are on stable
+    storage when this returns. Raises as `read_aborted`.
+    """
+    by_path: dict[str, list[AbortedTxn]] = {}
+    for each in read_aborted(log):
+        segment = future.segments[segment_index(future.segments, each.last_offset)]
+        by_path.setdefault(segment.path_of(TXN_INDEX_SUFFIX), []).append(each)
+    try:
+        for path, entries in by_path.items():
+            file_system.write_file(path, encode_aborted(entries))
+            file_system.sync_file(path)
+    except OSError as error:
+        raise future.failed(
+            error, f"Error while writing the aborted transactions of {future.topic_partition}"
+        ) from error
 
 
 class AbortedTransactions:
@@ -33,19 +67,9 @@ class AbortedTransactions:
         return as_of is not None and as_of[0] is log and as_of[1:] == (log.replacements, log.truncations)
 
     def learn(self, log: UnifiedLog) -> None:
-        """Read them. May wait for the disk, and may be called on any thread.
-
-        Raises ApiError CORRUPT_MESSAGE when a file cannot be understood, KAFKA_STORAGE_ERROR.
-        """
+        """Read them. May wait for the disk, on any thread. Raises as `read_aborted`."""
         as_of = log, log.replacements, log.truncations
-        try:
-            known = [each for segment in list(log.segments) for each in segment.read_aborted()]
-        except OSError as error:
-            doing = f"Error while reading the aborted transactions of {log.topic_partition}"
-            raise log.directory.fail(error, doing) from error
-        except ValueError as error:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        self._known = tuple(known)
+        self._known = tuple(read_aborted(log))
         self._as_of = as_of
 
     def between(self, log: UnifiedLog, start_offset: int, end_offset: int) -> Sequence[AbortedTxn]:

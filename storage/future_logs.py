@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import HEADER_BYTES, RecordBatch, read_batches
 from protocol.topic_partition import TopicPartition
+from storage.aborted_transactions import copy_aborted
 from storage.file_system import FileSystem
 from storage.log_directory import LogDirectory
 from storage.partition_directory import (
@@ -298,7 +299,7 @@ class FutureLogs:
     def replace(self, log: UnifiedLog) -> UnifiedLog:
         """The future log takes the name of `log`; gives it. `log` must not be appended to any more.
 
-        Raises ApiError KAFKA_STORAGE_ERROR; then nothing has changed.
+        Raises ApiError KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; then nothing has changed.
         """
         topic_partition = log.topic_partition
         future = self.logs[topic_partition]
@@ -307,6 +308,7 @@ class FutureLogs:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{old} of an earlier move could not be retired yet")
         path = f"{future.directory.path}/{topic_partition}"
         future.take_over_epochs(log)
+        copy_aborted(self._file_system, log, future)
         try:
             self._file_system.rename(future.path, path)
         except OSError as error:

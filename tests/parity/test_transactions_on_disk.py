@@ -13,6 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from protocol.messages import FetchRequest
 from tests.apache_kafka import ApacheKafka
 from tests.broker_process import BrokerProcess
+from tests.parity.subject import Subject, Target
+from tests.parity.test_log_directories import move
 from tests.wire_client import WireClient
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
@@ -126,13 +128,28 @@ def test_what_kafka_aborted_is_not_shown(tmp_path: Path) -> None:
     finally:
         kafka.stop()
     assert {len(aborted) for _, _, aborted in theirs} == {0, 1, 2}
-    ours = BrokerProcess(tmp_path / "ours", SETTINGS | {"log.dirs": str(kafka.data_directory)})
+    second = str(tmp_path / "second")
+    ours = BrokerProcess(tmp_path / "ours", SETTINGS | {"log.dirs": f"{kafka.data_directory},{second}"})
     ours.start()
     try:
         assert answers(ours.address, range(20)) == theirs
         assert values(ours.address, "read_committed", 4) == COMMITTED
         everything = values(ours.address, "read_uncommitted", 16)
         assert (everything.count("open"), sum(value.startswith("aborted") for value in everything)) == (1, 10)
+        # The copy that a move makes has to know it, too, also after a crash.
+        subject = Subject(Target(ours.address, str(kafka.data_directory)), "moved")
+        move(subject, TOPIC, 0, second)
+        subject.close()
+        moved = answers(ours.address, range(20))
+        # It has fewer segments, so that a reader may be told more at a time.
+        for (*offsets, aborted), (*their_offsets, their_aborted) in zip(moved, theirs, strict=True):
+            assert offsets == their_offsets
+            assert set(their_aborted) <= set(aborted)
+        assert values(ours.address, "read_committed", 4) == COMMITTED
+        ours.kill()
+        ours.start()
+        assert answers(ours.address, range(20)) == moved
+        assert values(ours.address, "read_committed", 4) == COMMITTED
     finally:
         assert ours.stop() == 0
     assert producers
