@@ -1,0 +1,141 @@
+"""A compacted replica goes from one log directory to the next while it is written and cleaned, by a broker that is
+killed again and again: what was deleted stays deleted, and every key has the newest value that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from pathlib import Path
+
+from protocol.errors import ErrorCode
+from protocol.messages import CreateTopicsRequest, CreateTopicsResponse, ProduceResponse
+from protocol.records import Record, build_batch, read_batches
+from protocol.topic_partition import TopicPartition
+from storage.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from storage.file_system import OsFileSystem
+from tests.broker.test_in_process import fetch
+from tests.broker_process import BrokerProcess
+from tests.compat.raw_load import TOPIC, connect, produce_batch, until
+from tests.compat.test_moving_replicas import NAMES, broker_with_directories, move, where
+from tests.wire_client import ConnectionClosed, WireClient
+
+KEYS = 40
+KILLS = 6
+PAUSE_S = 0.001
+"""Between two records: the cleaner, a process of low priority, has to keep up."""
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "20000",
+    "min.cleanable.dirty.ratio": "0.01",
+    # A tombstone goes with the second cleaning: the worst for a copy that has what it deletes.
+    "delete.retention.ms": "0",
+}
+
+
+class Writer(threading.Thread):
+    """Gives keys new values, or deletes them, for ever, also through the broker's death."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        super().__init__(daemon=True)
+        self.stopping = threading.Event()
+        self.count = 0
+        self.possible: dict[bytes, set[bytes | None]] = {}
+        """By key, the newest value acknowledged, and what was sent later and never answered."""
+        self._broker = broker
+        self._random = random.Random(1)
+
+    def run(self) -> None:
+        while not self.stopping.is_set():
+            with contextlib.suppress(OSError, ConnectionClosed), connect(self._broker) as client:
+                while not self.stopping.wait(PAUSE_S):
+                    self._write(client)
+            time.sleep(0.02)
+
+    def _write(self, client: WireClient) -> None:
+        key = b"key %d" % self._random.randrange(KEYS)
+        value = None if self._random.random() < 0.3 else b"%d " % self.count + bytes(200)
+        self.possible.setdefault(key, {None}).add(value)
+        record = Record(0, time.time_ns() // 1_000_000, key, value)
+        response = client.ask(produce_batch(build_batch([record])), 11)
+        assert isinstance(response, ProduceResponse)
+        if response.responses[0].partition_responses[0].error_code == ErrorCode.NONE:
+            self.possible[key] = {value}
+            self.count += 1
+
+
+def create(client: WireClient) -> None:
+    configs = [CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in CONFIGS.items()]
+    topic = CreateTopicsRequest.CreatableTopic(
+        name=TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=configs
+    )
+    response = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+    assert isinstance(response, CreateTopicsResponse)
+    assert response.topics[0].error_code == ErrorCode.NONE
+
+
+def read_all(client: WireClient) -> list[Record]:
+    records: list[Record] = []
+    following = 0
+    while True:
+        partition = client.ask(fetch(TOPIC, following), 12).responses[0].partitions[0]  # type: ignore[attr-defined]
+        assert partition.error_code == ErrorCode.NONE, ErrorCode(partition.error_code).name
+        batches = list(read_batches(memoryview(partition.records or b"")))
+        if not batches:
+            return records
+        records += [record for batch in batches for record in batch.records() if record.offset >= following]
+        following = batches[-1].next_offset
+
+
+def clean_until(path: Path) -> int | None:
+    """What cleaner-offset-checkpoint of a log directory says of the partition."""
+    checkpoint = path / CLEANER_OFFSET_CHECKPOINT
+    if not checkpoint.exists():
+        return None
+    return read_offset_checkpoint(OsFileSystem(), str(checkpoint)).get(TopicPartition(TOPIC, 0))
+
+
+def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
+    broker = broker_with_directories(tmp_path, **{"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "20"})
+    broker.start()
+    writer = Writer(broker)
+    chance = random.Random(2)
+    try:
+        with connect(broker) as client:
+            create(client)
+        writer.start()
+        place, clean = NAMES[0], 0
+        for number in range(KILLS):
+            until(lambda place=place, clean=clean: (clean_until(tmp_path / place) or 0) > clean, "a cleaning")  # type: ignore[misc]
+            name = NAMES[(number + 1) % len(NAMES)]
+            with connect(broker) as client:
+                move(client, tmp_path / name)
+            time.sleep(chance.random() * 0.06)
+            broker.kill()
+            broker.start()
+            with connect(broker) as client:
+                until(lambda name=name: where(client) == {name: False}, f"a move to {name}")  # type: ignore[misc]
+            place, clean = name, clean_until(tmp_path / name) or 0
+            assert clean > 0, "how far it is clean has gone with it"
+        writer.stopping.set()
+        writer.join(30)
+        with connect(broker) as client:
+            records = read_all(client)
+        assert len(records) < writer.count, "it was cleaned"
+        found = {bytes(record.key or b""): record.value for record in records}
+        wrong = {
+            key: (found.get(key), possible)
+            for key, possible in writer.possible.items()
+            if (None if found.get(key) is None else bytes(found[key] or b"")) not in possible
+        }
+        assert not wrong
+        others = [tmp_path / name for name in NAMES if name != place]
+        until(lambda: list(map(clean_until, others)) == [None, None], "the end of the last move")
+        assert broker.stop() == 0
+    finally:
+        writer.stopping.set()
+        broker.kill()
+    assert "Traceback" not in broker.output.read_text()
+    assert "cleaned log" in broker.output.read_text()
