@@ -13,8 +13,9 @@ from protocol.records import RecordBatch, TimestampType, read_batches
 from storage.file_system import is_disk_full
 from storage.leader_epoch import EpochEntry
 from storage.log_config import UNLIMITED
+from storage.log_files import LOG_SUFFIX, file_name
 from storage.log_flush import FlushTask
-from storage.log_segment import LOG_SUFFIX, MAX_RELATIVE_OFFSET, LogSegment, file_name
+from storage.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.log_state import LogState
 from storage.log_validator import validate_produced
 from storage.producer_state import AppendOrigin

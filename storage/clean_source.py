@@ -15,7 +15,7 @@ from protocol.records import HEADER_BYTES, RecordBatch
 from storage.batch_scan import check_header, scan_headers
 from storage.clean_task import CleanTask, SegmentSize
 from storage.file_system import File, FileSystem
-from storage.log_segment import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from storage.log_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from storage.transaction_index import AbortedTxn, decode_aborted
 
 

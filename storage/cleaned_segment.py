@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from protocol.records import RecordBatch
 from storage.file_system import FileSystem
 from storage.indexes import IndexBuilder
-from storage.log_segment import (
+from storage.log_files import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from storage.log_segment import MAX_RELATIVE_OFFSET
 from storage.transaction_index import AbortedTxn, encode_aborted
 
 _WRITE_BYTES = 1 << 20

@@ -20,15 +20,15 @@ from storage.clean_task import CleanedGroup, CleanerStats, CleanResult, CleanTas
 from storage.cleaned_segment import CleanedSegment
 from storage.cleaned_transactions import CleanedTransactions
 from storage.file_system import FileInfo, FileSystem
-from storage.log_segment import (
+from storage.log_files import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from storage.log_segment import MAX_RELATIVE_OFFSET
 from storage.transaction_index import AbortedTxn
 
 _IN_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG

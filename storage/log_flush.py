@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Sequence
 
 from storage.file_system import File, FileSystem
-from storage.log_segment import SNAPSHOT_SUFFIX, LogSegment, file_name
+from storage.log_files import SNAPSHOT_SUFFIX, file_name
+from storage.log_segment import LogSegment
 from storage.log_state import LogState
 from storage.partition_metadata import PARTITION_METADATA
 from storage.segment_search import segment_index

@@ -23,18 +23,17 @@ from storage.file_system import FileInfo, FileSystem
 from storage.leader_epoch import EpochEntry
 from storage.log_config import LogConfig
 from storage.log_directory import DeferredDeletion, LogDirectory
-from storage.log_segment import (
+from storage.log_files import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
-    LogSegment,
     file_name,
 )
+from storage.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.log_state import CUT_NOTE
 from storage.partition_metadata import read_topic_id
 from storage.producer_state import ProducerStateManager

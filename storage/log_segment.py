@@ -18,19 +18,15 @@ from storage.checked_batches import CheckedBatches
 from storage.file_system import File, FileSystem, is_disk_full, reader_of
 from storage.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log_config import LogConfig
+from storage.log_files import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
 from storage.transaction_index import AbortedTxn, decode_aborted
-
-LOG_SUFFIX = ".log"
-OFFSET_INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-"""Compaction is writing it; worth nothing before it is renamed."""
-SWAP_SUFFIX = ".swap"
-"""Complete, and about to replace the segments in its range of offsets."""
-SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _REBUILD_BYTES = 1 << 20
@@ -44,11 +40,6 @@ class TimestampAndOffset(NamedTuple):
     timestamp: int
     offset: int
     leader_epoch: int
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    """Name of a file that belongs to the segment (or snapshot) at `base_offset`."""
-    return f"{base_offset:020d}{suffix}"
 
 
 class LogSegment(CheckedBatches):
@@ -100,7 +91,7 @@ class LogSegment(CheckedBatches):
 
     def path_of(self, suffix: str) -> str:
         """Where the file with this suffix (`.log`, `.index`, `.timeindex`, ...) is now."""
-        return f"{self._directory}/{self.base_offset:020d}{suffix}{self._suffix}"
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}{self._suffix}"
 
     @property
     def path(self) -> str:

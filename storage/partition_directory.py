@@ -15,7 +15,8 @@ from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem, is_disk_full
 from storage.log_config import LogConfig
 from storage.log_directory import LogDirectory
-from storage.log_segment import LOG_SUFFIX, LogSegment, file_name
+from storage.log_files import LOG_SUFFIX, file_name
+from storage.log_segment import LogSegment
 from storage.partition_metadata import write_topic_id
 from storage.unified_log import UnifiedLog
 

@@ -22,7 +22,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records import NO_SEQUENCE, RecordBatch, increment_sequence
 from storage.checkpoints import write_atomically
 from storage.file_system import FileSystem, is_disk_full
-from storage.log_segment import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from storage.log_files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 
 BATCHES_TO_RETAIN = 5
 NO_PRODUCER_EPOCH = -1

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from protocol.errors import ApiError
 from storage.file_system import FileSystem
 from storage.indexes import TimeIndex, TimestampOffset
-from storage.log_segment import TIME_INDEX_SUFFIX, LogSegment
+from storage.log_files import TIME_INDEX_SUFFIX
+from storage.log_segment import LogSegment
 from storage.log_state import LogState
 from storage.segment_search import segment_index
 

@@ -13,7 +13,8 @@ from itertools import chain, pairwise
 from storage.clean_task import CleanedGroup, CleanResult, CleanTask, SegmentSize
 from storage.file_system import FileSystem
 from storage.log_directory import DeferredDeletion
-from storage.log_segment import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, LogSegment, file_name
+from storage.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, SWAP_SUFFIX, file_name
+from storage.log_segment import LogSegment
 from storage.log_state import LogState
 from storage.segment_search import segment_index
 

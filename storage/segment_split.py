@@ -14,14 +14,8 @@ from typing import NamedTuple
 from protocol.errors import ApiError, ErrorCode
 from protocol.records import HEADER_BYTES, RecordBatch
 from storage.file_system import FileSystem, is_disk_full
-from storage.log_segment import (
-    CLEANED_SUFFIX,
-    LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
-    TXN_INDEX_SUFFIX,
-    LogSegment,
-    file_name,
-)
+from storage.log_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from storage.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.transaction_index import AbortedTxn, encode_aborted
 from storage.verification import Damage, Place, walk
 

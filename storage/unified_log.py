@@ -15,19 +15,14 @@ from storage.clean_task import CleanResult, CleanTask
 from storage.file_system import WouldWaitError, is_disk_full
 from storage.leader_epoch import EpochEntry
 from storage.log_directory import DeferredDeletion, LogDirectory
+from storage.log_files import DELETED_SUFFIX, LOG_SUFFIX, file_name
 from storage.log_reader import (
     FetchDataInfo,
     offset_for_timestamp,
     offset_of_max_timestamp,
     read,
 )
-from storage.log_segment import (
-    DELETED_SUFFIX,
-    LOG_SUFFIX,
-    LogSegment,
-    TimestampAndOffset,
-    file_name,
-)
+from storage.log_segment import LogSegment, TimestampAndOffset
 from storage.retention import Expiry, find_expired
 from storage.segment_replacement import ReplacementTask
 from storage.segment_search import segment_index

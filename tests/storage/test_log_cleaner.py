@@ -12,7 +12,7 @@ from protocol.records import CompressionType
 from storage.clean_source import LogCleaningAbortedError
 from storage.cleanable_log import plan_cleaning
 from storage.log_cleaner import clean
-from storage.log_segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX
+from storage.log_files import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX
 from storage.transaction_index import AbortedTxn, decode_aborted, encode_aborted
 from tests.storage.cleaning import COMPACT, Stand, end_transaction, keys, put, rows_of, write_cleaner_offsets
 from tests.storage.support import DIR, T0, TP, delete_expired, read_all

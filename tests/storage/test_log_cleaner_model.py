@@ -14,7 +14,7 @@ from protocol.control_records import ControlRecordType
 from protocol.records import RecordBatch
 from storage.clean_source import marker_type
 from storage.log_config import LogConfig
-from storage.log_segment import TXN_INDEX_SUFFIX
+from storage.log_files import TXN_INDEX_SUFFIX
 from storage.memory_file_system import MemoryFileSystem
 from storage.transaction_index import AbortedTxn, decode_aborted
 from storage.unified_log import UnifiedLog

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from storage.log_files import SNAPSHOT_SUFFIX
 from storage.log_manager import LogDirError
-from storage.log_segment import SNAPSHOT_SUFFIX
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.programme import steps
 from tests.storage.programme.history import Observation, Violation

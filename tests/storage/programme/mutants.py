@@ -29,10 +29,11 @@ from storage.cleaned_segment import CleanedSegment
 from storage.future_logs import FutureLogs
 from storage.leader_epoch import LeaderEpochFileCache
 from storage.log_checkpoints import CheckpointTask
+from storage.log_files import SWAP_SUFFIX
 from storage.log_flush import FlushTask
 from storage.log_loader import LogLoader
 from storage.log_manager import LogManager
-from storage.log_segment import SWAP_SUFFIX, LogSegment
+from storage.log_segment import LogSegment
 from storage.memory_file_system import MemoryFile
 from storage.producer_state import ProducerStateManager
 from storage.unified_log import UnifiedLog
