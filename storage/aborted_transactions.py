@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from protocol.errors import ApiError, ErrorCode
 from storage.file_system import FileSystem
-from storage.log_segment import TXN_INDEX_SUFFIX
+from storage.log_files import TXN_INDEX_SUFFIX
 from storage.segment_search import segment_index
 from storage.transaction_index import AbortedTxn, encode_aborted
 from storage.unified_log import UnifiedLog
