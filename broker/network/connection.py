@@ -132,12 +132,19 @@ class Connection(asyncio.BufferedProtocol):
         self._release_held_bytes()
         self._server.connection_lost(self)
 
-    def close(self, reason: str, *, level: int = logging.INFO) -> None:
-        """Hang up, saying why in the log. Replies that are not sent yet are dropped."""
+    def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
+        """Hang up, saying why in the log. Replies that are not sent yet are dropped.
+
+        With `soon` in the next turn of the event loop: asyncio's transports do not bear to be aborted by what they call
+        in the midst of a write (`resume_writing`).
+        """
         if not self.closed and self._transport is not None:
             logger.log(level, "Closing connection of %s: %s", self.peer_name, reason)
-            self._transport.abort()
             self.closed = True
+            if soon:
+                self._loop.call_soon(self._transport.abort)
+            else:
+                self._transport.abort()
 
     # -- asyncio: bytes in ---------------------------------------------------------------------------------------------
 
@@ -243,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
                         self._read_cold(part)
                         break
                     if not chunk:
-                        self.close(f"{part!r} is no longer readable", level=logging.WARNING)
+                        self.close(f"{part!r} is no longer readable", level=logging.WARNING, soon=True)
                         return
                     part.advance(len(chunk))
                     if not len(part):
@@ -283,7 +290,8 @@ class Connection(asyncio.BufferedProtocol):
     def _give_up_reply(self, part: Part, error: BaseException | None) -> None:
         """The reply is half sent, or about to be, so that the client cannot be told otherwise."""
         is_deleted = isinstance(error, FileNotFoundError)
-        self.close(f"{part!r} could not be read: {error}", level=logging.WARNING if is_deleted else logging.ERROR)
+        level = logging.WARNING if is_deleted else logging.ERROR
+        self.close(f"{part!r} could not be read: {error}", level=level, soon=True)
 
     def pause_writing(self) -> None:
         self._writing_paused = True
