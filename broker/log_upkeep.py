@@ -35,7 +35,7 @@ FILE_DELETION_CHECK_MS = 1_000
 CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
 
 LOGS_PER_SLICE = 50
-"""Logs looked through for old segments before the event loop gets its turn: some milliseconds of work."""
+"""Logs looked through for old segments or producers before the event loop gets its turn: a millisecond or two."""
 
 SEGMENTS_PER_SLICE = 25
 """Segments renamed before the event loop gets its turn."""
@@ -181,7 +181,11 @@ class LogUpkeep:
 
     async def expire_producers(self) -> None:
         """Forget idempotent producers that were silent for producer.id.expiration.ms."""
-        self._log_manager.remove_expired_producers(self._clock.now_ms())
+        now_ms, expiration_ms = self._clock.now_ms(), self._log_manager.producer_id_expiration_ms
+        for number, log in enumerate(list(self._log_manager.logs.values()), start=1):
+            log.remove_expired_producers(now_ms, expiration_ms)
+            if number % LOGS_PER_SLICE == 0:
+                await asyncio.sleep(0)
 
 
 def _expire(log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:

@@ -468,10 +468,6 @@ class LogManager:
         """
         return self._checkpoint_tasks(CLEANER_OFFSET_CHECKPOINT, lambda log: log.cleaner_checkpoint)
 
-    def remove_expired_producers(self, now_ms: int) -> int:
-        """Forget idempotent producers that were silent for `producer_id_expiration_ms`; returns how many."""
-        return sum(log.remove_expired_producers(now_ms, self.producer_id_expiration_ms) for log in self.logs.values())
-
     def online_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose directory works."""
         return [log for log in self.logs.values() if log.directory.failure is None]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from broker.group_commit import GroupCommit
-from broker.log_upkeep import LogUpkeep
+from broker.log_upkeep import LOGS_PER_SLICE, LogUpkeep
 from broker.supervisor import Supervisor
 from broker.system import ThreadExecutor
 from protocol.topic_partition import TopicPartition
-from storage.checkpoints import read_offset_checkpoint
+from storage.checkpoints import format_offset_checkpoint, read_offset_checkpoint
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem
@@ -96,6 +96,46 @@ def test_no_round_waits_for_the_disk_on_the_event_loop(rig: Rig) -> None:
         left = [info.name for info in rig.disk.list_dir(DIR) if info.is_dir]
         assert left == ["t-0"]
         assert not [info.name for info in rig.disk.list_dir(f"{DIR}/t-0") if info.name.endswith(".deleted")]
+
+    asyncio.run(scenario())
+
+
+def test_rounds_over_many_logs_leave_the_event_loop_its_turns(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 10 * LOGS_PER_SLICE
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def formatted(offsets: Mapping[TopicPartition, int]) -> bytes:
+        assert threading.get_ident() != rig.disk.loop_thread, "the text of a checkpoint is made on the event loop"
+        return format_offset_checkpoint(offsets)
+
+    monkeypatch.setattr("storage.log_checkpoints.format_offset_checkpoint", formatted)
+
+    async def scenario() -> None:
+        nonlocal turns
+        logs = [
+            rig.logs.get_or_create(TopicPartition("many", number), None, rig.logs.default_config, rig.clock.ms)
+            for number in range(many)
+        ]
+        for log in logs:
+            append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=0, timestamps=[rig.clock.ms])
+        rig.clock.ms += rig.logs.producer_id_expiration_ms
+        upkeep = LogUpkeep(rig.logs, lambda: dict.fromkeys(rig.logs.logs, 1), rig.clock, rig.executor, rig.group_commit)
+        counting = asyncio.ensure_future(count_turns())
+        for round_ in (upkeep.delete_old_segments, upkeep.expire_producers):
+            turns = 0
+            await round_()
+            assert turns >= many // LOGS_PER_SLICE
+        assert not any(log.producer_state.entries for log in logs)
+        await upkeep.checkpoint_high_watermarks()
+        await upkeep.checkpoint_recovery_points()
+        counting.cancel()
+        assert rig.checkpoint("replication-offset-checkpoint") == dict.fromkeys(rig.logs.logs, 1)
 
     asyncio.run(scenario())
 
