@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from protocol.compression import CompressionType
 from protocol.topic_partition import TopicPartition
+from storage.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
 from storage.file_system import OsFileSystem
 from storage.log_config import LogConfig
 from storage.log_directory_survey import LoadReport
@@ -200,11 +201,15 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     append_ours(log, more("ours again", 600), CompressionType.LZ4)
     # Dies here: no close, no checkpoint. Kafka recovers what we left behind.
     manager.unlock_directories()
+    recovery_points = str(kafka.data / RECOVERY_POINT_CHECKPOINT)
+    assert WHOLE_SEGMENTS in read_offset_checkpoint(OsFileSystem(), recovery_points)
     kafka.wait_until_forgotten()
 
     with kafka.running() as bootstrap:
         assert consume(bootstrap, len(every)) == list(enumerate(every))
         produce(bootstrap, more("kafka at last", 10))
+    assert read_offset_checkpoint(OsFileSystem(), recovery_points)[TP] == len(every)
+    assert WHOLE_SEGMENTS not in read_offset_checkpoint(OsFileSystem(), recovery_points), "it is not Kafka's"
 
     manager, report, log = open_ours(kafka.data)
     assert report.clean
