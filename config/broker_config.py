@@ -346,6 +346,8 @@ def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
     yield "log.retention.ms", config.log_retention_time_ms != 0, retention
     directories = "At least one log directory must be defined via log.dirs or log.dir."
     yield "log.dirs", bool(config.log_dirs), directories
+    duplicate = f"Duplicate log directory found: {', '.join(config.log_dirs)}"
+    yield "log.dirs", len(set(config.log_dirs)) == len(config.log_dirs), duplicate
     threads = values["log.cleaner.threads"]
     # Kafka divides by it without a look: what stops it is "/ by zero".
     yield "log.cleaner.threads", threads >= 1, "log.cleaner.threads must be at least 1"

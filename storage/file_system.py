@@ -9,6 +9,7 @@ Every other call on one File belongs to the thread that owns the log.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -155,8 +156,8 @@ class FileSystem(Protocol):
         """(total bytes, bytes usable by this process) of the disk that holds `path`."""
 
     def lock(self, path: str) -> Lock:
-        """Lock the file at `path` against other processes (created if missing). Raises BlockingIOError when it is
-        taken.
+        """Lock the file at `path` (created if missing). Raises BlockingIOError when it is taken, by another process or
+        under another name.
         """
 
 
@@ -319,13 +320,22 @@ class OsFile:
 
 
 class _OsLock:
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_held", "_identity")
 
-    def __init__(self, descriptor: _Descriptor) -> None:
+    def __init__(self, descriptor: _Descriptor, held: set[tuple[int, int]]) -> None:
         self._descriptor: _Descriptor | None = descriptor
+        self._held = held
+        self._identity = _identity(os.fstat(descriptor.fd))
+        held.add(self._identity)
 
     def release(self) -> None:
         self._descriptor = None
+        self._held.discard(self._identity)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """Of a file, whatever its names."""
+    return status.st_dev, status.st_ino
 
 
 class OsFileSystem:
@@ -342,6 +352,7 @@ class OsFileSystem:
         self.max_open_files = max(max_open_files, 8)
         self.can_read_without_waiting = _NOWAIT != 0 and hasattr(os, "preadv")
         self._open_files: OrderedDict[OsFile, None] = OrderedDict()
+        self._locked: set[tuple[int, int]] = set()
 
     @property
     def open_file_count(self) -> int:
@@ -471,10 +482,14 @@ class OsFileSystem:
         return space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
 
     def lock(self, path: str) -> _OsLock:
+        # A process does not exclude itself, and closing any descriptor of the file would give up the lock it has.
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(os.stat(path)) in self._locked:
+                raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
         descriptor = _Descriptor(self._opened(os.open, path, _FLAGS | os.O_CREAT, 0o644))
         try:
             # A record lock (not flock), because that is what a JVM takes: both kinds of broker see each other.
             fcntl.lockf(descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except PermissionError:  # POSIX allows EACCES for "taken"
             raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from None
-        return _OsLock(descriptor)
+        return _OsLock(descriptor, self._locked)

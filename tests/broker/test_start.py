@@ -107,6 +107,23 @@ def test_a_directory_in_use_by_a_running_broker(tmp_path: Path) -> None:
     assert "Failed to acquire lock on file .lock in" in error
 
 
+def test_one_directory_under_two_names(tmp_path: Path) -> None:
+    """Each log would be loaded twice, and one of the two taken for what a move has left behind, and deleted."""
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    broker.stop()
+    data = tmp_path / "data"
+    assert f"Duplicate log directory found: {data}, {data}" in the_error(
+        run_broker(tmp_path, log_dirs=f"{data},{data}")
+    )
+    (tmp_path / "again").symlink_to(data)
+    for paths in (f"{data},{tmp_path / 'again'}", f"{data},{data}/"):
+        before = snapshot(data)
+        error = the_error(run_broker(tmp_path, log_dirs=paths))
+        assert "Failed to acquire lock on file .lock in" in error
+        assert snapshot(data) == before
+
+
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     error = the_error(run_broker(tmp_path, log_dirs=str(tmp_path / "file" / "data")))
