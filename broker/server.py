@@ -54,7 +54,14 @@ from broker.replica_manager import ReplicaManager
 from broker.scrubber import Scrubber
 from broker.seams import Clock, Executor, Network, Random
 from broker.supervisor import Supervisor
-from broker.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor, room_for_connections
+from broker.system import (
+    SystemClock,
+    SystemRandom,
+    TcpNetwork,
+    ThreadExecutor,
+    room_for_connections,
+    with_open_file_limit,
+)
 from broker.topic_configs import log_config_of
 from broker.znode_offsets import ZnodeOffsets
 from cluster import znodes
@@ -178,7 +185,7 @@ class KafkaServer:
             await self._join(log_manager)
             await self._serve(log_manager)
         except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError) as error:
-            raise StartupError(str(error)) from error
+            raise StartupError(with_open_file_limit(error)) from error
         milliseconds = (self._clock.monotonic_s() - self._launched_s) * 1000
         logger.info("[KafkaServer id=%d] started (%.0f ms)", self._claim.broker_id, milliseconds)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import socket
 import time
@@ -43,6 +44,15 @@ def raise_open_file_limit() -> None:
         # macOS has a lower bound of its own (kern.maxfilesperproc) that getrlimit does not tell.
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 10_240), hard))
+
+
+def with_open_file_limit(error: Exception) -> str:
+    """What the error says; and where it says that no more files may be open, how many may be."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_limit = isinstance(error, OSError) and error.errno == errno.EMFILE
+    return f"{error} (this process may have {soft} files open: ulimit -n)" if is_limit else str(error)
 
 
 def room_for_connections(files_of_logs: int) -> int | None:

@@ -84,3 +84,10 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
     assert "Too many open files" not in said
     assert "Stopping serving logs" not in said
     assert "Traceback" not in said
+
+
+def test_a_start_without_descriptors_names_their_limit(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, open_files=12)
+    with pytest.raises(RuntimeError, match=r"Too many open files \(this process may have 12 files open: ulimit -n\)"):
+        broker.start()
+    assert "Traceback" not in broker.output.read_text()
