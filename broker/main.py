@@ -19,6 +19,9 @@ from config.definitions import ConfigError
 
 logger = logging.getLogger("kafka.Kafka")
 
+START_GRACE_S = 2.0
+"""How long a start that was told to stop may go on, so that the stop is a clean one."""
+
 USAGE = "USAGE: kafka-server-start.sh [-daemon] server.properties [--override property=value]*"
 
 
@@ -88,19 +91,38 @@ def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
     return asyncio.run(main_coroutine())
 
 
+def give_up_start() -> None:
+    """End the process at once: its threads may be recovering logs for long, and nothing they do has to be finished."""
+    logger.error("Told to stop while still starting, exiting. The next start recovers the logs.")
+    logging.shutdown()
+    os._exit(1)
+
+
 async def serve(config: BrokerConfig, launched_s: float | None) -> int:
     """Start, wait for SIGTERM or SIGINT, shut down cleanly."""
     server = KafkaServer.on_this_machine(config, launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    giving_up: list[asyncio.TimerHandle] = []
+
+    def ask_to_stop() -> None:
+        if not stop.is_set() and not started:
+            giving_up.append(loop.call_later(START_GRACE_S, give_up_start))
+        stop.set()
+
+    started = False
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, ask_to_stop)
     try:
         await server.start()
     except StartupError as error:
         logger.error("%s", error)
         await server.abandon()
         return 1
+    finally:
+        started = True
+        for timer in giving_up:
+            timer.cancel()
     # What start-up made lives as long as the broker: the collector need not walk it again and again.
     gc.collect()
     gc.freeze()

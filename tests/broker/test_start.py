@@ -237,6 +237,28 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
     assert "broker.id=0" in (tmp_path / "data" / "meta.properties").read_text()
 
 
+def test_a_start_that_takes_long_is_ended_by_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    # Whoever reads it waits for a writer who never comes.
+    os.mkfifo(tmp_path / "data" / "odradek-coordination.journal")
+    broker = BrokerProcess(tmp_path)
+    with broker.output.open("wb") as output:
+        process = broker.spawn(output)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "data" / ".lock").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.2)
+        process.terminate()
+        assert process.wait(SECONDS) == 1
+    finally:
+        process.kill()
+        process.wait()
+    assert "Told to stop while still starting" in broker.output.read_text()
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
 def test_a_broker_without_an_id_gets_one_and_keeps_it(tmp_path: Path) -> None:
     for _ in range(2):
         broker = BrokerProcess(tmp_path, {"broker.id": "-1"})
