@@ -127,6 +127,7 @@ class KafkaServer:
             RequestMemory(config.queued_max_request_bytes),
             max_request_bytes=config.socket_request_max_bytes,
             max_idle_ms=config.connections_max_idle_ms,
+            on_read_error=self._reading_failed,
         )
         self._metrics_server: MetricsServer | None = None
         # Set one after the other by `start`.
@@ -295,6 +296,10 @@ class KafkaServer:
                     self._file_system, directory.path, self._claim.broker_id, controller.image.cluster_id
                 )
         await self._directory_failures.serve(replicas, controller)
+
+    def _reading_failed(self, path: str, error: OSError) -> None:
+        if self._log_manager is not None:
+            self._log_manager.reading_failed(path, error)
 
     async def _image_is_applied(self, old: MetadataImage, new: MetadataImage) -> None:
         if _deletes_topics(old, new):

@@ -99,6 +99,12 @@ class LogManager:
             if directory.path == path:
                 directory.take_offline(reason)
 
+    def reading_failed(self, path: str, error: OSError) -> None:
+        """The file at `path`, of a log, cannot be read: its directory goes offline."""
+        holding = [directory for directory in self.directories if path.startswith(f"{directory.path}/")]
+        for directory in sorted(holding, key=lambda each: len(each.path))[-1:]:
+            directory.fail(error, f"Exception while reading from {path}")
+
     def unlock_directories(self) -> None:
         """Let other brokers have the directories."""
         while self._locks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from broker.network.file_slice import FileSlice, Part
@@ -46,6 +46,7 @@ class ConnectionOwner(Protocol):
     request_memory: RequestMemory
     receive_buffer: ReceiveBuffer
     max_request_bytes: int
+    on_read_error: Callable[[str, OSError], None]
 
     def connection_made(self, connection: Connection) -> None:
         """A connection is there: count it, or close it."""
@@ -292,6 +293,8 @@ class Connection(asyncio.BufferedProtocol):
         is_deleted = isinstance(error, FileNotFoundError)
         level = logging.WARNING if is_deleted else logging.ERROR
         self.close(f"{part!r} could not be read: {error}", level=level, soon=True)
+        if isinstance(error, OSError) and isinstance(part, FileSlice) and not is_deleted:
+            self._server.on_read_error(part.path, error)
 
     def pause_writing(self) -> None:
         self._writing_paused = True

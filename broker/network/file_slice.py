@@ -20,7 +20,12 @@ class FileSlice:
         return self._length
 
     def __repr__(self) -> str:
-        return f"{self._length} bytes of {self._file.path} at {self._position}"
+        return f"{self._length} bytes of {self.path} at {self._position}"
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._file.path
 
     def try_read(self, size: int) -> bytes | bytearray | None:
         """The next `size` bytes if they are in memory; None when reading them would block on the disk."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.network.connection import Connection, Dispatch
@@ -36,13 +36,16 @@ class SocketServer:
         *,
         max_request_bytes: int,
         max_idle_ms: int,
+        on_read_error: Callable[[str, OSError], None] = lambda _path, _error: None,
     ) -> None:
+        """`on_read_error` is told the path of a file that a reply was to be read from, and what its disk said."""
         self._network = network
         self.executor = executor
         self.limits = limits
         self.request_memory = request_memory
         self.max_request_bytes = max_request_bytes
         self.max_idle_ms = max_idle_ms
+        self.on_read_error = on_read_error
         self.receive_buffer = ReceiveBuffer()
         self.connections: set[Connection] = set()
         self.ports: dict[str, int] = {}

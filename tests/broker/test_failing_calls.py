@@ -169,15 +169,16 @@ def test_clients_are_told_in_kafkas_words(
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_reply_whose_records_cannot_be_read_ends_the_connection(
+def test_a_reply_whose_records_cannot_be_read_ends_the_connection_and_the_disk_is_offline(
     waits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also that of a Fetch that had to wait, which nobody is at hand to catch an error of."""
 
     async def scenario() -> None:
-        async with InProcessBroker() as broker:
+        async with InProcessBroker(log_dirs=f"{A},{B}") as broker:
             wire, other = broker.connect(), broker.connect()
-            await wire.ask(new_topic("t"), 7)
+            for topic in ("one", "t"):
+                await wire.ask(new_topic(topic), 7)
             if not waits:
                 await wire.ask(produce("t", [b"x"]), 11)
             broker.file_system.faults_in_reads = True
@@ -191,8 +192,12 @@ def test_a_reply_whose_records_cannot_be_read_ends_the_connection(
             with pytest.raises(ConnectionError, match="hung up"):
                 await asked
             broker.file_system.faults_in_reads = False
-            assert values_in(await other.ask(fetch("t", 0), 12)) == [b"x"]
+            assert list(codes_in(await other.ask(fetch("t", 0), 12)))[-1] is ErrorCode.KAFKA_STORAGE_ERROR
+            await other.ask(produce("one", [b"goes on"]), 11)
+            assert values_in(await other.ask(fetch("one", 0), 12)) == [b"goes on"]
 
     asyncio.run(scenario())
-    (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert "bytes of /data/t-0/00000000000000000000.log at 0 could not be read" in said
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(said) == 2
+    assert "bytes of /b/t-0/00000000000000000000.log at 0 could not be read" in said[0]
+    assert "Stopping serving logs in dir /b: Exception while reading from /b/t-0/00000000000000000000.log" in said[1]
