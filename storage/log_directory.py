@@ -115,6 +115,20 @@ class LogDirectory:
         """Have a directory, already renamed out of the way, removed after `delay_ms`."""
         self.deferred_deletions.append(DeferredDeletion((path,), is_tree=True, delay_ms=delay_ms))
 
+    def take_expired(self, now_ms: int) -> list[DeferredDeletion]:
+        """The deletions whose time has come; each is handed out once.
+
+        `now_ms` counts from anywhere, but always from there: a clock that can be set back would keep the files.
+        """
+        expired: list[DeferredDeletion] = []
+        waiting: list[DeferredDeletion] = []
+        for deletion in self.deferred_deletions:
+            if deletion.due_ms is None:
+                deletion.due_ms = now_ms + deletion.delay_ms
+            (waiting if deletion.due_ms > now_ms else expired).append(deletion)
+        self.deferred_deletions = waiting
+        return expired
+
     def offline_error(self) -> ApiError:
         """What every access to a log of an offline directory is answered with."""
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory {self.path} is offline ({self.failure})")

@@ -364,24 +364,13 @@ class LogManager:
         return paths
 
     def expired_deletions(self, now_ms: int) -> list[DeletionTask]:
-        """The files whose time has come, as tasks that any thread may run. Each is handed out once.
-
-        `now_ms` counts from anywhere, but always from there: a clock that can be set back would keep the files.
-        """
-        tasks = []
-        for directory in self.directories:
-            if directory.failure is not None:
-                continue
-            waiting = []
-            for deletion in directory.deferred_deletions:
-                if deletion.due_ms is None:
-                    deletion.due_ms = now_ms + deletion.delay_ms
-                if deletion.due_ms > now_ms:
-                    waiting.append(deletion)
-                else:
-                    tasks.append(DeletionTask(self._file_system, directory, deletion))
-            directory.deferred_deletions = waiting
-        return tasks
+        """Removing the files whose time has come, as tasks that any thread may run; see `LogDirectory.take_expired`."""
+        return [
+            DeletionTask(self._file_system, directory, deletion)
+            for directory in self.directories
+            if directory.failure is None
+            for deletion in directory.take_expired(now_ms)
+        ]
 
     def keep_reserve(self, reserve_bytes: int, on_change: Callable[[LogDirectory], None]) -> None:
         """From now on clients must leave so many bytes of every disk; see `DiskReserve` for `on_change`."""
