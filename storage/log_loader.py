@@ -394,7 +394,7 @@ class LogLoader:
                 continue
             self._recovered += 1
             at += 1
-            if segment.size < size or self._is_cut_short(log_end, after):
+            if segment.size < size or self._is_cut_short(log_end, segments[at] if at < len(segments) else None):
                 self._truncated_bytes += size - segment.size
                 self._drop_behind(segments, at)
                 break
@@ -433,16 +433,21 @@ class LogLoader:
             state.map_end_offset = start
         return state
 
-    def _is_cut_short(self, end: int, next_base: int | None) -> bool:
+    def _is_cut_short(self, end: int, following: LogSegment | None) -> bool:
         """Whether a sealed segment lost its tail: a power cut can shorten a file by exactly some batches.
 
         Ours have no such gaps but where offsets were skipped that no index could have spanned; Kafka's may.
         """
-        if next_base is None or not 0 < next_base - end <= MAX_RELATIVE_OFFSET:
+        if following is None or not 0 < following.base_offset - end <= MAX_RELATIVE_OFFSET:
             return False
         if self._options.may_have_gaps:
-            self._gaps_end = next_base
-        return not self._options.may_have_gaps
+            self._gaps_end = following.base_offset
+            return False
+        header = following.file.pread(0, HEADER_BYTES)
+        is_far = len(header) == HEADER_BYTES and (
+            RecordBatch(memoryview(header)).last_offset - end > MAX_RELATIVE_OFFSET
+        )
+        return not is_far
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
         """What follows a torn batch cannot be told from what never was: set it aside for good (`LogSegment.cut`)."""

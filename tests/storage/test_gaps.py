@@ -218,3 +218,16 @@ def test_an_epoch_that_a_full_disk_did_not_take_is_not_known() -> None:
     log.append_as_follower(records, now_ms=T0)
     assert log.leader_epochs.entries == [*before, (7, 90)]
     assert reopen(file_system, COMPACT).leader_epochs.entries == [*before, (7, 90)]
+
+
+def test_a_gap_that_no_index_could_have_spanned_is_no_loss() -> None:
+    """It is the last record of the batch behind it that lies too far off, not the first."""
+    file_system = MemoryFileSystem()
+    manager, _ = open_manager(file_system, COMPACT)
+    log = manager.get_or_create(TP, TOPIC_ID, COMPACT, T0)
+    append(log, *[b"a"] * 10)
+    log.append_as_follower(batches_at((2**31 + 8, batch_of(b"b", b"c", b"d"))), now_ms=T0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31 + 8]
+    before = values_in(log)
+    assert len(before) == 13
+    assert values_in(reopen(file_system, COMPACT)) == before
