@@ -21,12 +21,13 @@ from protocol.messages import (
     MetadataRequest,
     ProduceRequest,
 )
-from protocol.records import build_values_batch, read_batches
+from protocol.records import build_values_batch
 from protocol.schema import Request
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.broker.in_process import InProcessBroker, Wire
 from tests.broker_process import BrokerProcess
 from tests.wire_client import ConnectionClosed, WireClient
+from tests.wire_requests import values_in
 
 DATA = "/data"
 
@@ -67,11 +68,6 @@ def records_deleted(name: str, offset: int) -> DeleteRecordsRequest:
     partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=[partition])
     return DeleteRecordsRequest(topics=[topic], timeout_ms=5000)
-
-
-def values_in(answer: Any) -> list[bytes | None]:
-    records = answer.responses[0].partitions[0].records
-    return [record.value for batch in read_batches(memoryview(records or b"")) for record in batch.records()]
 
 
 class Client:
