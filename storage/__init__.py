@@ -24,6 +24,8 @@ Decisions, with their reasons:
   the page cache, four recover twice as many bytes a second as one. Of logs that were, they gain nothing: large batches
   are as fast as memory is, and small ones wait for the interpreter. Hence a loop without an object for each batch
   (`recovery`), which takes four to eight times as many batches a second, and gathers the producers on the way.
+- Logs are closed in shares, each by a thread of its own: to create a snapshot and to fsync what belongs to it is to wait
+  for the file system's journal, and one thread at a time had 10,000 logs take minutes where others used the disk.
 - Recovery writes an index only where it differs: after a crash most are right, and ext4 writes out at once what is
   renamed onto another file, 20,000 times at a start with 10,000 partitions.
 - An error while writing or in fsync takes the log directory offline at once (after a failed fsync, the kernel may
@@ -65,6 +67,8 @@ Decisions, with their reasons:
 - Old segments go in two steps: the log start moves and is checkpointed, then the files are renamed. A power cut may
   bring back any of them, and what is missing between them would be taken for a loss; so a start first drops what lies
   below the checkpointed log start. A checkpoint also forgets a deleted log before another of its name is made.
+- A round over all logs makes no object for each of them: 10,000 tuples have the garbage collector go over everything,
+  which holds the event loop ten times longer than the round itself (`log_checkpoints`).
 - Whatever waits for an fsync or removes files is a task: made by the thread that owns the logs, run by any, completed
   by the owner (`FlushTask`, `CheckpointTask`, `DeletionTask`). A log that is read may be read by any thread.
 - flush.messages=N means: at any moment fewer than N records that were acknowledged or shown are not on disk
