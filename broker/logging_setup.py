@@ -39,6 +39,6 @@ def configure_logging(log_dir: str | None) -> None:
         logging.getLogger(name)
     logging.getLogger("kafka.request.logger").setLevel(logging.WARNING)
     if log_dir is not None:
-        from broker.log_files import open_log_files
+        from broker.daemon_log_files import open_log_files
 
         open_log_files(log_dir, formatter)
