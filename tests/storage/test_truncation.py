@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+
 import pytest
 
 from storage.log_config import LogConfig
 from storage.log_state import CUT_NOTE
-from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut
+from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.unified_log import UnifiedLog
 from tests.storage.programme.matrix import chooser
 from tests.storage.support import T0, TP, append, close_cleanly, open_manager, reopen, values_in
@@ -139,3 +142,33 @@ def test_a_clean_stop_settles_it() -> None:
     log = reopen(file_system)
     assert (log.recovery_point, log.has_unsynced_cut, log.cut_note) == (3, False, None)
     assert not [each for each in file_system.list_dir(log.path) if each.name.startswith(CUT_NOTE)]
+
+
+@SEGMENTS
+@pytest.mark.parametrize("goes_on", [False, True], ids=["is only looked at", "goes on"])
+@pytest.mark.parametrize("mode", PowerCut)
+def test_a_cut_that_was_done_by_half_is_whole_or_undone(segment_bytes: int, goes_on: bool, mode: PowerCut) -> None:
+    """The process dies amid the truncation, and the power fails after the next one has seen the rest."""
+    config = LogConfig(segment_bytes=segment_bytes)
+    halves = 0
+    for seed in range(40):
+        file_system = MemoryFileSystem()
+        log = cut_log(file_system, segment_bytes, 7, flushed=True, dies=False)
+        log.flush(T0)
+        left = itertools.count(-(seed % 20))
+        file_system.inject = lambda _operation, _path, left=left: Fault(crash_before=next(left) == 0)  # type: ignore[misc]
+        with contextlib.suppress(SimulatedCrash):
+            log.truncate_to(2, T0)
+        file_system.kill_process()
+        log = reopen(file_system, config)
+        seen = len(values_in(log))
+        assert values_in(log) == list(enumerate(OLD[:seen]))
+        halves += 2 < seen < 7
+        if goes_on:
+            for value in NEW[: seed % 3 + 1]:
+                append(log, value, epoch=2)
+        file_system.cut_power(mode, chooser(seed))
+        found = [value for _, value in values_in(reopen(file_system, config))]
+        ways = (OLD[:7], OLD[:seen] + NEW) if goes_on else (OLD[:7],)
+        assert found in [way[:end] for way in ways for end in range(2, len(way) + 1)], f"seed {seed}"
+    assert halves or segment_bytes > 1000, "no truncation was done by half"

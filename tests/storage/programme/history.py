@@ -361,7 +361,10 @@ class History:
         return None
 
     def _believe(self, version: Version, candidates: list[Version], found: Observation, *, lost_power: bool) -> None:
-        others = [] if lost_power else [other for other in candidates if other is not version]
+        # A truncation that was done by half is no more durable than one that was done: until the next flush, a power
+        # cut can bring back what the process after it does not see.
+        is_cut_by_half = found.end < version.end and any(version is each for each in self.unsure)
+        others = [other for other in candidates if other is not version or is_cut_by_half]
         self.undoable = [] if lost_power else self.undoable + others
         self.now = version.copy()
         self.now.cut(found.end)

@@ -7,8 +7,10 @@ import re
 
 import pytest
 
+from storage.leader_epoch import EpochEntry
 from tests.storage.programme import matrix, runner
 from tests.storage.programme.flips import all_flips, flip
+from tests.storage.programme.history import History, Observation, Producer, Row, Violation
 from tests.storage.programme.log_machine import run_machine
 from tests.storage.programme.mutants import MUTANTS
 from tests.storage.programme.scenarios import SCENARIOS
@@ -53,6 +55,32 @@ def test_id_of_a_case_says_all_of_it() -> None:
         assert matrix.parse_case(str(case)) == case
     with pytest.raises(ValueError, match=re.escape("'nonsense/eio/1/death.0' is not the id of a case")):
         matrix.parse_case("nonsense/eio/1/death.0")
+
+
+def test_truncation_done_by_half_is_not_durable() -> None:
+    rows = [Row(at, at, at + 1, 0, Producer(-1, -1, -1), 0, 0, None, b"") for at in range(6)]
+
+    def found(end: int) -> Observation:
+        return Observation(0, end, 0, tuple(rows[:end]), (EpochEntry(0, 0),), {}, 0)
+
+    def half_cut() -> History:
+        history = History()
+        history.sending(rows)
+        history.acknowledged()
+        history.flushed(history.begin_flush())
+        history.shortening(2)
+        history.reconcile(found(4), lost_power=False)
+        return history
+
+    half_cut().reconcile(found(6), lost_power=True)
+    with pytest.raises(Violation, match="the log ends at 6"):
+        half_cut().reconcile(found(6), lost_power=False)
+    with pytest.raises(Violation, match="the log ends at 1"):
+        half_cut().reconcile(found(1), lost_power=True)
+    history = half_cut()
+    history.flushed(history.begin_flush())
+    with pytest.raises(Violation, match="the log ends at 6, not from 4 to 4"):
+        history.reconcile(found(6), lost_power=True)
 
 
 @pytest.mark.parametrize("name", ["log start is not checkpointed", "tombstones are cleaned early"])
