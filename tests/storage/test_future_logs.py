@@ -351,6 +351,13 @@ class TestAsking:
         assert manager.get_or_create(TP, TOPIC_ID, CONFIG, T0).directory.path == A
 
 
+def end_after_power_cut(file_system: MemoryFileSystem) -> int:
+    """Where the log would end if the power was cut now, and took all that it may take."""
+    twin = file_system.copy()
+    twin.cut_power(PowerCut.LOSE, lambda _count: 0)
+    return opened(twin).logs[TP].log_end_offset
+
+
 class TestAfterAStart:
     @pytest.mark.parametrize("stop", ["clean", "kill", "power"])
     def test_a_move_goes_on(self, stop: str) -> None:
@@ -394,6 +401,23 @@ class TestAfterAStart:
         for number in range(5, 8):
             append(log, b"new %d" % number, epoch=1)
         assert values_in(finish(manager)) == values(5) + [(number, b"new %d" % number) for number in range(5, 8)]
+
+    def test_until_its_name_is_safe_no_more_is_trusted_than_the_old_log_has(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = opened(file_system)
+        log = filled(manager, 5)
+        log.flush(T0)
+        for number in range(5, 10):
+            append(log, value(number))
+        future = manager.futures.create(log, manager.futures.directory_at(B), T0)
+        step(manager)
+        flush_copy(manager)
+        assert (log.recovery_point, future.recovery_point) == (5, 10)
+        assert manager.futures.catch_up(log, T0)
+        moved = manager.replace_with_future(TP)
+        assert moved.recovery_point == 5 == end_after_power_cut(file_system)
+        moved.flush(T0)
+        assert moved.recovery_point == 10 == end_after_power_cut(file_system)
 
     def test_two_directories_of_one_name(self) -> None:
         file_system = MemoryFileSystem()
