@@ -36,12 +36,15 @@ class DiskSpaceWatch:
     def refuse_new_partitions(self, topic: str) -> None:
         """To be asked before partitions of `topic` are made; internal topics may use the reserve.
 
-        Raises ApiError POLICY_VIOLATION when every directory that works has reached it.
+        Raises ApiError POLICY_VIOLATION when every directory that works has reached it, or still knows an earlier topic
+        of that name as its disk is too full to forget it.
         """
-        if is_internal(topic):
-            return
         online = [directory for directory in self._log_manager.directories if directory.failure is None]
-        if not online or not all(directory.is_reserve_reached for directory in online):
+        stale = [path for path in (directory.stale_checkpoint(topic) for directory in online) if path is not None]
+        if stale and len(stale) == len(online):
+            text = f"The disk is too full for {', '.join(stale)}, which still know the deleted topic {topic}."
+            raise ApiError(ErrorCode.POLICY_VIOLATION, text)
+        if is_internal(topic) or not online or not all(directory.is_reserve_reached for directory in online):
             return
         reasons = "; ".join(directory.reserve.describe() for directory in online if directory.reserve is not None)
         raise ApiError(ErrorCode.POLICY_VIOLATION, f"No disk has room for new partitions. {reasons}.")

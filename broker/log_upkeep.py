@@ -172,7 +172,7 @@ class LogUpkeep:
         power cut brings their directories back.
         """
         await self.checkpoint_recovery_points()
-        with contextlib.suppress(ApiError):  # on a full disk; no topic is made there before the next round writes it
+        with contextlib.suppress(ApiError):  # a full disk; no topic of a name that is still known is made there
             await self.checkpoint_log_start_offsets()
         await self.checkpoint_high_watermarks()
         logs = self._log_manager

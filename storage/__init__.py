@@ -105,6 +105,9 @@ Decisions, with their reasons:
   truncated and expired meanwhile, and everything copied has had its CRC checked. It is not compacted meanwhile, as in
   Kafka: the copy could have a value whose tombstone is gone when its turn comes. A copy that lay in an offline
   directory while the log was compacted begins again; Kafka's goes on.
+- Checkpoints know logs by name alone, so a log must not get the name of a deleted one that a checkpoint still knows:
+  after a crash it would begin at the other one's log start. They are rewritten after each deletion; where a full disk
+  refuses that, topics of that name are refused there, too, until it was done (`LogDirectory.stale_checkpoint`).
 - A disk that fills up is kept from the clients first (`disk_reserve`): what the broker itself has to write, and what
   gives room back, needs some room. 64 MiB is the default: a rewritten coordination journal, a round of checkpoints and
   snapshots and some hours of committed offsets fit into it many times. Of a small disk, as a container's /dev/shm is,

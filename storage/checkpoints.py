@@ -17,6 +17,13 @@ HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+CHECKPOINTS = (
+    HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+"""All of a log directory."""
 
 WHOLE_SEGMENTS = TopicPartition("odradek:whole-segments-above-recovery-points", 0)
 """An entry among the recovery points of a log directory that is none: it says that they were written by us, while the

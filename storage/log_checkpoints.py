@@ -19,7 +19,7 @@ class CheckpointTask:
     logs. The text is made by `run`: for 10,000 logs that takes longer than all else.
     """
 
-    __slots__ = ("_error", "_file_system", "_offsets", "_path", "directory", "refusal")
+    __slots__ = ("_deleted_logs", "_error", "_file_system", "_offsets", "_path", "directory", "refusal")
 
     def __init__(
         self, file_system: FileSystem, directory: LogDirectory, name: str, offsets: Mapping[TopicPartition, int]
@@ -28,6 +28,7 @@ class CheckpointTask:
         self.directory = directory
         self._path = f"{directory.path}/{name}"
         self._offsets = offsets
+        self._deleted_logs = directory.deleted_logs
         self._error: OSError | None = None
         self.refusal: ApiError | None = None
         """Why the file is still the old one although the directory works: the disk is full. Another task may follow."""
@@ -44,10 +45,11 @@ class CheckpointTask:
         doing = f"Error while writing to checkpoint file {self._path}"
         if self._error is not None and is_disk_full(self._error):
             self.refusal = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {self._error}")
+            self.directory.checkpoint_refused(self._path)
         elif self._error is not None:
             self.directory.fail(self._error, doing)
         else:
-            self.directory.written_checkpoints[self._path] = _fingerprint(self._offsets)
+            self.directory.checkpoint_written(self._path, _fingerprint(self._offsets), self._deleted_logs)
 
 
 def checkpoint_tasks(
@@ -70,10 +72,12 @@ def checkpoint_tasks(
             offsets[log.directory.path][log.topic_partition] = offset
     tasks = []
     for directory in directories:
-        content = offsets[directory.path]
-        known = directory.written_checkpoints.get(f"{directory.path}/{name}")
-        if directory.failure is None and _fingerprint(content) != known:
+        content, path = offsets[directory.path], f"{directory.path}/{name}"
+        fingerprint = _fingerprint(content)
+        if directory.failure is None and fingerprint != directory.written_checkpoints.get(path):
             tasks.append(CheckpointTask(file_system, directory, name, content))
+        elif directory.failure is None:
+            directory.checkpoint_written(path, fingerprint, directory.deleted_logs)
     return tasks
 
 

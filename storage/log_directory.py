@@ -6,11 +6,12 @@ after a failed fsync the kernel may have dropped the pages and would call the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ class LogDirectory:
     __slots__ = (
         "_on_corruption",
         "_on_failure",
+        "_refused_checkpoints",
+        "_stale_entries",
         "corruptions",
         "deferred_deletions",
+        "deleted_logs",
         "failure",
         "headroom_bytes",
         "is_reserve_reached",
@@ -85,6 +89,12 @@ class LogDirectory:
         """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
         self.corruptions: dict[tuple[str, int], str] = {}
         """What was found to be damaged, by file and byte position."""
+        self.deleted_logs = 0
+        """Logs that were taken out of the checkpoints so far."""
+        self._stale_entries: dict[str, dict[TopicPartition, int]] = {}
+        """Of each checkpoint file, logs it may still know although they are gone; the number that each of them was."""
+        self._refused_checkpoints: set[str] = set()
+        """Those that a full disk did not let us write when they were due."""
         self._on_failure = on_failure
         self._on_corruption = on_corruption
 
@@ -92,6 +102,34 @@ class LogDirectory:
         """`message` tells what is wrong with the file at `path`; each position of it is told once. Any thread may."""
         if self.corruptions.setdefault((path, position), message) is message:
             self._on_corruption(message)
+
+    def note_stale(self, topic_partition: TopicPartition, checkpoints: Iterable[str]) -> None:
+        """The log is gone, and the files called `checkpoints` may still know it."""
+        self.deleted_logs += 1
+        for name in checkpoints:
+            self._stale_entries.setdefault(f"{self.path}/{name}", {})[topic_partition] = self.deleted_logs
+
+    def checkpoint_written(self, path: str, fingerprint: int, deleted_logs: int) -> None:
+        """The checkpoint file at `path` holds what it was to hold when there had been `deleted_logs`."""
+        self.written_checkpoints[path] = fingerprint
+        self._refused_checkpoints.discard(path)
+        stale = self._stale_entries.pop(path, {})
+        left = {partition: number for partition, number in stale.items() if number > deleted_logs}
+        if left:
+            self._stale_entries[path] = left
+
+    def checkpoint_refused(self, path: str) -> None:
+        """The disk is too full for the checkpoint file at `path`."""
+        self._refused_checkpoints.add(path)
+
+    def stale_checkpoint(self, topic: str) -> str | None:
+        """A checkpoint file that could not be written and still knows a log of the topic which is gone: after a crash,
+        what it says would be believed of another log of that name.
+        """
+        for path in self._refused_checkpoints:
+            if any(partition.topic == topic for partition in self._stale_entries.get(path, ())):
+                return path
+        return None
 
     def admit(self, size: int) -> None:
         """A client wants to append more than `headroom_bytes`. Raises ApiError KAFKA_STORAGE_ERROR when the disk has

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import (
+    CHECKPOINTS,
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -110,8 +111,9 @@ def begin_load(
     high_watermarks = _read_checkpoint(file_system, path, HIGH_WATERMARK_CHECKPOINT, report)
     cleaner_offsets = _read_checkpoint(file_system, path, CLEANER_OFFSET_CHECKPOINT, report)
     known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | cleaner_offsets.keys()
-    if not known <= {partition for partition, _ in partitions}:
+    for partition in known - {partition for partition, _ in partitions}:
         report.has_stale_checkpoints = True
+        directory.note_stale(partition, CHECKPOINTS)
     tasks = []
     for partition, name in partitions:
         config = topic_configs.get(partition.topic)

@@ -12,6 +12,7 @@ from uuid import UUID
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.checkpoints import (
+    CHECKPOINTS,
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -295,6 +296,11 @@ class LogManager:
         directories = [preferred] if preferred is not None else sorted(self.directories, key=_rank)
         refusal = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "All log directories are offline")
         for directory in directories:
+            stale = directory.stale_checkpoint(topic_partition.topic)
+            if stale is not None:
+                text = f"The disk is too full for {stale}, which still knows a deleted log of {topic_partition.topic}"
+                refusal = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+                continue
             try:
                 log = create_log(
                     self._file_system, directory, str(topic_partition), topic_partition, topic_id, config, now_ms
@@ -342,6 +348,7 @@ class LogManager:
     def _take_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
         directory = log.directory
         target = rename_away(self._file_system, log, suffix, now_ms)
+        directory.note_stale(log.topic_partition, CHECKPOINTS)
         del self.logs[log.topic_partition]
         self.high_watermarks.pop(log.topic_partition, None)
         directory.log_count -= 1

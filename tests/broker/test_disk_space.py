@@ -221,3 +221,29 @@ def test_a_checkpoint_that_finds_no_room_is_written_later() -> None:
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
 
     play(scenario)
+
+
+def test_a_deleted_topic_that_a_full_disk_still_knows_is_not_made_again() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await create(wire, "t")
+        await send(wire, payload=b"x")
+        upkeep, path = broker.server._upkeep, "/data/replication-offset-checkpoint"
+        await upkeep.checkpoint_high_watermarks()
+        broker.file_system.inject = lambda _operation, path: (
+            Fault(errno.ENOSPC) if "replication-offset-checkpoint" in path else None
+        )
+        answer = await wire.ask(DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1000), 5)
+        assert answer.responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+        assert await create(wire, "t") == (
+            ErrorCode.POLICY_VIOLATION,
+            f"The disk is too full for {path}, which still know the deleted topic t.",
+        )
+        assert await create(wire, "u") == (ErrorCode.NONE, None)
+        assert b"t 0 1" in broker.file_system.read_file(path)
+        broker.file_system.inject = lambda _operation, _path: None
+        await upkeep.checkpoint_high_watermarks()
+        assert b"t 0 1" not in broker.file_system.read_file(path)
+        assert await create(wire, "t") == (ErrorCode.NONE, None)
+        assert await send(wire, payload=b"y") == (ErrorCode.NONE, None)
+
+    play(scenario)

@@ -106,7 +106,7 @@ def file_is_renamed_without_an_fsync(patch: Patch) -> None:
 @mutant("leader")
 def checkpoint_is_written_in_place(patch: Patch) -> None:
     def run(self: CheckpointTask) -> None:
-        self._file_system.write_file(self._path, self._data)
+        self._file_system.write_file(self._path, checkpoints.format_offset_checkpoint(self._offsets))
         self._file_system.sync_file(self._path)
 
     patch.setattr(CheckpointTask, "run", run)
