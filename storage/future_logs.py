@@ -315,8 +315,8 @@ class FutureLogs:
             raise future.failed(error, f"Error while renaming {future.path} to {path}") from error
         future.use_path(path)
         future.has_unsynced_names = True
-        # Until that is flushed a power cut can undo it, and leaves what is on stable storage in `log`: no more than that
-        # may be acknowledged or shown.
+        # Until that is flushed a power cut can undo it, and leave what is on stable storage in `log`: no more may be
+        # acknowledged or shown.
         future.recovery_point = min(future.recovery_point, log.recovery_point)
         del self.logs[topic_partition]
         self._replaced[topic_partition] = log
