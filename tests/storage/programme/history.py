@@ -269,6 +269,9 @@ class History:
         allowed = {min(value, found.end) for value in self.watermarks}
         if found.high_watermark not in allowed:
             raise Violation(f"high watermark {found.high_watermark} is none of {allowed}")
+        if found.high_watermark not in self.watermarks:
+            # The log was cut below what had been checkpointed, and the start may have written that down.
+            self.watermarks.append(found.high_watermark)
         candidates = self._candidates(lost_power=lost_power)
         reasons = []
         # Of what was cut off, anything may be left.
