@@ -216,9 +216,16 @@ def epochs_are_not_truncated(patch: Patch) -> None:
     patch.setattr(LeaderEpochFileCache, "truncate_from_end", nothing)
 
 
-@mutant("leader")
-def producer_snapshots_outlive_a_truncation(patch: Patch) -> None:
-    patch.setattr(ProducerStateManager, "_remove_snapshot", nothing)
+@mutant("follower")
+def producers_outlive_a_truncation(patch: Patch) -> None:
+    truncate_to = UnifiedLog.truncate_to
+
+    def truncate(self: UnifiedLog, offset: int, now_ms: int) -> bool:
+        with Patch.context() as inner:
+            inner.setattr(UnifiedLog, "_fill", nothing)
+            return truncate_to(self, offset, now_ms)
+
+    patch.setattr(UnifiedLog, "truncate_to", truncate)
 
 
 @mutant("leader")

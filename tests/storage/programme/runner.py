@@ -148,14 +148,16 @@ def _hunt(hunted: Mutant) -> Caught:
                 cases += 1
                 wrong = try_case(case)
                 if wrong is not None and wrong.startswith(_BROKEN):
-                    return Caught(hunted.name, "the mutant itself is broken", cases, "")
+                    return Caught(hunted.name, f"the mutant itself is broken: {wrong}", cases, "")
                 if wrong is not None:
                     return Caught(hunted.name, f"matrix, {group.scenario}", cases, f"{case}: {wrong}")
                 if cases == _HUNT_CASES:
                     return Caught(hunted.name, "-", cases, "")
     except Exception as error:  # noqa: BLE001 a scenario that does not even run
         wrong = describe(error)
-        return Caught(hunted.name, f"matrix, {hunted.scenario}", cases + 1, "" if wrong.startswith(_BROKEN) else wrong)
+        if wrong.startswith(_BROKEN):
+            return Caught(hunted.name, f"the mutant itself is broken: {wrong}", cases + 1, "")
+        return Caught(hunted.name, f"matrix, {hunted.scenario}", cases + 1, wrong)
     return Caught(hunted.name, "-", cases, "")
 
 
