@@ -89,19 +89,24 @@ def _remove_at_once(file_system: FileSystem, directory: LogDirectory, path: str)
         directory.fail(error, f"Error while removing {path}")
 
 
+def _path_away(log: UnifiedLog, suffix: str, seed: str) -> str:
+    name, topic = name_with_suffix(log.topic_partition, suffix, seed), log.topic_partition.topic
+    # A long topic name is cut, as Kafka does.
+    return f"{log.directory.path}/{topic[: len(topic) - max(len(name) - MAX_NAME, 0)]}{name[len(topic) :]}"
+
+
 def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: int) -> str:
     """Rename the directory of `log`, which refuses every access from now on; gives the new path.
 
     What still reads one of its files goes on. Raises ApiError KAFKA_STORAGE_ERROR.
     """
-    directory, topic_partition = log.directory, log.topic_partition
+    directory = log.directory
     if directory.failure is not None:
         raise directory.offline_error()
-    name = name_with_suffix(topic_partition, suffix, f"{log.path} {log.topic_id} {now_ms}")
-    # A long topic name is cut, as Kafka does.
-    target = f"{directory.path}/{topic_partition.topic[: len(topic_partition.topic) - max(len(name) - MAX_NAME, 0)]}"
-    target += name[len(topic_partition.topic) :]
-    source = log.path
+    source, seed = log.path, f"{log.path} {log.topic_id} {now_ms}"
+    # The clock may stand still or be set back: what was put away before keeps its name.
+    while file_system.exists(target := _path_away(log, suffix, seed)):
+        seed += "+"
     try:
         log.discard()
         file_system.rename(source, target)

@@ -165,6 +165,15 @@ class TestDeletion:
         offsets = read_offset_checkpoint(file_system, f"{DIR}/{RECOVERY_POINT_CHECKPOINT}")
         assert offsets == {TP: 0, WHOLE_SEGMENTS: 0}
 
+    def test_away_twice_while_the_clock_stands_still(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        for _ in range(3):
+            manager.delete(TP, T0)
+            append(manager.get_or_create(TP, TOPIC_ID, CONFIG, T0), b"new")
+        assert manager.directories[0].failure is None
+        assert len([info for info in file_system.list_dir(DIR) if info.is_dir]) == 4
+
     def test_a_restart_goes_on_with_it(self) -> None:
         file_system = MemoryFileSystem()
         manager = filled(file_system)
