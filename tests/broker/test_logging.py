@@ -16,9 +16,9 @@ from tests.broker_process import ROOT, BrokerProcess
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .* \([\w.]+\)")
 HOURS = """
 import logging, sys
-from broker import log_files
-log_files.KEPT_FILES = 3
-log_files.open_log_files(sys.argv[1], logging.Formatter("%(message)s"))
+from broker import daemon_log_files
+daemon_log_files.KEPT_FILES = 3
+daemon_log_files.open_log_files(sys.argv[1], logging.Formatter("%(message)s"))
 root = logging.getLogger()
 handler = root.handlers[0]
 for hour in range(6):
