@@ -104,10 +104,10 @@ def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: i
     if directory.failure is not None:
         raise directory.offline_error()
     source, seed = log.path, f"{log.path} {log.topic_id} {now_ms}"
-    # The clock may stand still or be set back: what was put away before keeps its name.
-    while file_system.exists(target := _path_away(log, suffix, seed)):
-        seed += "+"
     try:
+        # The clock may stand still or be set back: what was put away before keeps its name.
+        while file_system.exists(target := _path_away(log, suffix, seed)):
+            seed += "+"
         log.discard()
         file_system.rename(source, target)
     except OSError as error:
