@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.disk_tasks import run_disk_tasks
@@ -32,8 +33,6 @@ FLUSH_CHECK_MS = 1_000
 FILE_DELETION_CHECK_MS = 1_000
 """How often files whose file.delete.delay.ms is over are looked for."""
 
-CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
-
 LOGS_PER_SLICE = 50
 """Logs looked through for old segments or producers before the event loop gets its turn: a millisecond or two."""
 
@@ -57,7 +56,7 @@ class LogUpkeep:
         self._clock = clock
         self._executor = executor
         self._group_commit = group_commit
-        self._writing = {name: asyncio.Lock() for name in CHECKPOINTS}
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
         """Begin all rounds, at Kafka's intervals."""

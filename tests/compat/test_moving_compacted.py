@@ -19,7 +19,7 @@ from storage.file_system import OsFileSystem
 from tests.broker.test_in_process import fetch
 from tests.broker_process import BrokerProcess
 from tests.compat.raw_load import TOPIC, connect, produce_batch, until
-from tests.compat.test_moving_replicas import NAMES, broker_with_directories, move, where
+from tests.compat.test_moving_replicas import NAMES, broker_with_directories, move_through_a_kill
 from tests.wire_client import ConnectionClosed, WireClient
 
 KEYS = 40
@@ -110,13 +110,7 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
         for number in range(KILLS):
             until(lambda place=place, clean=clean: (clean_until(tmp_path / place) or 0) > clean, "a cleaning")  # type: ignore[misc]
             name = NAMES[(number + 1) % len(NAMES)]
-            with connect(broker) as client:
-                move(client, tmp_path / name)
-            time.sleep(chance.random() * 0.06)
-            broker.kill()
-            broker.start()
-            with connect(broker) as client:
-                until(lambda name=name: where(client) == {name: False}, f"a move to {name}")  # type: ignore[misc]
+            move_through_a_kill(broker, tmp_path / name, chance.random() * 0.06)
             place, clean = name, clean_until(tmp_path / name) or 0
             assert clean > 0, "how far it is clean has gone with it"
         writer.stopping.set()

@@ -71,6 +71,17 @@ def where(client: WireClient) -> dict[str, bool]:
     }
 
 
+def move_through_a_kill(broker: BrokerProcess, path: Path, after_s: float) -> None:
+    """The broker is killed `after_s` seconds into the move, started, and the move awaited."""
+    with connect(broker) as client:
+        move(client, path)
+    time.sleep(after_s)
+    broker.kill()
+    broker.start()
+    with connect(broker) as client:
+        until(lambda: where(client) == {path.name: False}, f"a move to {path.name}")
+
+
 def test_under_load(tmp_path: Path) -> None:
     broker = broker_with_directories(tmp_path)
     broker.start()
@@ -101,15 +112,9 @@ def test_killed_again_and_again(flush_messages: str, tmp_path: Path) -> None:
             client.ask(new_topic(TOPIC), 7)
         with load(broker, (10, 300, 3000)) as (senders, _):
             for number in range(8):
-                with connect(broker) as client:
-                    until(goes_on(senders), "a producer that goes on")
-                    name = NAMES[(number + 1) % len(NAMES)]
-                    move(client, tmp_path / name)
-                time.sleep(chance.random() * 0.06)
-                broker.kill()
-                broker.start()
-                with connect(broker) as client:
-                    until(lambda name=name: where(client) == {name: False}, f"a move to {name}")  # type: ignore[misc]
+                until(goes_on(senders), "a producer that goes on")
+                name = NAMES[(number + 1) % len(NAMES)]
+                move_through_a_kill(broker, tmp_path / name, chance.random() * 0.06)
         with connect(broker) as client:
             assert judge(client, senders, client_start(client)) == count(senders)
         assert broker.stop() == 0

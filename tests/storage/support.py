@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from protocol.errors import ApiError
@@ -15,7 +16,7 @@ from storage.log_config import LogConfig
 from storage.log_directory_survey import LoadReport
 from storage.log_flush import run_together
 from storage.log_manager import LogManager
-from storage.memory_file_system import MemoryFileSystem
+from storage.memory_file_system import Fault, MemoryFileSystem
 from storage.unified_log import UnifiedLog
 
 TP = TopicPartition("t", 0)
@@ -172,3 +173,16 @@ def values_in(log: UnifiedLog, offset: int | None = None) -> list[tuple[int, byt
         for record in batch.records()
         if record.offset >= start
     ]
+
+
+@dataclass
+class Countdown:
+    """The process dies at the call number `left` that changes something."""
+
+    left: int
+    calls: list[str] = field(default_factory=list)
+
+    def __call__(self, operation: str, path: str) -> Fault | None:
+        self.calls.append(f"{operation} {path}")
+        self.left -= 1
+        return Fault(crash_after=True) if self.left == 0 else None

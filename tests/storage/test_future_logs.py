@@ -18,6 +18,7 @@ from tests.storage.support import (
     T0,
     TOPIC_ID,
     TP,
+    Countdown,
     append,
     batch_of,
     checkpoint_high_watermarks,
@@ -491,7 +492,6 @@ MODES = [None, PowerCut.LOSE, PowerCut.TEAR, PowerCut.REORDER]
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "process" if mode is None else mode.name.lower())
 def test_a_crash_at_every_call_of_a_move(mode: PowerCut | None) -> None:
     """What was flushed before the move, or after it, is there; nothing twice; and a move that was begun ends."""
-    calls = 0
     for crash_at in range(10_000):
         file_system = MemoryFileSystem()
         manager = opened(file_system)
@@ -502,14 +502,7 @@ def test_a_crash_at_every_call_of_a_move(mode: PowerCut | None) -> None:
         manager.checkpoint_log_start_offsets()
         checkpoint_high_watermarks(manager, {TP: 8})
         acknowledged, flushed = 8, 8
-        calls = 0
-
-        def inject(_operation: str, _path: str, crash_at: int = crash_at) -> Fault | None:
-            nonlocal calls
-            calls += 1
-            return Fault(crash_after=True) if calls == crash_at + 1 else None
-
-        file_system.inject = inject
+        file_system.inject = countdown = Countdown(crash_at + 1)
         ended = False
         try:
             manager.futures.create(log, manager.futures.directory_at(B), T0)
@@ -539,7 +532,7 @@ def test_a_crash_at_every_call_of_a_move(mode: PowerCut | None) -> None:
         if ended:
             assert manager.logs[TP].path == "/b/t-0"
             break
-    assert calls > 20
+    assert len(countdown.calls) > 20
 
 
 def after_another_death(file_system: MemoryFileSystem, mode: PowerCut | None) -> LogManager:

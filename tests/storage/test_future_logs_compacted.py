@@ -11,7 +11,7 @@ from storage.log_manager import LogManager
 from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.unified_log import UnifiedLog
 from tests.storage.cleaning import COMPACT, clean_log, put, rows_of, write_cleaner_offsets
-from tests.storage.support import T0, TOPIC_ID, TP, close_cleanly, open_manager
+from tests.storage.support import T0, TOPIC_ID, TP, Countdown, close_cleanly, open_manager
 from tests.storage.test_future_logs import MODES, A, B, finish, step
 
 LATER = T0 + 10 * COMPACT.delete_retention_ms
@@ -169,7 +169,6 @@ def test_a_copy_begun_before_the_log_was_cleaned_begins_again(knows: bool) -> No
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: "process" if mode is None else mode.name.lower())
 def test_a_crash_at_every_call(mode: PowerCut | None) -> None:
     """Cleaned, moved, cleaned again: whatever happens in between, every key has its value, and none comes back."""
-    calls = 0
     for crash_at in range(10_000):
         file_system = MemoryFileSystem()
         manager = opened(file_system)
@@ -180,14 +179,7 @@ def test_a_crash_at_every_call(mode: PowerCut | None) -> None:
         fill(log, range(3, 5), "bc")
         manager.checkpoint_recovery_points()
         expected = state_of(log)
-        calls = 0
-
-        def inject(_operation: str, _path: str, crash_at: int = crash_at) -> Fault | None:
-            nonlocal calls
-            calls += 1
-            return Fault(crash_after=True) if calls == crash_at + 1 else None
-
-        file_system.inject = inject
+        file_system.inject = countdown = Countdown(crash_at + 1)
         ended = False
         try:
             begin(manager)
@@ -214,4 +206,4 @@ def test_a_crash_at_every_call(mode: PowerCut | None) -> None:
         if ended:
             assert log.path == "/b/t-0"
             break
-    assert calls > 30
+    assert len(countdown.calls) > 30

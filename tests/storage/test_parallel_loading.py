@@ -6,7 +6,7 @@ import errno
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from storage.memory_file_system import Fault, MemoryFileSystem, SimulatedCrash
 from tests.storage.support import (
     T0,
     TOPIC_ID,
+    Countdown,
     append,
     checkpoint_high_watermarks,
     close_cleanly,
@@ -290,19 +291,6 @@ def test_a_recovery_that_is_killed_again_and_again(damaged: list[Damage], counts
         found = dict(values_in(manager.logs[partition]))
         assert dict(values).items() <= found.items()
         assert all(value == b"%d" % offset * 9 for offset, value in found.items())
-
-
-@dataclass
-class Countdown:
-    """The process dies at the call number `left` that changes something."""
-
-    left: int
-    calls: list[str] = field(default_factory=list)
-
-    def __call__(self, operation: str, path: str) -> Fault | None:
-        self.calls.append(f"{operation} {path}")
-        self.left -= 1
-        return Fault(crash_after=True) if self.left == 0 else None
 
 
 class TestRealFiles:

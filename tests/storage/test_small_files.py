@@ -19,9 +19,10 @@ from storage.checkpoints import (
 )
 from storage.clean_shutdown import take_clean_shutdown, write_clean_shutdown
 from storage.file_system import FileSystem, OsFileSystem
-from storage.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
+from storage.memory_file_system import MemoryFileSystem, PowerCut, SimulatedCrash
 from storage.meta_properties import LogDirError, check_meta_properties, read_meta_properties, write_meta_properties
 from storage.partition_metadata import read_topic_id, write_topic_id
+from tests.storage.support import Countdown
 
 NAMES = st.text("abcXYZ09._-", min_size=1, max_size=20)
 
@@ -76,14 +77,7 @@ class TestCheckpoints:
         for at in range(1, 6):
             file_system = disk()
             write_atomically(file_system, "/d/c", b"old" * 400)
-            calls = 0
-
-            def inject(operation: str, path: str, at: int = at) -> Fault | None:
-                nonlocal calls
-                calls += 1
-                return Fault(crash_after=True) if calls == at else None
-
-            file_system.inject = inject
+            file_system.inject = Countdown(at)
             try:
                 write_atomically(file_system, "/d/c", b"new" * 500)
                 confirmed = True
