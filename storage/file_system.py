@@ -216,13 +216,13 @@ class OsFile:
         while True:
             path = self.path
             try:
-                descriptor = self._files._open_descriptor(self, path, _FLAGS)
+                descriptor = self._files._open_descriptor(path, _FLAGS)
             except FileNotFoundError:
                 if not self._is_moving and self.path == path:
                     raise
                 continue  # its owner is about to rename it, on another thread
             if self.path == path:  # else another file may have the name by now
-                self._descriptor = descriptor
+                self._files._hold(self, descriptor)
                 return descriptor
 
     def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -359,12 +359,19 @@ class OsFileSystem:
         """Descriptors held for Files now."""
         return len(self._open_files)
 
-    def _open_descriptor(self, file: OsFile, path: str, flags: int) -> _Descriptor:
-        while len(self._open_files) >= self.max_open_files:
-            self._evict_one()
-        fd = self._opened(os.open, path, flags, 0o644)
+    def _open_descriptor(self, path: str, flags: int) -> _Descriptor:
+        self._make_room(self.max_open_files - 1)
+        return _Descriptor(self._opened(os.open, path, flags, 0o644))
+
+    def _hold(self, file: OsFile, descriptor: _Descriptor) -> None:
+        # In this order: nothing holds a descriptor that is not counted, whatever another thread evicts meanwhile.
+        file._descriptor = descriptor
         self._open_files[file] = None
-        return _Descriptor(fd)
+        self._make_room(self.max_open_files)  # several threads may have found the same last place
+
+    def _make_room(self, count: int) -> None:
+        while len(self._open_files) > count:
+            self._evict_one()
 
     def _opened(self, opening: Callable[..., T], *arguments: object) -> T:
         """What `opening` opens. When somebody else (connections) has used the descriptors up, half of those of Files
@@ -399,8 +406,8 @@ class OsFileSystem:
 
     def open(self, path: str) -> OsFile:
         file = OsFile(self, path, 0, None)
-        descriptor = self._open_descriptor(file, path, _FLAGS | os.O_CREAT)
-        file._descriptor = descriptor
+        descriptor = self._open_descriptor(path, _FLAGS | os.O_CREAT)
+        self._hold(file, descriptor)
         file.size = os.fstat(descriptor.fd).st_size
         return file
 

@@ -7,8 +7,11 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +140,25 @@ class TestOperatingSystem:
             assert file.pread(0, 100) == b"".join(b"%d-%d " % (turn, number) for turn in range(3))
             file.flush()
         assert len(os.listdir("/proc/self/fd") if sys.platform == "linux" else []) < 60
+
+    def test_descriptors_are_bounded_when_threads_find_the_same_last_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file_system = OsFileSystem(max_open_files=8)
+        open_files = [file_system.open(str(tmp_path / str(number))) for number in range(7)]
+        others = [file_system.attach(str(tmp_path / "0"), 0) for _ in range(4)]
+        all_have_found_it, real = threading.Barrier(4, timeout=30), os.open
+
+        def opened(*arguments: Any) -> int:
+            all_have_found_it.wait()
+            return real(*arguments)
+
+        with ThreadPoolExecutor(4) as pool, monkeypatch.context() as patched:
+            patched.setattr(os, "open", opened)
+            assert list(pool.map(lambda file: file.pread(0, 9), others)) == [b""] * 4
+        assert file_system.open_file_count <= 8
+        # All that is open is counted.
+        assert sum(file._descriptor is not None for file in (*open_files, *others)) == file_system.open_file_count
 
     def test_a_file_in_use_stays_open(self, tmp_path: Path) -> None:
         file_system = OsFileSystem(max_open_files=8)
