@@ -17,6 +17,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.appendable_log import LogAppendInfo
 from storage.log_config import LogConfig
+from storage.log_directory import NoRoomError
 from storage.log_manager import LogManager
 from storage.producer_state import AppendOrigin
 from storage.unified_log import UnifiedLog
@@ -159,7 +160,8 @@ class ReplicaManager:
                 logger.error("%s is not available here: %s", topic_partition, error)
             self._unavailable[topic_partition] = error
             return None
-        self._unavailable.pop(topic_partition, None)
+        if self._unavailable.pop(topic_partition, None) is not None:
+            logger.info("%s is available again", topic_partition)
         log.config = config
         high_watermark = logs.high_watermarks.get(topic_partition, 0)
         partition = Partition(topic_partition, log, high_watermark, image)
@@ -216,8 +218,23 @@ class ReplicaManager:
         logger.warning("Broker %d stopped serving partitions %s: log directory %s failed", self._broker_id, names, path)
 
     def offline_replicas(self) -> list[TopicPartition]:
-        """What should be here and cannot be used."""
-        return list(self._unavailable)
+        """What should be here and cannot be used before the next start."""
+        return [partition for partition, error in self._unavailable.items() if not isinstance(error, NoRoomError)]
+
+    async def make_refused_logs(self) -> None:
+        """Make the logs for which a disk had no room. A round: to be called now and then."""
+        refused = [partition for partition, error in self._unavailable.items() if isinstance(error, NoRoomError)]
+        for number, topic_partition in enumerate(refused, start=1):
+            topic, image = self._image.topics.get(topic_partition.topic), self._image.partition(topic_partition)
+            if topic is None or image is None or topic_partition not in self._unavailable:
+                continue  # deleted meanwhile, or the change that brings it is still being made
+            config = self._log_config_of(self._image, topic.name)
+            partition = self._create(topic, config, image, is_new=True)
+            if partition is None:
+                return  # nor will there be room for the others
+            self._apply_role(partition, image)
+            if number % CREATIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
 
     def _apply_configs(self, image: MetadataImage) -> None:
         by_topic: dict[str, LogConfig] = {}

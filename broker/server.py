@@ -381,6 +381,7 @@ class KafkaServer:
         scrubber.schedule(self._supervisor)
         await self._space.check()
         self._supervisor.every(DISK_CHECK_MS, "disk-space", self._space.check)
+        self._supervisor.every(DISK_CHECK_MS, "refused-logs", replicas.make_refused_logs)
         moves.resume()
         self._supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         self._dispatcher = Dispatcher(registry, self._clock)

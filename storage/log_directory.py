@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from storage.disk_reserve import DiskReserve
 
 
+class NoRoomError(ApiError):
+    """KAFKA_STORAGE_ERROR: the disk is too full to make a log. It is to be made once there is room."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
 class Closable(Protocol):
     """What holds descriptors, a segment for example."""
 

@@ -26,7 +26,7 @@ from storage.file_system import FileSystem, Lock, is_disk_full
 from storage.future_logs import FutureLogs
 from storage.log_checkpoints import CheckpointTask, checkpoint_tasks, whole_segment_marks
 from storage.log_config import LogConfig
-from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory
+from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory, NoRoomError
 from storage.log_directory_survey import LoadReport, begin_load, find_partitions
 from storage.log_flush import FlushTask
 from storage.log_loading import DirectoryLoad, LoadTask
@@ -250,7 +250,7 @@ class LogManager:
 
         `is_new` False says that this broker should have the log: with a directory offline, it may be there and is
         not made again. Raises ApiError: INCONSISTENT_TOPIC_ID when the files are another topic's,
-        KAFKA_STORAGE_ERROR.
+        KAFKA_STORAGE_ERROR (NoRoomError when a disk that works was too full).
         """
         log = self.logs.get(topic_partition)
         if log is not None and log.directory.failure is not None:
@@ -299,14 +299,15 @@ class LogManager:
             stale = directory.stale_checkpoint(topic_partition.topic)
             if stale is not None:
                 text = f"The disk is too full for {stale}, which still knows a deleted log of {topic_partition.topic}"
-                refusal = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+                refusal = NoRoomError(text)
                 continue
             try:
                 log = create_log(
                     self._file_system, directory, str(topic_partition), topic_partition, topic_id, config, now_ms
                 )
             except ApiError as error:
-                refusal = error
+                if not isinstance(refusal, NoRoomError):
+                    refusal = error
             else:
                 self._add(log)
                 return log

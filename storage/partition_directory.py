@@ -14,7 +14,7 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.file_system import FileSystem, is_disk_full
 from storage.log_config import LogConfig
-from storage.log_directory import LogDirectory
+from storage.log_directory import LogDirectory, NoRoomError
 from storage.log_files import LOG_SUFFIX, file_name
 from storage.log_segment import LogSegment
 from storage.partition_metadata import write_topic_id
@@ -45,7 +45,7 @@ def create_log(
     """An empty log that begins at `base_offset`, in a new directory of that name. Not on stable storage before its
     first flush.
 
-    Raises ApiError KAFKA_STORAGE_ERROR; the directory stays online when it is only full.
+    Raises ApiError KAFKA_STORAGE_ERROR: NoRoomError when the disk is only full, and the directory stays online.
     """
     path = f"{directory.path}/{name}"
     doing = f"Error while creating log for {topic_partition} in dir {directory.path}"
@@ -62,7 +62,7 @@ def create_log(
         if not is_disk_full(error):
             raise directory.fail(error, doing) from error
         _remove_at_once(file_system, directory, path)
-        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
+        raise NoRoomError(f"{doing}: {error}") from error
     return UnifiedLog(
         file_system=file_system,
         directory=directory,

@@ -201,6 +201,46 @@ def test_a_full_disk_refuses_changes_of_topics_and_does_not_end_the_broker() -> 
     play(scenario)
 
 
+def test_a_log_that_finds_no_room_is_made_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        broker.file_system.inject = lambda operation, path: Fault(errno.ENOSPC) if path.endswith(".log") else None
+        await create(wire, "t")
+        replicas = broker.server._replica_manager
+        for _ in range(2):  # rounds without room change nothing
+            await replicas.make_refused_logs()
+            assert (await send(wire))[0] is ErrorCode.KAFKA_STORAGE_ERROR
+        assert replicas.offline_replicas() == []
+        assert not broker.file_system.exists("/data/t-0")
+        broker.file_system.inject = lambda _operation, _path: None
+        await replicas.make_refused_logs()
+        assert (await send(wire))[0] is ErrorCode.NONE
+        assert values_in(await wire.ask(fetch("t", 0), 12)) == [PAYLOAD]
+        await replicas.make_refused_logs()
+        assert values_in(await wire.ask(fetch("t", 0), 12)) == [PAYLOAD]
+
+    with caplog.at_level(logging.INFO, "kafka.server.ReplicaManager"):
+        play(scenario)
+    said = [record.getMessage() for record in caplog.records if "available" in record.getMessage()]
+    assert len(said) == 2
+    assert said[0].startswith(
+        "t-0 is not available here: KAFKA_STORAGE_ERROR: Error while creating log for t-0 in dir /data: "
+    )
+    assert said[1] == "t-0 is available again"
+
+
+def test_a_topic_whose_log_found_no_room_can_be_deleted() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        broker.file_system.inject = lambda operation, path: Fault(errno.ENOSPC) if path.endswith(".log") else None
+        await create(wire, "t")
+        broker.file_system.inject = lambda _operation, _path: None
+        deleted = await wire.ask(DeleteTopicsRequest(topics=[], topic_names=["t"], timeout_ms=1000), 5)
+        assert deleted.responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+        await broker.server._replica_manager.make_refused_logs()
+        assert (await send(wire))[0] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(scenario, auto_create_topics_enable="false")
+
+
 def test_a_checkpoint_that_finds_no_room_is_written_later() -> None:
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         await create(wire, "t")
