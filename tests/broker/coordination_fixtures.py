@@ -92,6 +92,6 @@ def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 20))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
 
     return run

@@ -80,14 +80,14 @@ def framed(payload: bytes) -> bytes:
 
 async def is_closed(reader: asyncio.StreamReader) -> bool:
     try:
-        return await asyncio.wait_for(reader.read(1), 5) == b""
+        return await asyncio.wait_for(reader.read(1), 30) == b""
     except ConnectionResetError:
         return True
 
 
 def run(scenario: Awaitable[None]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scenario, 20)
+        await asyncio.wait_for(scenario, 60)
 
     with asyncio.Runner(loop_factory=LOOP_FACTORIES[0]) as runner:
         runner.run(bounded())
@@ -241,10 +241,12 @@ def test_too_many_waiting_requests_pause_reading_until_they_are_answered() -> No
             reader, writer = await rig.connect()
             total = 200_000
             writer.write(framed(b"ab" * 10) * total)
+            while rig.dispatcher.seen <= MAX_WAITING_REQUESTS:
+                await asyncio.sleep(0.001)
             await asyncio.sleep(0.2)
             stalled_at = rig.dispatcher.seen
             # One read of the shared buffer may go beyond the limit, no more.
-            assert MAX_WAITING_REQUESTS < stalled_at < total / 4
+            assert stalled_at < total / 4
             answered = 0
             received = 0
             while received < total:
@@ -328,7 +330,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
                 return forever[-1]
             return [frame]
 
-        async with Rig(answer, max_idle_ms=100) as rig:
+        async with Rig(answer, max_idle_ms=300) as rig:
             idle, idle_writer = await rig.connect()
             waiting, waiting_writer = await rig.connect()
             waiting_writer.write(framed(b"wait"))

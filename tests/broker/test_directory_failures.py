@@ -207,7 +207,7 @@ def test_without_any_directory_left_the_broker_stops() -> None:
             Fault(errno.EIO) if operation == "append" and "journal" not in path else None
         )
         await wire.ask(produce("one", [b"fails"]), 11)
-        await asyncio.wait_for(broker.server.failed.wait(), 5)
+        await asyncio.wait_for(broker.server.failed.wait(), 30)
         repair(broker)
 
     play(scenario)

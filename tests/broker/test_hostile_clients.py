@@ -183,7 +183,7 @@ def test_many_connections_cost_little_and_everyone_is_served(broker: BrokerProce
         for connection in connections:
             connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while open_connections(broker) > 20 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert open_connections(broker) <= 20
@@ -226,7 +226,7 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
         with raw(broker) as silent, raw(broker) as half_way:
             half_way.sendall(struct.pack(">i", 1000) + b"x" * 500)
             for connection in (silent, half_way):
-                connection.settimeout(10)
+                connection.settimeout(60)
                 assert hangs_up(connection)
         assert broker.output.read_text().count("idle for more than connections.max.idle.ms=1000") == 2
     finally:

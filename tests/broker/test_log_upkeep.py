@@ -148,12 +148,12 @@ def test_a_stop_waits_for_the_round_that_runs_and_begins_no_other(rig: Rig) -> N
         rig.disk.free.clear()
         supervisor.every(LONG_MS, "round", rig.upkeep.checkpoint_high_watermarks, initial_delay_ms=0)
         supervisor.every(LONG_MS, "sleeping", rig.upkeep.checkpoint_recovery_points)
-        assert await asyncio.to_thread(rig.disk.reached.wait, 10)
+        assert await asyncio.to_thread(rig.disk.reached.wait, 60)
         stopping = asyncio.create_task(supervisor.stop())
         done, _ = await asyncio.wait([stopping], timeout=0.05)
         assert not done, "the stop did not wait for a thread that writes a checkpoint"
         rig.disk.free.set()
-        await asyncio.wait_for(stopping, 10)
+        await asyncio.wait_for(stopping, 60)
         assert rig.checkpoint("replication-offset-checkpoint") == {TP: 2}
         assert TP not in rig.checkpoint("recovery-point-offset-checkpoint"), "that is as it was at the start"
 

@@ -22,7 +22,7 @@ from tests.jars import java, kafka_classpath, newest_clients_classpath
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 JAVA_DRIVER = Path(__file__).with_name("java") / "Driver.java"
 PYTHON_DRIVERS = {"librdkafka": "librdkafka", "kafka-python": "kafka_python", "aiokafka": "asyncio_client"}
 JAVA_CLIENTS: dict[str, Callable[[], str]] = {"java-3.9": kafka_classpath, "java-4": newest_clients_classpath}

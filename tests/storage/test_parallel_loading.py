@@ -76,7 +76,7 @@ class Turns:
 
     def _wait(self, number: int) -> None:
         with self._condition:
-            assert self._condition.wait_for(lambda: self._current == number, 20)
+            assert self._condition.wait_for(lambda: self._current == number, 60)
 
     def before_call(self, _operation: str, _path: str) -> Fault | None:
         """Let another thread go first, perhaps; a hook of MemoryFileSystem."""

@@ -20,7 +20,7 @@ import traceback
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 METADATA_MAX_AGE_MS = 1000
 """Clients look for new topics and partitions this often: soon enough for a test."""
 MAX_REQUEST_BYTES = 4_000_000
