@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,22 +128,24 @@ def plain(path: str, data: bytes | None) -> Any:
     return {key: MASKED.get(key, each) for key, each in value.items()}
 
 
+def plain_nodes(nodes: Mapping[str, bytes | None]) -> dict[str, Any]:
+    return {path: plain(path, data) for path, data in nodes.items()}
+
+
 def test_the_same_nodes_and_payloads(tmp_path: Path) -> None:
     ours = asyncio.run(live_with_us())
     kafka = ApacheKafka(tmp_path)
     kafka.start()
     try:
         live_with_kafka(kafka.address)
-        # Its controller goes on after it has answered: it deletes a topic then, for one.
-        deadline = time.monotonic() + 30
-        while sorted(theirs := dump(kafka.zookeeper_address)) != sorted(ours) and time.monotonic() < deadline:
+        # Its controller goes on after it has answered: it deletes a topic and reserves producer ids then.
+        deadline = time.monotonic() + 60
+        while plain_nodes(theirs := dump(kafka.zookeeper_address)) != plain_nodes(ours) and time.monotonic() < deadline:
             time.sleep(0.2)
     finally:
         kafka.stop()
     assert sorted(ours) == sorted(theirs)
-    assert {path: plain(path, data) for path, data in ours.items()} == {
-        path: plain(path, data) for path, data in theirs.items()
-    }
+    assert plain_nodes(ours) == plain_nodes(theirs)
     read_and_write_back(theirs)
 
 
