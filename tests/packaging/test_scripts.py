@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path:
         "def stop(*_): print('stopping', flush=True); sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, stop)\n"
         "print('started', flush=True)\n"
-        "time.sleep(30)\n"
+        "time.sleep(100)\n"
     )
     logs = tmp_path / "the logs"
     output = logs / "kafkaServer.out"
@@ -141,17 +142,19 @@ def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path:
     assert (stopped.returncode, stopped.stdout) == (0, "")
     await_text(output, "stopping")
     # It may take the process a moment to leave the table after its last line.
-    for _ in range(50):
+    deadline = time.monotonic() + 60
+    while True:
         again = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
-        if again.returncode:
+        if again.returncode or time.monotonic() > deadline:
             break
+        time.sleep(0.05)
     assert (again.returncode, again.stdout) == (1, "No kafka server to stop\n")
 
 
 def await_text(path: Path, text: str) -> None:
     waiting = subprocess.run(
         ["sh", "-c", 'until grep -q "$1" "$2" 2>/dev/null; do sleep 0.1; done', "sh", text, str(path)],
-        timeout=30, check=False,
+        timeout=60, check=False,
     )  # fmt: skip
     assert waiting.returncode == 0
 

@@ -94,7 +94,7 @@ def server_start(environment: Path, working_directory: Path) -> Iterator[tuple[s
     process.wait(10)
 
 
-def await_listening(address: str, process: subprocess.Popen[str], timeout_s: float = 20) -> None:
+def await_listening(address: str, process: subprocess.Popen[str], timeout_s: float = 60) -> None:
     host, port = address.split(":")
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
@@ -189,5 +189,5 @@ def test_server_and_tools(
     )
     assert "payload: two" in dumped.stdout, dumped.stderr
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0, (working_directory / "output").read_text()
+    assert process.wait(60) == 0, (working_directory / "output").read_text()
     assert (working_directory / "data" / ".kafka_cleanshutdown").exists()
