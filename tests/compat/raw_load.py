@@ -136,7 +136,9 @@ def delete_all(client: WireClient) -> int:
 
 def judge(client: WireClient, senders: list[Sender], log_start: int) -> int:
     """Everything acknowledged from the log start on is there, at its offset; gives how much that was."""
-    expected = {offset: value for each in senders for offset, value in each.acknowledged.items() if offset >= log_start}
+    # A copy, made in one step: the senders may go on meanwhile.
+    noted = [each.acknowledged.copy() for each in senders]
+    expected = {offset: value for each in noted for offset, value in each.items() if offset >= log_start}
     offset, found = log_start, {}
     while True:
         partition = client.ask(fetch(TOPIC, offset), 12).responses[0].partitions[0]  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from tests.broker_process import BrokerProcess
-from tests.compat.raw_load import TOPIC, client_start, connect, delete_all, goes_on, judge, load, until
+from tests.compat.raw_load import TOPIC, Sender, client_start, connect, delete_all, goes_on, judge, load, until
 from tests.small_disk import fill, small_disk, usable_bytes
 from tests.wire_client import WireClient
 
@@ -45,6 +45,17 @@ def create(client: WireClient, topic: str) -> tuple[ErrorCode, str | None]:
     return ErrorCode(response.topics[0].error_code), response.topics[0].error_message
 
 
+def await_full(disk: Path, senders: list[Sender]) -> None:
+    """Until nobody can write, and nothing is on its way that gives space back: what the last deletion of records left
+    is removed a while later, and a refusal in the midst of that does not last.
+    """
+    until(lambda: not list(disk.rglob("*.deleted")), "a disk without deleted segments")
+    for sender in senders:
+        sender.refusals.clear()
+    enough = RESERVE + RESERVE // 16  # with so much clients may write again
+    until(lambda: all(each.refusals for each in senders) and usable_bytes(disk) < enough, "a full disk")
+
+
 def test_the_reserve_is_kept_through_cycles_restarts_and_a_kill(disk: Path, tmp_path: Path) -> None:
     broker = BrokerProcess(
         tmp_path / "run", {**SETTINGS, "log.dirs": str(disk / "data"), "log.dir.reserve.bytes": str(RESERVE)}
@@ -55,9 +66,7 @@ def test_the_reserve_is_kept_through_cycles_restarts_and_a_kill(disk: Path, tmp_
             assert create(client, TOPIC)[0] is ErrorCode.NONE
         with load(broker) as (senders, reader):
             for interruption in (None, broker.stop, broker.kill, None):
-                for sender in senders:
-                    sender.refusals.clear()
-                until(lambda: all(each.refusals for each in senders), "a full disk")
+                await_full(disk, senders)
                 left = usable_bytes(disk)
                 assert left > RESERVE - 2 * MB, f"only {left} bytes are left"
                 error, message = senders[0].refusals[-1]
@@ -66,10 +75,8 @@ def test_the_reserve_is_kept_through_cycles_restarts_and_a_kill(disk: Path, tmp_
                 assert f"log.dir.reserve.bytes={RESERVE}" in message
                 if interruption is not None:
                     interruption()
-                    for sender in senders:
-                        sender.refusals.clear()
                     broker.start()
-                    until(lambda: all(each.refusals for each in senders), "a disk that is still full")
+                    await_full(disk, senders)
                 with connect(broker) as client:
                     error, message = create(client, "refused")
                     assert (error, str(disk / "data") in (message or "")) == (ErrorCode.POLICY_VIOLATION, True)
