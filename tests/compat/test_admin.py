@@ -64,7 +64,7 @@ def test_configs(driver: Driver, topic: str) -> None:
 
 def await_empty(driver: Driver, group: str) -> None:
     """A client that has left need not have waited for the broker's answer."""
-    eventually("no member", lambda: driver.admin("describe_group", group=group)["state"], lambda state: state == "Empty")
+    eventually("no member", lambda: driver.admin("describe_group", group=group), lambda it: it["state"] == "Empty")
 
 
 def test_a_group_s_life(driver: Driver, topic: str) -> None:
