@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
+PATIENCE_S = 60.0
+_given_ports: set[int] = set()
+"""Who was given a port binds it later, or again after a kill: nobody else is to get it in between."""
 
 
 def free_port() -> int:
@@ -24,9 +27,12 @@ def free_port() -> int:
     """
     while True:
         port = 10_000 + secrets.randbelow(20_000)
+        if port in _given_ports:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
+            _given_ports.add(port)
             return port
 
 
@@ -69,7 +75,7 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, timeout_s: float = 30) -> None:
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
         """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
         with self.output.open("ab") as output:
             self._process = self.spawn(output)
@@ -91,32 +97,32 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """End it without a chance to clean up (SIGKILL); nothing happens when it does not run."""
-        self._end(signal.SIGKILL, 10)
+        self._end(signal.SIGKILL)
 
     def stop(self) -> int | None:
         """End it cleanly (SIGTERM) and return its exit code; None when it did not run."""
-        return self._end(signal.SIGTERM, 30)
+        return self._end(signal.SIGTERM)
 
     def send_signal(self, number: signal.Signals) -> None:
         """Signal the running process."""
         assert self._process is not None
         self._process.send_signal(number)
 
-    def wait(self, timeout_s: float = 30) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for the process to end by itself; gives its exit code."""
         assert self._process is not None
         code = self._process.wait(timeout_s)
         self._process = None
         return code
 
-    def _end(self, signal_number: int, timeout_s: float) -> int | None:
+    def _end(self, signal_number: int) -> int | None:
         process, self._process = self._process, None
         if process is None:
             return None
         process.send_signal(signal_number)
         try:
-            return process.wait(timeout_s)
+            return process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE_S)
             raise
