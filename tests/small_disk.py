@@ -7,12 +7,14 @@ import os
 import shutil
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+PATIENCE_S = 60.0
 _EXT4_SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN of Linux; with 0 what was written so far is on the disk."""
 
@@ -36,7 +38,7 @@ def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> I
     for commands in attempts[: 1 if ext4_only else None]:
         for command in commands:
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
             except OSError as error:
                 refusals.append(str(error))
                 break
@@ -47,7 +49,7 @@ def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> I
             try:
                 yield mounted_at
             finally:
-                subprocess.run(["umount", str(mounted_at)], check=False, timeout=30)
+                unmount(mounted_at)
                 image.unlink()
             return
     pytest.skip(f"no small file system can be mounted here: {'; '.join(refusals)}")
@@ -67,8 +69,16 @@ def shut_down(mounted_at: Path) -> None:
 def mount_again(mounted_at: Path) -> None:
     """The disk is repaired. Nobody may use it at the moment."""
     image = mounted_at.parent / "image"
-    for command in (["umount", str(mounted_at)], ["mount", "-o", "loop", str(image), str(mounted_at)]):
-        subprocess.run(command, check=True, timeout=30)
+    unmount(mounted_at)
+    subprocess.run(["mount", "-o", "loop", str(image), str(mounted_at)], check=True, timeout=PATIENCE_S)
+
+
+def unmount(mounted_at: Path) -> None:
+    """Nobody may have a file open there for long: whoever walks over all disks is waited for."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (done := subprocess.run(["umount", str(mounted_at)], capture_output=True, text=True, check=False)).returncode:
+        assert time.monotonic() < deadline, done.stderr
+        time.sleep(0.05)
 
 
 def usable_bytes(path: Path) -> int:

@@ -146,8 +146,8 @@ class Driver:
     def kill(self) -> None:
         """End the process with SIGKILL: to the broker, the client just falls silent."""
         self._process.kill()
-        self._process.wait(10)
-        self._reader.join(10)
+        self._process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()

@@ -173,6 +173,7 @@ def load(
             thread.stopping.set()
         for thread in threads:
             thread.join(PATIENCE_S)
+            assert not thread.is_alive(), "a request was never answered"
 
 
 def count(senders: list[Sender]) -> int:

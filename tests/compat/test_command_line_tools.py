@@ -88,7 +88,7 @@ def test_performance_tools(broker: BrokerProcess, topic: str) -> None:
     assert produced.splitlines()[-1].startswith("20000 records sent, ")
     consumed = tool(
         "org.apache.kafka.tools.ConsumerPerformance",
-        *["--bootstrap-server", broker.address, "--topic", topic, "--messages", "20000"],
+        *["--bootstrap-server", broker.address, "--topic", topic, "--messages", "20000", "--timeout", "60000"],
     )
     assert consumed.splitlines()[-1].split(", ")[4] == "20000"
 

@@ -10,7 +10,7 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.jars import require
 
-TIMEOUT_S = 40
+TIMEOUT_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def _kcat_is_installed() -> None:
 def kcat(broker: BrokerProcess, *arguments: str, given: str = "") -> str:
     """What `kcat` prints; fails when it does."""
     done = subprocess.run(
-        ["kcat", "-b", broker.address, *arguments],
+        ["kcat", "-m", str(TIMEOUT_S), "-b", broker.address, *arguments],
         input=given,
         capture_output=True,
         text=True,

@@ -18,7 +18,7 @@ from storage.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoin
 from storage.file_system import OsFileSystem
 from tests.broker.test_in_process import fetch
 from tests.broker_process import BrokerProcess
-from tests.compat.raw_load import TOPIC, connect, produce_batch, until
+from tests.compat.raw_load import PATIENCE_S, TOPIC, connect, produce_batch, until
 from tests.compat.test_moving_replicas import NAMES, broker_with_directories, move_through_a_kill
 from tests.wire_client import ConnectionClosed, WireClient
 
@@ -114,7 +114,8 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
             place, clean = name, clean_until(tmp_path / name) or 0
             assert clean > 0, "how far it is clean has gone with it"
         writer.stopping.set()
-        writer.join(30)
+        writer.join(PATIENCE_S)
+        assert not writer.is_alive(), "a request was never answered"
         with connect(broker) as client:
             records = read_all(client)
         assert len(records) < writer.count, "it was cleaned"

@@ -136,7 +136,7 @@ def test_a_client_library_asks_for_it(tmp_path: Path) -> None:
                 [sys.executable, "-c", KAFKA_PYTHON, broker.address, TOPIC, target],
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=60,
                 check=False,
             )
             assert done.stdout == "NoError\n", done.stderr

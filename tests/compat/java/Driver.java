@@ -50,7 +50,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * Compiles against every client from 3.9 on.
  */
 public final class Driver {
-    private static final int PATIENCE_S = 20;
+    /** Less than a test waits for an answer, so that it is told what did not come. */
+    private static final int PATIENCE_S = 50;
     private static final int STREAM_WINDOW = 1000;
     private static final Map<String, String> STRATEGIES = Map.of(
         "range", "org.apache.kafka.clients.consumer.RangeAssignor",
