@@ -16,6 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS_DIR = Path(__file__).parent
 JAVA_MINIMUM = 17
@@ -43,6 +44,17 @@ def missing_for(marker: str) -> str | None:
     if marker == "spark":
         return missing_java() or (None if importlib.util.find_spec("pyspark") else "PySpark is not installed")
     return None
+
+
+# How long an example takes says how busy the machine is; and whatever a random example shows can be shown again.
+settings.register_profile(
+    "odradek",
+    settings.get_profile(settings.get_current_profile_name()),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("odradek")
 
 
 def pytest_configure(config: pytest.Config) -> None:

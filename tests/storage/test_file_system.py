@@ -35,6 +35,14 @@ def choosing(*answers: int) -> Callable[[int], int]:
     return lambda count: next(left, 0) % count if count > 1 else 0
 
 
+def target_of(descriptor: str) -> str:
+    """What a descriptor of this process is open on; nothing when it has just been closed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""
+
+
 class TestContract:
     def test_append_and_read(self, disk: tuple[FileSystem, str]) -> None:
         file_system, root = disk
@@ -139,7 +147,8 @@ class TestOperatingSystem:
         for number, file in enumerate(files):
             assert file.pread(0, 100) == b"".join(b"%d-%d " % (turn, number) for turn in range(3))
             file.flush()
-        assert len(os.listdir("/proc/self/fd") if sys.platform == "linux" else []) < 60
+        if sys.platform == "linux":
+            assert sum(link.startswith(str(tmp_path)) for link in map(target_of, os.listdir("/proc/self/fd"))) <= 8
 
     def test_descriptors_are_bounded_when_threads_find_the_same_last_place(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,11 +231,13 @@ class TestOperatingSystem:
         file.flush()
         assert file._descriptor is not None
         os.posix_fadvise(file._descriptor.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        cold = file.try_pread(0, 1 << 20)
-        if cold is not None:
-            pytest.skip("this file system keeps or reads the pages at once")
-        with pytest.raises(WouldWaitError):
+        # Once only: the disk may begin to read what was asked for in vain.
+        try:
             reader_of(file, may_wait=False)(0, 1 << 20)
+        except WouldWaitError:
+            pass
+        else:
+            pytest.skip("this file system keeps or reads the pages at once")
         assert len(reader_of(file, may_wait=True)(0, 1 << 20)) == 1 << 20
         assert file.try_pread(0, 1 << 20) == b"x" * (1 << 20)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,15 +42,16 @@ for number in range(1_000_000):
 def test_killed_again_and_again(tmp_path: Path, rounds: int) -> None:
     confirmed = [-1] * PARTITIONS
     for turn in range(rounds):
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", _APPENDER, str(tmp_path), str(turn)], stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        for _ in range(700 + 37 * turn):
-            partition, offset = map(int, process.stdout.readline().split())
-            confirmed[partition] = max(confirmed[partition], offset)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        ) as process:
+            try:
+                assert process.stdout is not None
+                for _ in range(700 + 37 * turn):
+                    partition, offset = map(int, process.stdout.readline().split())
+                    confirmed[partition] = max(confirmed[partition], offset)
+            finally:
+                process.kill()
         manager, report = open_manager(OsFileSystem(), CONFIG, str(tmp_path))
         assert not report.clean
         assert not report.refused
