@@ -17,6 +17,8 @@ SETTINGS = {
     # Topics with a limit of their own are looked after at once.
     "log.retention.check.interval.ms": "100",
     "log.initial.task.delay.ms": "100",
+    # Groups that are empty are not tidied away in the midst of a scenario.
+    "offsets.retention.check.interval.ms": "86400000",
 }
 
 

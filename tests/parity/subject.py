@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode
@@ -15,6 +16,8 @@ from protocol.messages import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     MetadataRequest,
     MetadataResponse,
     ProduceRequest,
@@ -28,6 +31,9 @@ from tests.wire_client import ConnectionClosed, WireClient
 PATIENCE_S = 60.0
 TIMESTAMP = 1_600_000_000_000
 """When the scenarios' records were made: fixed, so that CRCs are the same."""
+
+ONE_FOR_EACH = ("a", "b", "c", "d")
+"""Groups, one for each of the four partitions of the offsets topic."""
 
 Scenario = Callable[["Subject"], None]
 
@@ -97,7 +103,8 @@ class Subject:
             if result:
                 return result
             if time.monotonic() > deadline:
-                raise AssertionError(f"{done} did not come true")
+                where = f"{Path(done.__code__.co_filename).name}:{done.__code__.co_firstlineno}"
+                raise AssertionError(f"{done.__qualname__} ({where}) did not come true within {PATIENCE_S:.0f} s")
             time.sleep(0.01)
 
     # -- what most scenarios need --------------------------------------------------------------------------------------
@@ -173,12 +180,27 @@ class Subject:
             )
             if response.coordinators[0].error_code != ErrorCode.NONE:
                 return False
-            # Kafka names the coordinator before it has taken its office.
-            described: DescribeGroupsResponse = self.quietly(DescribeGroupsRequest(groups=[group]), 5)
-            return bool(described.groups[0].error_code == ErrorCode.NONE)
+            # Kafka names the coordinator before it has taken its office, and takes one after the other: scenarios ask
+            # for groups of the other three, too.
+            described: DescribeGroupsResponse = self.quietly(DescribeGroupsRequest(groups=[group, *ONE_FOR_EACH]), 5)
+            return all(each.error_code == ErrorCode.NONE for each in described.groups)
 
         self.until(found)
         return group
+
+    def producer_id(self) -> tuple[int, int]:
+        """A fresh producer id and epoch. Kafka refuses until its controller has given it some to give away."""
+
+        def given() -> InitProducerIdResponse | None:
+            request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+            response: InitProducerIdResponse = self.quietly(request, 5)
+            if response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return None
+            assert response.error_code == ErrorCode.NONE, response
+            return response
+
+        response = self.until(given)
+        return response.producer_id, response.producer_epoch
 
 
 def batch(*values: bytes, base_timestamp: int = TIMESTAMP, keys: bool = False, **options: Any) -> bytes:

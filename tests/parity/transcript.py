@@ -51,7 +51,8 @@ class Mask:
     def __init__(self, port: int, salt: str = "", data_directory: str = "") -> None:
         self._knows_directory = bool(data_directory)
         self._erased = [(text, to) for text, to in ((salt, ""), (data_directory, "<data>")) if text]
-        self._port = re.compile(rf"(?<!\d){port}(?!\d)")
+        # Only where it can be nothing else: a port may well be 15000, as many a default is.
+        self._port = re.compile(rf"(?<=:){port}(?!\d)")
         self._ids: dict[UUID, str] = {}
 
     def name_id(self, topic_id: UUID, name: str) -> None:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import struct
 
 from protocol.messages import ApiVersionsRequest, MetadataRequest
-from tests.parity.subject import Subject, scenario
+from tests.parity.subject import PATIENCE_S, Subject, scenario
 from tests.wire_client import ConnectionClosed
 
 METADATA, API_VERSIONS = 3, 18
 
 
 def closed_after_frame(b: Subject, label: str, frame: bytes) -> None:
-    """Send a frame's content on a connection of its own, and note whether the broker hangs up."""
+    """Send a frame's content on a connection of its own, and note whether the broker hangs up or answers."""
     with b.another() as connection:
         connection.send_frame(frame)
-        b.note(label, connection.is_closed(2.0))
+        b.note(label, connection.is_closed(PATIENCE_S))
 
 
-def closed_after_bytes(b: Subject, label: str, data: bytes, within_s: float = 2.0) -> None:
+def closed_after_bytes(b: Subject, label: str, data: bytes) -> None:
     """Send bytes on a connection of their own, and note whether the broker hangs up."""
     with b.another() as connection:
         connection.send_bytes(data)
-        b.note(label, connection.is_closed(within_s))
+        b.note(label, connection.is_closed(PATIENCE_S))
 
 
 def header(api_key: int, version: int, client_id: bytes = b"\0\1x", *, tags: bytes = b"") -> bytes:
@@ -101,7 +101,7 @@ def bytes_behind_the_body(b: Subject) -> None:
     body = MetadataRequest(topics=[]).to_bytes(12)
     with b.another() as connection:
         connection.send_body(METADATA, 12, body + b"extra")
-        b.note("closed", connection.is_closed(1.0))
+        b.note("closed", connection.is_closed(PATIENCE_S))
 
 
 @scenario

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from protocol.messages import AlterConfigsRequest, IncrementalAlterConfigsRequest
+from protocol.messages import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from tests.parity.scenarios.configs_describe import BROKER, BROKER_LOGGER, TOPIC, describe
 from tests.parity.subject import Subject, scenario
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
+DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
+"""Where a value comes from: set for one broker, or for all."""
 Change = tuple[str, int, str | None]
 
 
@@ -57,17 +59,28 @@ def replace_all(
 
 @contextlib.contextmanager
 def restored(b: Subject, name: str, *keys: str) -> Iterator[None]:
-    """Take broker keys back afterwards, so that other scenarios see the broker as it was."""
+    """Take broker keys back afterwards, so that other scenarios see the broker as it was.
+
+    Kafka answers before it has done it: this waits until the keys are gone.
+    """
     try:
         yield
     finally:
         b.quietly(_incremental(((BROKER, name, [(key, DELETE, None) for key in keys]),)), 1)
+        asked = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=BROKER, resource_name=name, configuration_keys=list(keys)
+        )
+        source = DYNAMIC_BROKER if name else DYNAMIC_DEFAULT
+
+        def gone() -> bool:
+            configs = b.quietly(DescribeConfigsRequest(resources=[asked]), 4).results[0].configs
+            return all(each.config_source != source for each in configs)
+
+        b.until(gone)
 
 
 def await_value(b: Subject, resource_type: int, name: str, key: str, value: str | None) -> None:
     """Wait until the broker's answer to DescribeConfigs shows the change (Kafka applies it by a watch)."""
-    from protocol.messages import DescribeConfigsRequest
-
     asked = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=resource_type, resource_name=name, configuration_keys=[key]
     )
@@ -211,8 +224,6 @@ def message_format_version(b: Subject) -> None:
 
 def await_value_of_any_kind(b: Subject, topic: str, key: str) -> None:
     """Wait until the topic's key has an override, show it, and remove it."""
-    from protocol.messages import DescribeConfigsRequest
-
     asked = DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=TOPIC, resource_name=topic, configuration_keys=[key]
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 
 from protocol.compression import CompressionType
-from protocol.messages import InitProducerIdRequest, ProduceRequest
+from protocol.messages import ProduceRequest
 from protocol.records import Record, build_batch
-from tests.parity.subject import TIMESTAMP, Subject, batch, produce_request, scenario
+from tests.parity.subject import PATIENCE_S, TIMESTAMP, Subject, batch, produce_request, scenario
 
 CRC_AT, ATTRIBUTES_AT, LAST_OFFSET_DELTA_AT, COUNT_AT, MAGIC_AT, LENGTH_AT = 17, 21, 23, 57, 16, 8
 
@@ -25,12 +25,6 @@ def changed(offset: int, layout: str, value: int, *, fix_crc: bool = True) -> by
     data = bytearray(batch(b"v"))
     struct.pack_into(layout, data, offset, value)
     return with_crc(data) if fix_crc else bytes(data)
-
-
-def producer_id(b: Subject) -> tuple[int, int]:
-    """A fresh producer id and epoch."""
-    response = b.quietly(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 5)
-    return response.producer_id, response.producer_epoch
 
 
 @scenario
@@ -64,7 +58,7 @@ def no_acknowledgement(b: Subject) -> None:
 def no_acknowledgement_and_an_error(b: Subject) -> None:
     with b.another() as connection:
         connection.send(produce_request(b.name("missing"), batch(b"a"), acks=0), 11)
-        b.note("closed", connection.is_closed())
+        b.note("closed", connection.is_closed(PATIENCE_S))
 
 
 @scenario
@@ -343,7 +337,7 @@ def headers_are_kept(b: Subject) -> None:
 @scenario
 def sequences(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     for sequence in (0, 1, 2):
         b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11)
 
@@ -351,7 +345,7 @@ def sequences(b: Subject) -> None:
 @scenario
 def duplicates(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     for sequence in range(0, 14, 2):
         records = batch(b"a", b"b", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)
         b.produce(topic, b"a", b"b", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)
@@ -364,7 +358,7 @@ def duplicates(b: Subject) -> None:
 @scenario
 def duplicate_of_part_of_a_batch(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     b.produce(topic, b"a", b"b", b"c", producer_id=pid, producer_epoch=epoch, base_sequence=0)
     b.ask(produce_request(topic, batch(b"b", producer_id=pid, producer_epoch=epoch, base_sequence=1)), 11)
 
@@ -372,7 +366,7 @@ def duplicate_of_part_of_a_batch(b: Subject) -> None:
 @scenario
 def gap_in_sequences(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     b.produce(topic, b"a", producer_id=pid, producer_epoch=epoch, base_sequence=0)
     b.ask(produce_request(topic, batch(b"c", producer_id=pid, producer_epoch=epoch, base_sequence=2)), 11)
 
@@ -380,7 +374,7 @@ def gap_in_sequences(b: Subject) -> None:
 @scenario
 def first_sequence_of_an_unknown_producer(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=5)), 11)
     b.ask(produce_request(topic, batch(b"b", producer_id=pid, producer_epoch=epoch, base_sequence=6)), 11)
 
@@ -388,7 +382,7 @@ def first_sequence_of_an_unknown_producer(b: Subject) -> None:
 @scenario
 def epochs(b: Subject) -> None:
     topic = b.topic()
-    pid, _ = producer_id(b)
+    pid, _ = b.producer_id()
     for epoch, sequence in ((5, 0), (6, 3), (6, 0), (5, 1), (4, 0)):
         b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11)
 
@@ -396,7 +390,7 @@ def epochs(b: Subject) -> None:
 @scenario
 def sequence_wraps(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     for sequence in (2**31 - 2, 2**31 - 1, 0):
         b.ask(produce_request(topic, batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=sequence)), 11)
 
@@ -404,7 +398,7 @@ def sequence_wraps(b: Subject) -> None:
 @scenario
 def sequence_wraps_inside_a_batch(b: Subject) -> None:
     topic = b.topic()
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     identity = {"producer_id": pid, "producer_epoch": epoch}
     b.ask(produce_request(topic, batch(b"a", b"b", b"c", base_sequence=2**31 - 2, **identity)), 11)
     b.ask(produce_request(topic, batch(b"a", base_sequence=1, **identity)), 11)
@@ -412,7 +406,7 @@ def sequence_wraps_inside_a_batch(b: Subject) -> None:
 
 @scenario
 def idempotent_with_acks_1(b: Subject) -> None:
-    pid, epoch = producer_id(b)
+    pid, epoch = b.producer_id()
     records = batch(b"a", producer_id=pid, producer_epoch=epoch, base_sequence=0)
     b.ask(produce_request(b.topic(), records, acks=1), 11)
 

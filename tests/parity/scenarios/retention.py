@@ -11,6 +11,7 @@ from protocol.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from tests.parity.scenarios.configs_alter import restored
 from tests.parity.scenarios.fetch import fetch
 from tests.parity.subject import Subject, produce_request, scenario
 from tests.parity.subject import batch as batch_of
@@ -181,9 +182,9 @@ def compacted_and_deleted(b: Subject) -> None:
         b, 9, 8, 0, 0, retention_ms=str(HOUR_MS), cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1"
     )
     # In Kafka it is the cleaner who looks after these, and it sleeps for long.
-    alter(b, "", "log.cleaner.backoff.ms", "100", BROKER)
-    until_earliest(b, topic, 2)
-    alter(b, "", "log.cleaner.backoff.ms", None, BROKER)
+    with restored(b, "", "log.cleaner.backoff.ms"):
+        alter(b, "", "log.cleaner.backoff.ms", "100", BROKER)
+        until_earliest(b, topic, 2)
 
 
 @scenario
