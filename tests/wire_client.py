@@ -101,6 +101,10 @@ class WireClient:
             size -= len(part)
         return b"".join(parts)
 
+    def await_bytes(self) -> None:
+        """Return when an answer has begun to arrive; all of it is still to be read."""
+        self._socket.recv(1, socket.MSG_PEEK)
+
     def is_closed(self, within_s: float = 5.0) -> bool:
         """Whether the broker hangs up within a while without sending anything."""
         self._socket.settimeout(within_s)

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.broker.test_metrics import scrape
 from tests.broker_process import BrokerProcess, free_port
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 VALUE = b"." * 400
 DAMAGED = 3
 """The record whose value is damaged."""
@@ -52,11 +52,11 @@ class Broker:
         self.process.start()
         admin = AdminClient({"bootstrap.servers": self.process.address})
         config = {"cleanup.policy": "compact", "segment.bytes": "1100", "min.cleanable.dirty.ratio": "0"}
-        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(PATIENCE_S)
         producer = Producer({"bootstrap.servers": self.process.address, "linger.ms": 0})
         for number in range(10):
             producer.produce("t", key=b"key %d" % (number % 2), value=b"%d " % number + VALUE)
-            assert producer.flush(10) == 0
+            assert producer.flush(PATIENCE_S) == 0
         assert self.process.stop() == 0
         self.process = BrokerProcess(directory, settings)
         self.files = directory / "data" / "t-0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -37,7 +38,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     made.start()
     try:
         admin = AdminClient({"bootstrap.servers": made.address})
-        admin.create_topics([NewTopic("t", 1, 1, config=TOPIC_CONFIG)])["t"].result(30)
+        admin.create_topics([NewTopic("t", 1, 1, config=TOPIC_CONFIG)])["t"].result(DEADLINE_S)
         yield made
     finally:
         made.stop()
@@ -125,7 +126,12 @@ def active_base(broker: BrokerProcess) -> int:
 def workers(broker: BrokerProcess) -> list[int]:
     """The worker processes of the broker."""
     children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"cleaner_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for pid in children:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            if b"cleaner_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found
 
 
 def commit(address: str, offset: int) -> None:

@@ -301,13 +301,15 @@ def test_connections_over_the_brokers_limit_wait_for_a_place() -> None:
 def test_requests_in_pieces_share_the_memory_for_them() -> None:
     async def scenario() -> None:
         async with Rig(lambda frame: [frame[:1]], queued_bytes=100_000) as rig:
-            large = framed(b"x" * 200_000)
+            large, memory = framed(b"x" * 200_000), rig.server.request_memory
             first, first_writer = await rig.connect()
             first_writer.write(large[:150_000])
-            await asyncio.sleep(0.05)
+            while not memory._held:
+                await asyncio.sleep(0.001)
             second, second_writer = await rig.connect()
             second_writer.write(large[:150_000])
-            await asyncio.sleep(0.05)
+            while not memory._waiting:
+                await asyncio.sleep(0.001)
             second_writer.write(large[150_000:])
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(second.read(1), 0.1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import time
 from uuid import UUID
 
 import pytest
@@ -401,10 +400,8 @@ async def test_an_update_of_one_topic_shares_all_others() -> None:
 
 @in_loop
 async def test_ten_thousand_partitions() -> None:
-    """Not a timing test, but a topic of this size must be one transaction, and not take minutes to read back."""
+    """A topic of this size must be one transaction, and not take minutes to read back: `in_loop` gives it one."""
     cluster = await Cluster().start()
-    began = time.monotonic()
     await create(cluster, "huge", 10_000)
     cluster = await cluster.restart(unclean=True)
     assert len(cluster.image.topics["huge"].partitions) == 10_000
-    assert time.monotonic() - began < 60

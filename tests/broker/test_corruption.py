@@ -59,7 +59,7 @@ class Damaged:
         return ErrorCode(answer.error_code), answer.offset
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as response:
             found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", response.read().decode(), re.MULTILINE)
         assert found is not None
         return float(found[1])
@@ -82,7 +82,7 @@ def damaged(tmp_path: Path) -> Iterator[Damaged]:
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
     for number in range(BATCHES):
         producer.produce("t", bytes([65 + number]) * SIZE, timestamp=T + number)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
     assert broker.stop() == 0
     path = next((tmp_path / "data" / "t-0").glob(f"*{0:019d}*.log"))
     content = bytearray(path.read_bytes())
@@ -121,7 +121,7 @@ def test_the_scrub_finds_it_before_anybody_reads(damaged: Damaged) -> None:
 
 
 def poll(consumer: Consumer) -> Message:
-    message = consumer.poll(10)
+    message = consumer.poll(60)
     assert message is not None
     return message
 
@@ -143,7 +143,7 @@ def test_librdkafka_is_told_and_gets_past_it_by_seeking(damaged: Damaged) -> Non
     consumer.close()
 
 
-def kafkas_consumer(damaged: Damaged, offset: int) -> subprocess.CompletedProcess[str]:
+def kafkas_consumer(damaged: Damaged, offset: int, most: int) -> subprocess.CompletedProcess[str]:
     log4j = damaged.broker.output.with_name("log4j.properties")
     log4j.write_text(
         "log4j.rootLogger=ERROR, stderr\nlog4j.appender.stderr=org.apache.log4j.ConsoleAppender\n"
@@ -153,18 +153,19 @@ def kafkas_consumer(damaged: Damaged, offset: int) -> subprocess.CompletedProces
     command = [
         *java(*options, "-cp", kafka_classpath()),
         *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", damaged.broker.address),
-        *("--topic", "t", "--partition", "0", "--offset", str(offset), "--timeout-ms", "6000"),
+        *("--topic", "t", "--partition", "0", "--offset", str(offset)),
+        *("--max-messages", str(most), "--timeout-ms", "60000"),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 @pytest.mark.java
 def test_kafkas_consumer_throws_and_reads_on_behind_it(damaged: Damaged) -> None:
     damaged.broker.start()
-    stopped = kafkas_consumer(damaged, 0)
+    stopped = kafkas_consumer(damaged, 0, BATCHES)
     assert stopped.stdout.split() == ["A" * SIZE, "B" * SIZE]
     assert "Encountered corrupt message when fetching offset 2 for topic-partition t-0" in stopped.stderr
-    assert kafkas_consumer(damaged, DAMAGED + 1).stdout.split() == [letter * SIZE for letter in "DEF"]
+    assert kafkas_consumer(damaged, DAMAGED + 1, 3).stdout.split() == [letter * SIZE for letter in "DEF"]
 
 
 def test_groups_go_on_from_an_older_commit(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_groups_go_on_from_an_older_commit(tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": broker.address})
     for topic in ("t", "other"):
         producer.produce(topic, b"x")
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     settings = {"bootstrap.servers": broker.address, "group.id": "g", "enable.auto.commit": False}
     consumer = Consumer(settings)
     for offset in (11, 22, 33):
@@ -186,7 +187,7 @@ def test_groups_go_on_from_an_older_commit(tmp_path: Path) -> None:
     path.write_bytes(content.replace(b"33" * 20, b"33" * 19 + b"3\x00"))
     broker.start()
     consumer = Consumer(settings)
-    committed = consumer.committed([TopicPartition("t", 0), TopicPartition("other", 0)], timeout=20)
+    committed = consumer.committed([TopicPartition("t", 0), TopicPartition("other", 0)], timeout=60)
     consumer.close()
     assert broker.stop() == 0
     assert [each.offset for each in committed] == [22, 44]

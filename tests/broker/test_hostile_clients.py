@@ -20,10 +20,11 @@ from protocol.messages import ApiVersionsRequest, MetadataRequest, ProduceReques
 from protocol.records import CompressionType, Record, build_batch
 from tests.broker.in_process import framed, request_bytes
 from tests.broker_process import BrokerProcess
-from tests.wire_client import WireClient
+from tests.wire_client import ConnectionClosed, WireClient
 from tests.wire_requests import fetch, new_topic, produce, values_in
 
 MANY = 5_000
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def connect(broker: BrokerProcess) -> WireClient:
 
 def raw(broker: BrokerProcess) -> socket.socket:
     host, port = broker.address.split(":")
-    return socket.create_connection((host, int(port)), 10)
+    return socket.create_connection((host, int(port)), PATIENCE_S)
 
 
 def is_served(broker: BrokerProcess) -> None:
@@ -86,9 +87,10 @@ def hangs_up(connection: socket.socket) -> bool:
 def test_garbage_is_hung_up_on_with_a_reason(broker: BrokerProcess, data: bytes) -> None:
     said = len(broker.output.read_text())
     with raw(broker) as connection:
-        connection.sendall(data)
-        assert hangs_up(connection)
         port = connection.getsockname()[1]
+        with contextlib.suppress(ConnectionError):  # it need not wait for the end of what is too long
+            connection.sendall(data)
+        assert hangs_up(connection)
     is_served(broker)
     assert f"Closing connection of 127.0.0.1:{port}: " in broker.output.read_text()[said:]
 
@@ -183,7 +185,7 @@ def test_many_connections_cost_little_and_everyone_is_served(broker: BrokerProce
         for connection in connections:
             connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while open_connections(broker) > 20 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert open_connections(broker) <= 20
@@ -226,11 +228,28 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
         with raw(broker) as silent, raw(broker) as half_way:
             half_way.sendall(struct.pack(">i", 1000) + b"x" * 500)
             for connection in (silent, half_way):
-                connection.settimeout(60)
+                port = connection.getsockname()[1]
                 assert hangs_up(connection)
-        assert broker.output.read_text().count("idle for more than connections.max.idle.ms=1000") == 2
+                said = f"Closing connection of 127.0.0.1:{port}: idle for more than connections.max.idle.ms=1000"
+                assert said in broker.output.read_text()
     finally:
         broker.stop()
+
+
+def three_that_are_served(broker: BrokerProcess, stack: contextlib.ExitStack) -> list[WireClient]:
+    """As many as may come. The broker may still count the one that looked whether it listens, or those that were here
+    before, whose end it has not read yet.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < deadline, "three are too many"
+        with contextlib.ExitStack() as attempt, contextlib.suppress(ConnectionClosed):
+            clients = [attempt.enter_context(connect(broker)) for _ in range(3)]
+            for client in clients:
+                client.ask(MetadataRequest(topics=[]), 9)
+            stack.enter_context(attempt.pop_all())
+            return clients
+        time.sleep(0.05)
 
 
 def test_the_limit_of_an_address(tmp_path: Path) -> None:
@@ -238,9 +257,7 @@ def test_the_limit_of_an_address(tmp_path: Path) -> None:
     broker.start()
     try:
         with contextlib.ExitStack() as stack:
-            kept = [stack.enter_context(connect(broker)) for _ in range(3)]
-            for client in kept:
-                client.ask(MetadataRequest(topics=[]), 9)
+            kept = three_that_are_served(broker, stack)
             assert hangs_up(stack.enter_context(raw(broker)))
             for client in kept:
                 client.ask(MetadataRequest(topics=[]), 9)

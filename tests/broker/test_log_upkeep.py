@@ -45,7 +45,7 @@ class Disk(MemoryFileSystem):
                 self.on_the_loop.append(f"{operation} {path}")
         else:
             self.reached.set()
-            assert self.free.wait(10)
+            assert self.free.wait(60)
         return None
 
 

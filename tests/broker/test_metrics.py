@@ -13,7 +13,7 @@ from tests.broker_process import BrokerProcess, free_port
 
 def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by (name, sorted labels)."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         text = response.read().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -30,12 +30,12 @@ def test_what_clients_do_is_counted(tmp_path: Path) -> None:
         producer = Producer({"bootstrap.servers": broker.address})
         for _ in range(10):
             producer.produce("counted", b"x" * 100)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["counted"])
         read = 0
         while read < 10:
-            message = consumer.poll(10)
+            message = consumer.poll(60)
             assert message is not None
             assert message.error() is None
             read += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import re
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -27,8 +28,7 @@ from tests.broker.in_process import InProcessBroker, Wire
 from tests.wire_requests import fetch, new_topic, produce, values_in
 
 A, B, C = "/a", "/b", "/c"
-PATIENCE = 10_000
-"""Turns of the event loop."""
+PATIENCE_S = 60
 
 Scenario = Callable[[InProcessBroker, Wire], Awaitable[None]]
 
@@ -78,11 +78,10 @@ async def described(wire: Wire) -> dict[str, list[tuple[str, int, bool]]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(PATIENCE):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
         await asyncio.sleep(0)
-    raise AssertionError("it did not come true")
 
 
 def directories(broker: InProcessBroker, path: str) -> list[str]:
@@ -189,10 +188,7 @@ def test_a_future_replica_is_described() -> None:
         found = await described(wire)
         assert found == {A: [("t-0", 0, False)], B: [("t-0", 20, True)], C: []}
         broker.file_system.inject = lambda _operation, _path: None
-        for _ in range(200):
-            if is_at(broker, B)():
-                break
-            await asyncio.sleep(0.01)
+        await until(is_at(broker, B))
         assert await described(wire) == {A: [], B: [("t-0", 0, False)], C: []}
 
     play(scenario)
@@ -276,10 +272,7 @@ def test_records_are_deleted_during_a_move() -> None:
             2,
         )
         broker.file_system.inject = lambda _operation, _path: None
-        for _ in range(200):
-            if is_at(broker, B)():
-                break
-            await asyncio.sleep(0.01)
+        await until(is_at(broker, B))
         assert values_in(await wire.ask(fetch("t", 15), 12)) == [b"%d" % number for number in range(15, 20)]
 
     play(scenario)

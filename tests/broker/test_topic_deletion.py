@@ -300,6 +300,7 @@ def test_a_consumer_that_does_not_read_is_not_left_waiting(
                 max_wait_ms=0, min_bytes=0, topics=[FetchRequest.FetchTopic(topic="t", partitions=[wanted])]
             )
             slow.send(request, 12)
+            slow.await_bytes()
             client.ask(deletion("t"), 6)
             deadline = time.monotonic() + 60
             while list((tmp_path / "data").glob("t-*")):
