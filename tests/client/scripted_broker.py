@@ -86,7 +86,7 @@ async def broker(answers: dict[ApiKey, Answer]) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 5_000) -> AsyncIterator[Connection]:
+async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 60_000) -> AsyncIterator[Connection]:
     """A connection to such a broker."""
     async with broker(answers) as port:
         connection = await connect(
@@ -94,7 +94,7 @@ async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 5_0
             port,
             client_id="test",
             request_timeout_ms=request_timeout_ms,
-            setup_timeout_ms=2_000,
+            setup_timeout_ms=60_000,
             receive_buffer=ReceiveBuffer(),
         )
         try:

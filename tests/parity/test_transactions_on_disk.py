@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from protocol.messages import FetchRequest
 from tests.apache_kafka import ApacheKafka
 from tests.broker_process import BrokerProcess
-from tests.parity.subject import Subject, Target
+from tests.parity.subject import PATIENCE_S, Subject, Target
 from tests.parity.test_log_directories import move
 from tests.wire_client import WireClient
 
@@ -31,7 +32,9 @@ Answer = tuple[int, int, list[tuple[int, int]]]
 
 def producer(address: str, transactional_id: str | None) -> Producer:
     settings = {"bootstrap.servers": address, "linger.ms": 0, "log_level": 0}
-    made = Producer(settings | ({"transactional.id": transactional_id} if transactional_id else {}))
+    # The last transaction must not be ended by time.
+    transactional = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000}
+    made = Producer(settings | (transactional if transactional_id else {}))
     if transactional_id:
         made.init_transactions(60)
     return made
@@ -115,6 +118,14 @@ def values(address: str, isolation: str, count: int) -> list[str]:
     return found
 
 
+def await_end(address: str, offset: int) -> None:
+    """Wait for the log's end: Kafka writes what ends a transaction after it has answered."""
+    deadline = time.monotonic() + PATIENCE_S
+    while answers(address, range(1))[0][0] != offset:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 COMMITTED = ["committed 1", "committed 2", "plain 1", "committed 3"]
 
 
@@ -123,6 +134,7 @@ def test_what_kafka_aborted_is_not_shown(tmp_path: Path) -> None:
     kafka.start()
     try:
         producers = write(kafka.address)
+        await_end(kafka.address, 20)
         theirs = answers(kafka.address, range(20))
         assert values(kafka.address, "read_committed", 4) == COMMITTED
     finally:
