@@ -49,7 +49,7 @@ def java_server(
     finally:
         process.send_signal(end)
         try:
-            process.wait(30)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, IsolationLevel, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from protocol.record_format import DELETE_HORIZON_FLAG
 from protocol.records import RecordBatch
@@ -84,10 +84,33 @@ def write(bootstrap: str, turn: int) -> None:
             transactional.abort_transaction(60)
         else:
             transactional.commit_transaction(60)
+    await_end_of_transactions(bootstrap)
     producer = Producer(basic)
     for at in range(200):  # the active segment, which nobody cleans, begins in here
         producer.produce("t", b"last %d %d" % (turn, at) + b"z" * 50, key=b"k%d" % (at % 7))
     assert producer.flush(60) == 0
+
+
+def await_end_of_transactions(bootstrap: str) -> None:
+    """Until the last marker is in the log: a coordinator answers before it is, and its next run would write it behind
+    what was cleaned.
+    """
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "log_level": 0})
+    high_watermark = consumer.get_watermark_offsets(ClientPartition("t", 0), timeout=60)[1]
+    consumer.close()
+    deadline = time.monotonic() + 60
+    while last_stable_offset(bootstrap) < high_watermark:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def last_stable_offset(bootstrap: str) -> int:
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partition = ClientPartition("t", 0)
+    asked = admin.list_offsets(
+        {partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=60
+    )
+    return int(asked[partition].result(60).offset)
 
 
 def consume(bootstrap: str, isolation: str, last: int) -> list[tuple[int | None, bytes | None, bytes | None]]:

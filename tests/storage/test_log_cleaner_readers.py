@@ -6,6 +6,7 @@ import dataclasses
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from protocol.errors import ApiError, ErrorCode
@@ -18,7 +19,8 @@ from tests.storage.support import T0, TOPIC_ID, TP, delete_expired, flush_dirty,
 READERS = 3
 TURNS = 10
 CONFIG = dataclasses.replace(COMPACT, file_delete_delay_ms=5_000)
-"""No reader is at it for that long: a turn is a second."""
+"""A turn is a second, and ends when every reader has begun and ended a read in it: none is at one for that long."""
+PATIENCE_S = 60
 KEYS = [b"k%d" % number for number in range(40)]
 
 
@@ -32,6 +34,8 @@ class Reader(threading.Thread):
         self.max_bytes = max_bytes
         self.is_over = False
         self.passes = 0
+        self.reads = 0
+        self.went_on = threading.Condition()
         self.failures: list[str] = []
 
     def run(self) -> None:
@@ -40,6 +44,27 @@ class Reader(threading.Thread):
                 self.read_all()
             except (ApiError, AssertionError, OSError, ValueError, struct.error) as error:
                 self.failures.append(repr(error))
+            self._go_on(passes=1)
+
+    def await_next(self) -> None:
+        """Until a read that begins from now on is over, or one has failed."""
+        enough = self.reads + 2
+        self._await(lambda: self.reads >= enough)
+
+    def await_next_pass(self) -> None:
+        """Until all was read that is there now, or a read has failed."""
+        enough = self.passes + 2
+        self._await(lambda: self.passes >= enough)
+
+    def _await(self, is_there: Callable[[], bool]) -> None:
+        with self.went_on:
+            assert self.went_on.wait_for(lambda: is_there() or self.failures, PATIENCE_S)
+
+    def _go_on(self, passes: int = 0) -> None:
+        with self.went_on:
+            self.reads += 1
+            self.passes += passes
+            self.went_on.notify_all()
 
     def read_all(self) -> None:
         at = self.log.log_start_offset
@@ -67,9 +92,9 @@ class Reader(threading.Thread):
                     assert int(record.value[:12]) == record.offset
                     latest[record.key] = record.offset
             at = batches[-1].next_offset
+            self._go_on()
         if at >= end and end >= len(KEYS):
             assert set(latest) == set(KEYS), "a key has lost all its values"
-        self.passes += 1
 
 
 def test_readers_meet_whole_batches_in_their_places(tmp_path: Path) -> None:
@@ -94,10 +119,14 @@ def test_readers_meet_whole_batches_in_their_places(tmp_path: Path) -> None:
             bound[0] = log.log_end_offset
             flush_dirty(manager, now_ms)
             clean_log(file_system, manager, log, now_ms)
+            for reader in readers:
+                reader.await_next()
             now_ms += 1000
             delete_expired(manager, now_ms)
             if any(reader.failures for reader in readers):
                 break
+        for reader in readers:
+            reader.await_next_pass()
     finally:
         sys.setswitchinterval(usual)
         for reader in readers:
@@ -105,6 +134,5 @@ def test_readers_meet_whole_batches_in_their_places(tmp_path: Path) -> None:
         for reader in readers:
             reader.join()
     assert [failure for reader in readers for failure in reader.failures] == []
-    assert all(reader.passes for reader in readers)
     assert log.directory.failure is None
     assert not list(tmp_path.glob("t-0/*.1.deleted")), "nothing was removed in all that time"

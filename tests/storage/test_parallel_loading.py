@@ -57,7 +57,7 @@ class Turns:
         with self._condition:
             self._next()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive()
 
     def _job(self, number: int, job: Callable[[], None]) -> None:
