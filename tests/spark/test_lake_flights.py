@@ -131,7 +131,7 @@ class LakeJob:
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
 
 
 def produce(bootstrap: str, topic: str, rows: list[dict[str, object]]) -> int:
@@ -239,7 +239,12 @@ def await_staging(table: Path, process: subprocess.Popen[bytes], timeout_s: floa
     before = set(table.glob(".spark-staging-*"))
     deadline = time.monotonic() + timeout_s
     # Those that the first life left are cleared when the second starts: wait for one of its own that holds a file.
-    while not any(list(path.rglob("*.parquet")) for path in set(table.glob(".spark-staging-*")) - before):
+    while not any(holds_a_file(path) for path in set(table.glob(".spark-staging-*")) - before):
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.005)
+
+
+def holds_a_file(directory: Path) -> bool:
+    """Whether there is Parquet below; the directory may go away meanwhile, which `rglob` would not bear."""
+    return any(name.endswith(".parquet") for _, _, names in os.walk(directory) for name in names)

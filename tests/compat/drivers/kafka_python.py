@@ -93,11 +93,21 @@ class IdempotentStream(Stream):
                 self.stopping.wait(0.005)
                 continue
             number = self.sent
-            future = producer.send(self.topic, value=self.value(), partition=0)
+            future = self._send(producer, self.value())
             future.add_callback(lambda _, number=number: self.acknowledged.append(number))
             future.add_errback(lambda error, number=number: self.failures.append(f"{number}: {error!r}"))
         producer.flush(PATIENCE_S)
         producer.close()
+
+    def _send(self, producer: KafkaProducer, value: bytes) -> Any:
+        while True:
+            try:
+                return producer.send(self.topic, value=value, partition=0)
+            except ValueError:
+                # kafka-python waits until it knows the topic and then looks again: if it was told meanwhile that the
+                # topic is deleted, the partition is unknown, and the record was not taken.
+                if self.stopping.wait(0.005):
+                    raise
 
 
 class KafkaPython(Driver):
