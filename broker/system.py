@@ -25,6 +25,8 @@ ENOUGH_FILES = 1024
 SPARE_FILES = 128
 """Descriptors for what is opened for a moment: checkpoints, directories, and connections that are about to be refused.
 """
+_ACCEPTED_AT_ONCE = 4
+"""Connections that asyncio's loop accepts in one turn."""
 
 
 def raise_open_file_limit() -> None:
@@ -121,7 +123,11 @@ class _TcpListener:
 
     async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(protocol_factory, sock=self._socket, backlog=self._backlog)
+        # asyncio takes as many connections in one turn as the backlog it is given, and closes a refused one some turns
+        # later: many that come at once would have all descriptors for that long, and the logs none.
+        at_once = min(self._backlog, _ACCEPTED_AT_ONCE)
+        self._server = await loop.create_server(protocol_factory, sock=self._socket, backlog=at_once)
+        self._socket.listen(self._backlog)
 
     async def close(self) -> None:
         if self._server is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import time
 from pathlib import Path
@@ -81,6 +82,41 @@ def test_more_connections_than_descriptors(tmp_path: Path) -> None:
         broker.kill()
     said = broker.output.read_text()
     assert "belong to the logs" in said
+    assert "Too many open files" not in said
+    assert "Stopping serving logs" not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_many_connections_at_once_do_not_take_them_all(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came while the broker stood still, and wait in the backlog: more than it may have files open."""
+    monkeypatch.setenv("ODRADEK_LOOP", loop)
+    few, many = 128, 200
+    broker = BrokerProcess(tmp_path, {**EAGER, "socket.listen.backlog.size": str(2 * many)}, open_files=few)
+    broker.start()
+    host, port = broker.address.split(":")
+    try:
+        with connect(broker) as client, contextlib.ExitStack() as flood:
+            client.ask(new_topic("t"), 7)
+            broker.send_signal(signal.SIGSTOP)
+            for _ in range(many):
+                connection = flood.enter_context(socket.socket())
+                connection.setblocking(False)
+                connection.connect_ex((host, int(port)))
+            broker.send_signal(signal.SIGCONT)
+            for number in range(50):
+                answer = client.ask(produce("t", [b"%d" % number]), 11)
+                assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+            deadline = time.monotonic() + 60
+            while "belong to the logs" not in broker.output.read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    said = broker.output.read_text()
     assert "Too many open files" not in said
     assert "Stopping serving logs" not in said
     assert "Traceback" not in said
