@@ -52,7 +52,7 @@ def test_what_is_sent_is_read(address: str, capsys: pytest.CaptureFixture[str]) 
     sent = PRODUCER_TOTAL.fullmatch(capsys.readouterr().out.strip())
     assert sent is not None
     assert sent[1] == "3000"
-    consume(address, "both", "--messages", "3000", "--timeout", "5000")
+    consume(address, "both", "--messages", "3000", "--timeout", "60000")
     header, report = capsys.readouterr().out.splitlines()
     assert header == f"start.time, end.time, {_HEADER_END}"
     assert CONSUMER_TOTAL.fullmatch(report)
@@ -70,11 +70,12 @@ def test_throughput_is_kept(address: str, capsys: pytest.CaptureFixture[str]) ->
 def test_too_few_records(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     produce(address, "few", "--num-records", "7", "--payload-monotonic", "--throughput", "-1")
     capsys.readouterr()
-    readers = ("--timeout", "300", "--hide-header", "--group", "few-readers")
+    # To join and to fetch has to fit into the time-out, too.
+    readers = ("--timeout", "4000", "--hide-header", "--group", "few-readers")
     consume(address, "few", "--messages", "8", *readers)
     warning, report = capsys.readouterr().out.splitlines()
     assert warning == (
-        "WARNING: Exiting before consuming the expected number of messages: timeout (300 ms) exceeded. "
+        "WARNING: Exiting before consuming the expected number of messages: timeout (4000 ms) exceeded. "
         "You can use the --timeout option to increase the timeout."
     )
     assert report.split(", ")[4] == "7"
@@ -91,7 +92,8 @@ def test_detailed_stats_and_metrics(address: str, capsys: pytest.CaptureFixture[
     assert re.fullmatch(r"Metric Name +Value", title)
     sent = [line for line in metrics if line.startswith("producer-metrics:record-send-total:{client-id=perf-producer-")]
     assert [line[title.index("Value") :] for line in sent] == ["5.000"]
-    consume(address, "detail", "--messages", "5", "--show-detailed-stats", "--reporting-interval", "0")
+    detailed = ("--show-detailed-stats", "--reporting-interval", "0")
+    consume(address, "detail", "--messages", "5", "--timeout", "60000", *detailed)
     header, *lines = capsys.readouterr().out.splitlines()
     assert header == f"time, threadId, {_HEADER_END}"
     assert lines
@@ -105,7 +107,7 @@ def test_payloads_of_a_file(address: str, capsys: pytest.CaptureFixture[str], tm
     read, number, total = capsys.readouterr().out.splitlines()
     assert (read, number) == (f"Reading payloads from: {path}", "Number of messages read: 2")
     assert total.startswith("300 records sent, ")
-    consume(address, "file", "--messages", "300", "--hide-header")
+    consume(address, "file", "--messages", "300", "--hide-header", "--timeout", "60000")
     assert capsys.readouterr().out.split(", ")[2] == f"{300 * 4 / 2**20:.4f}"
 
 

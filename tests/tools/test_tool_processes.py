@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.broker_process import ROOT, BrokerProcess, free_port
 
+PATIENCE_S = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "ODRADEK_PYTHON": sys.executable}
 
 
@@ -31,7 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 def run(script: str, *args: str, given: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [ROOT / "bin" / script, *args], input=given, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd,
-        timeout=60, check=False,
+        timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -49,7 +51,7 @@ def offsets(broker: BrokerProcess, topic: str) -> str:
 
 
 def await_offset(broker: BrokerProcess, topic: str, line: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while offsets(broker, topic) != line:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -92,16 +94,18 @@ def test_classes_without_a_tool_are_an_error() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_read_is_delivered_when_the_producer_is_ended(broker: BrokerProcess, number: signal.Signals) -> None:
     topic = f"ended-by-{number.name}"
-    producer = start("console_producer", "--bootstrap-server", broker.address, "--topic", topic, "--timeout", "60000")
+    server = ["--bootstrap-server", broker.address, "--topic", topic]
+    run("kafka-topics.sh", *server, "--create", "--partitions", "2")
+    producer = start("console_producer", *server, "--timeout", "600000", "--property", "parse.key=true")
     assert producer.stdin is not None
-    producer.stdin.write("x" * 20_000 + "\nlingers\n")
+    producer.stdin.write("a\tlingers\nd\t" + "x" * 20_000 + "\n")
     producer.stdin.flush()
-    await_offset(broker, topic, f"{topic}:0:1\n")  # a full batch does not wait: the line behind it was read, too
-    time.sleep(0.5)
+    # A full batch does not wait: when it is there, the line before it, of the other partition, has been read.
+    await_offset(broker, topic, f"{topic}:0:0\n{topic}:1:1\n")
     producer.send_signal(number)
-    producer.communicate(timeout=20)
+    producer.communicate(timeout=PATIENCE_S)
     assert producer.returncode == 128 + number
-    assert offsets(broker, topic) == f"{topic}:0:2\n"
+    assert offsets(broker, topic) == f"{topic}:0:1\n{topic}:1:1\n"
 
 
 def test_a_consumer_that_is_ended_says_what_it_did(broker: BrokerProcess) -> None:
@@ -110,7 +114,7 @@ def test_a_consumer_that_is_ended_says_what_it_did(broker: BrokerProcess) -> Non
     assert consumer.stdout is not None
     assert consumer.stdout.readline() == "one\n"
     consumer.send_signal(signal.SIGTERM)
-    _, said = consumer.communicate(timeout=20)
+    _, said = consumer.communicate(timeout=PATIENCE_S)
     assert "Processed a total of 1 messages" in said
     assert consumer.returncode == 143
 
@@ -123,7 +127,7 @@ def test_a_closed_pipe_ends_the_consumer_quietly(broker: BrokerProcess) -> None:
     assert consumer.stderr is not None
     assert consumer.stdout.readline() == f"{'x' * 99}\n"
     consumer.stdout.close()
-    assert consumer.wait(20) == 1
+    assert consumer.wait(PATIENCE_S) == 1
     assert "Traceback" not in consumer.stderr.read()
     consumer.stderr.close()
     assert consumer.stdin is not None
@@ -138,7 +142,7 @@ def test_a_terminal_gets_a_prompt(broker: BrokerProcess) -> None:
     os.write(controller, b"typed\n")
     assert producer.stdout.read(1) == ">"
     os.write(controller, b"\x04")
-    rest, said = producer.communicate(timeout=20)
+    rest, said = producer.communicate(timeout=PATIENCE_S)
     assert (producer.returncode, rest, said) == (0, "", "")
     assert offsets(broker, "tty") == "tty:0:1\n"
     for descriptor in (controller, terminal):
@@ -152,7 +156,7 @@ def test_many_lines_from_a_file_and_from_a_pipe(broker: BrokerProcess, tmp_path:
         producer = start(
             "console_producer", "--bootstrap-server", broker.address, "--topic", "file", stdin=file.fileno()
         )
-        producer.communicate(timeout=60)
+        producer.communicate(timeout=PATIENCE_S)
     run("kafka-console-producer.sh", "--bootstrap-server", broker.address, "--topic", "pipe2", given=lines)
     for topic in ("file", "pipe2"):
         consume = ["--topic", topic, "--from-beginning", "--max-messages", "30000"]
@@ -160,7 +164,7 @@ def test_many_lines_from_a_file_and_from_a_pipe(broker: BrokerProcess, tmp_path:
 
 
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "client.properties").write_text("default.api.timeout.ms=500\nretry.backoff.ms=50\n")
+    (tmp_path / "client.properties").write_text("default.api.timeout.ms=3000\nretry.backoff.ms=50\n")
     nobody = ["--bootstrap-server", f"127.0.0.1:{free_port()}", "--command-config", str(tmp_path / "client.properties")]
     said = run("kafka-topics.sh", *nobody, "--list")
     assert said.returncode == 1
@@ -180,35 +184,53 @@ def test_a_verifiable_pair_survives_the_broker(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, {"num.partitions": "1"})
     broker.start()
     server = ["--bootstrap-server", broker.address, "--topic", "pair"]
-    consumer = start("verifiable_consumer", *server, "--group-id", "pair")
-    producer = start("verifiable_producer", *server, "--throughput", "200")
+    consumed, produced = tmp_path / "consumed", tmp_path / "produced"
+    with consumed.open("wb") as to_consumed, produced.open("wb") as to_produced:
+        consumer = start("verifiable_consumer", *server, "--group-id", "pair", stdout=to_consumed.fileno())
+        producer = start("verifiable_producer", *server, "--throughput", "200", stdout=to_produced.fileno())
     try:
-        time.sleep(1.5)
-        broker.kill()
-        broker.start()
-        time.sleep(2.5)
+        for is_killed in (True, False):
+            count = len(acked_in(produced)) + 200
+            await_true(lambda count=count: len(acked_in(produced)) >= count)  # type: ignore[misc]
+            if is_killed:
+                broker.kill()
+                broker.start()
         producer.send_signal(signal.SIGTERM)
-        produced = [json.loads(line) for line in producer.communicate(timeout=60)[0].splitlines()]
+        producer.communicate(timeout=PATIENCE_S)
         assert producer.returncode == 143  # as a JVM that was ended so
-        acked = [each["offset"] for each in produced if each["name"] == "producer_send_success"]
-        assert len(acked) > 200
-        assert (produced[-1]["name"], produced[-1]["acked"]) == ("tool_data", len(acked))
-        await_consumed(broker, consumer, max(acked))
+        acked = acked_in(produced)
+        last = events_in(produced)[-1]
+        assert (last["name"], last["acked"]) == ("tool_data", len(acked))
+        await_true(lambda: newest_in(consumed) >= max(acked))
         consumer.send_signal(signal.SIGINT)
-        assert json.loads(consumer.communicate(timeout=60)[0].splitlines()[-1])["name"] == "shutdown_complete"
+        consumer.communicate(timeout=PATIENCE_S)
+        assert events_in(consumed)[-1]["name"] == "shutdown_complete"
         assert consumer.returncode == 130
     finally:
         for process in (producer, consumer):
             process.kill()
-            process.communicate(timeout=20)
+            process.communicate(timeout=PATIENCE_S)
         broker.kill()
 
 
-def await_consumed(broker: BrokerProcess, consumer: subprocess.Popen[str], last: int) -> None:
-    """Read the consumer's events until it has read everything."""
-    assert consumer.stdout is not None
-    for line in consumer.stdout:
-        event = json.loads(line)
-        if event["name"] == "records_consumed" and event["partitions"][0]["maxOffset"] >= last:
-            return
-    raise AssertionError(f"the consumer ended before it read offset {last} of {broker.address}")
+def events_in(output: Path) -> list[dict[str, Any]]:
+    """What a verifiable tool has said by now; its last line may be half there."""
+    return [json.loads(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def acked_in(output: Path) -> list[int]:
+    """The offsets of what was delivered."""
+    return [each["offset"] for each in events_in(output) if each["name"] == "producer_send_success"]
+
+
+def newest_in(output: Path) -> int:
+    """The last offset that was read."""
+    read = [each["partitions"][0]["maxOffset"] for each in events_in(output) if each["name"] == "records_consumed"]
+    return max(read, default=-1)
+
+
+def await_true(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -15,15 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.jars import java, kafka_classpath
-from tests.tools.tool_pair import CLASSES, JVM, Answer, Runner, Step, comparable, play, read_story
+from tests.tools.tool_pair import CLASSES, JVM, Runner, comparable, play, read_story
 
 STORIES = Path(__file__).with_name("stories")
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
-
-
-def play_all(runner: Runner, steps: list[Step], address: str, files: Path) -> list[Answer]:
-    return [play(runner, step, address, files) for step in steps]
 
 
 @pytest.mark.parametrize("story", sorted(path.stem for path in STORIES.glob("*.txt")))
@@ -33,19 +29,35 @@ def test_both_say_the_same(
     if story == "groups":
         request.getfixturevalue("active_group")
     steps = read_story((STORIES / f"{story}.txt").read_text())
+    differences = []
+    # Step by step: what one side lists (groups with members, say) must not depend on how far the other one is.
     with ThreadPoolExecutor(2) as sides:
-        theirs, mine = (sides.submit(play_all, runner, steps, address, files) for runner in (kafkas, ours))
-    differences = [
-        f"{step.line}\n  Kafka's: {expected}\n  ours:    {actual}\n  {answer.stderr[-1500:]}"
-        for step, their_answer, answer in zip(steps, theirs.result(), mine.result(), strict=True)
-        if (expected := comparable(their_answer, step, kafkas.side)) != (actual := comparable(answer, step, ours.side))
-    ]
+        for step in steps:
+            theirs, mine = sides.map(lambda runner, step=step: play(runner, step, address, files), (kafkas, ours))
+            expected, actual = comparable(theirs, step, kafkas.side), comparable(mine, step, ours.side)
+            if step.compare == "shared":
+                expected, actual = in_both(expected, actual), in_both(actual, expected)
+            if expected != actual:
+                differences.append(f"{step.line}\n  Kafka's: {expected}\n  ours:    {actual}\n  {mine.stderr[-1500:]}")
     assert not differences, f"{len(differences)} of {len(steps)} differ:\n" + "\n".join(differences)
 
 
+def in_both(answer: tuple[int, list[str]], other: tuple[int, list[str]]) -> tuple[int, list[str]]:
+    """The lines whose first words the other answer has, too: Kafka's broker makes loggers as it comes to them."""
+    code, lines = answer
+    names = {line.strip().partition("=")[0] for line in other[1]}
+    shared = [line for line in lines if line.strip().partition("=")[0] in names]
+    assert len(shared) >= len(lines) * 0.9, (lines, other)
+    return code, shared
+
+
 def shape(text: str) -> str:
-    """What is left of the perf tools' lines when every number is alike."""
-    return re.sub(r"\d+", "0", text)
+    """What is left of the perf tools' lines when every number is alike.
+
+    Lines about what has been sent so far are left out: there are some when it takes longer than 5 s.
+    """
+    lines = [line for line in text.splitlines() if not line.endswith(" ms max latency.")]
+    return re.sub(r"-?\d+", "0", "\n".join(lines))
 
 
 def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, ours: Runner, tmp_path: Path) -> None:
@@ -67,11 +79,14 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
         ]
         assert [answer.code for answer in said] == [0, 0], said
         assert shape(said[0].stdout) == shape(said[1].stdout)
-    for options in ("--messages 20040", "--messages 20040 --hide-header --date-format HH:mm"):
+    for options in ("", " --hide-header --date-format HH:mm"):
         said = [
             runner.run(
                 "consumer_perf_test",
-                [f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf", *options.split()],
+                [
+                    *(f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf"),
+                    *f"--messages 20040 --timeout 20000{options}".split(),
+                ],
             )
             for runner in (kafkas, ours)
         ]
@@ -84,7 +99,15 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
             "consumer_perf_test",
             [
                 *(f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf"),
-                *("--messages", "30000", "--timeout", "500", "--show-detailed-stats"),
+                *[
+                    "--messages",
+                    "30000",
+                    "--timeout",
+                    "500",
+                    "--show-detailed-stats",
+                    "--reporting-interval",
+                    "3600000",
+                ],
             ],
         )
         for runner in (kafkas, ours)

@@ -15,7 +15,7 @@ from tests.jars import java, kafka_classpath
 
 ROOT = Path(__file__).resolve().parents[2]
 JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 
 CLASSES = {
     "broker_api_versions": "kafka.admin.BrokerApiVersionsCommand",
@@ -91,7 +91,8 @@ class Step(NamedTuple):
     """One command line, told as `tool args`; ADDRESS and SIDE in it stand for the broker and the tool's own letter.
 
     `compare` says how: "text" line for line; "lines" without order; "words" without order and line ends, for rows that
-    Kafka 3.9.1 prints without line ends; "own" only lines that name what is this side's own.
+    Kafka 3.9.1 prints without line ends; "own" only lines that name what is this side's own;
+    "shared" only `name=...` lines whose name both sides have.
     """
 
     line: str
@@ -107,7 +108,7 @@ def read_story(text: str) -> list[Step]:
         if not line or line.startswith("#"):
             continue
         compare = "text"
-        if match := re.match(r"(lines|words|own): ", line):
+        if match := re.match(r"(lines|words|own|shared): ", line):
             compare = match[1]
             line = line[match.end() :]
         line, _, given = line.partition(" <<< ")
