@@ -99,15 +99,8 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
             "consumer_perf_test",
             [
                 *(f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf"),
-                *[
-                    "--messages",
-                    "30000",
-                    "--timeout",
-                    "500",
-                    "--show-detailed-stats",
-                    "--reporting-interval",
-                    "3600000",
-                ],
+                *("--messages", "30000", "--timeout", "500"),
+                *("--show-detailed-stats", "--reporting-interval", "3600000"),
             ],
         )
         for runner in (kafkas, ours)
