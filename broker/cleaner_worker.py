@@ -68,6 +68,9 @@ class ProcessWorker:
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        # What is said to a task before its process has started is told with it.
+        self._rate = 0.0
+        self._is_aborted = False
 
     @property
     def pid(self) -> int | None:
@@ -78,14 +81,14 @@ class ProcessWorker:
         if self._ending is not None:
             self._ending.cancel()
             self._ending = None
-        request = {"bytes_per_second": _finite(bytes_per_second), "task": task.to_json()}
+        self._rate, self._is_aborted = bytes_per_second, False
         was_there = self._process is not None
         try:
-            answer = await self._ask(request)
+            answer = await self._ask(task)
         except WorkerDiedError:
             if not was_there:
                 raise
-            answer = await self._ask(request)  # it may have ended before it was asked
+            answer = await self._ask(task)  # it may have ended before it was asked
         self._ending = asyncio.get_running_loop().call_later(self._idle_s, self._leave)
         if "result" in answer:
             return CleanResult.from_json(answer["result"])
@@ -94,11 +97,13 @@ class ProcessWorker:
             answer["error"], FailureKind(answer["kind"]), answer["errno"], None if damage is None else tuple(damage)
         )
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, task: CleanTask) -> dict[str, Any]:
         process = await self._started()
         assert process.stdout is not None
         try:
-            self._send(request)
+            self._send({"bytes_per_second": _finite(self._rate), "task": task.to_json()})
+            if self._is_aborted:
+                self._send({"abort": True})
             line = await process.stdout.readline()
         except (OSError, ValueError, RuntimeError) as error:  # the last is uvloop's for a pipe that is closed
             raise await self._died(process) from error
@@ -108,9 +113,11 @@ class ProcessWorker:
         return answer
 
     def change_rate(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
         self._tell({"bytes_per_second": _finite(bytes_per_second)})
 
     def abort(self) -> None:
+        self._is_aborted = True
         self._tell({"abort": True})
 
     def _tell(self, message: dict[str, Any]) -> None:

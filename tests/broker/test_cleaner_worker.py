@@ -207,6 +207,29 @@ def test_a_task_is_aborted_at_once_and_the_next_one_is_not(tmp_path: Path) -> No
     run(scenario)
 
 
+def test_what_is_said_while_the_process_starts_counts_as_well(tmp_path: Path) -> None:
+    async def scenario(worker: ProcessWorker) -> None:
+        cleaning = asyncio.ensure_future(worker.clean(write_log(tmp_path / "a"), ONE_BYTE_A_SECOND))
+        await asyncio.sleep(0)
+        assert worker.pid is None
+        worker.change_rate(FREE)
+        await cleaning
+
+    run(scenario)
+
+    async def another(worker: ProcessWorker) -> None:
+        cleaning = asyncio.ensure_future(worker.clean(write_log(tmp_path / "b"), ONE_BYTE_A_SECOND))
+        await asyncio.sleep(0)
+        assert worker.pid is None
+        worker.abort()
+        with pytest.raises(WorkerFailure) as raised:
+            await cleaning
+        assert raised.value.kind is FailureKind.ABORTED
+        await worker.clean(write_log(tmp_path / "c"), FREE)
+
+    run(another)
+
+
 def test_a_worker_without_work_ends_and_another_is_started_for_more(tmp_path: Path) -> None:
     async def scenario(worker: ProcessWorker) -> None:
         await worker.clean(write_log(tmp_path / "a"), FREE)
