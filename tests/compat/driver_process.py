@@ -23,6 +23,8 @@ from tests.jars import java, kafka_classpath, newest_clients_classpath
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
+T0 = (time.time_ns() // 10**9 - 3600) * 1000
+"""An hour ago, for records of tests: the rounds of retention delete what is a week old, at any moment of a test."""
 JAVA_DRIVER = Path(__file__).with_name("java") / "Driver.java"
 PYTHON_DRIVERS = {"librdkafka": "librdkafka", "kafka-python": "kafka_python", "aiokafka": "asyncio_client"}
 JAVA_CLIENTS: dict[str, Callable[[], str]] = {"java-3.9": kafka_classpath, "java-4": newest_clients_classpath}
@@ -51,7 +53,7 @@ class Record(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp_ms: int = 1_700_000_000_000
+    timestamp_ms: int = T0
     partition: int = 0
     offset: int = -1
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from protocol.errors import ErrorCode
 from tests.broker_process import BrokerProcess
-from tests.compat.driver_process import CLIENTS, ClientError, Driver, Record, eventually
-
-T0 = (time.time_ns() // 10**9 - 3600) * 1000
-"""An hour ago: retention is there."""
+from tests.compat.driver_process import CLIENTS, T0, ClientError, Driver, Record, eventually
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 

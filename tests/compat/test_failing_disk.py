@@ -38,7 +38,12 @@ SOUND = (ErrorCode.NONE, ErrorCode.NONE)
 def test_one_of_two_disks(tmp_path: Path) -> None:
     with small_disk(tmp_path, 64, ext4_only=True) as disk:
         broker = BrokerProcess(
-            tmp_path / "run", {"log.dirs": f"{tmp_path / 'data'},{disk / 'data'}", "log.dir.reserve.bytes": "1000000"}
+            tmp_path / "run",
+            {
+                "log.dirs": f"{tmp_path / 'data'},{disk / 'data'}",
+                "log.dir.reserve.bytes": "1000000",
+                "log.retention.ms": "-1",  # the records are years old
+            },
         )
         broker.start()
         try:

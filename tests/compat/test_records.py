@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from protocol.compression import CompressionType
@@ -14,6 +12,7 @@ from protocol.records import build_batch, read_batches
 from tests.broker_process import BrokerProcess
 from tests.compat.driver_process import (
     CLIENTS,
+    T0,
     ClientError,
     Driver,
     Record,
@@ -29,8 +28,6 @@ CODECS = {
     "zstd": CompressionType.ZSTD,
 }
 MESSAGE_MAX_BYTES = 1_048_588
-T0 = (time.time_ns() // 10**9 - 3600) * 1000
-"""An hour ago: retention is there."""
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
