@@ -10,7 +10,7 @@ from typing import Self
 from protocol.messages import RESPONSE_TYPES, RequestHeader
 from protocol.schema import Request, Response
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 class ConnectionClosed(Exception):

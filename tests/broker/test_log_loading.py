@@ -66,7 +66,7 @@ class Meeting:
             self.threads[directory].add(threading.get_ident())
             if not hasattr(self._met[directory], "once"):
                 self._met[directory].once = True
-                self._barriers[directory].wait(20)
+                self._barriers[directory].wait(60)
         return None
 
 
