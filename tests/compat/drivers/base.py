@@ -16,11 +16,13 @@ import json
 import queue
 import sys
 import threading
+import time
 import traceback
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-PATIENCE_S = 60
+PATIENCE_S = 50
+"""Less than a test waits for an answer, so that it is told what did not come."""
 METADATA_MAX_AGE_MS = 1000
 """Clients look for new topics and partitions this often: soon enough for a test."""
 MAX_REQUEST_BYTES = 4_000_000
@@ -44,6 +46,20 @@ def to_bytes(text: str | None) -> bytes | None:
 def to_text(data: bytes | None) -> str | None:
     """Bytes as a JSON value."""
     return None if data is None else base64.b64encode(data).decode()
+
+
+class Patience:
+    """What is left of `PATIENCE_S` from now on."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + PATIENCE_S
+
+    def left_s(self, what: str) -> float:
+        """Seconds. Raises TimeoutError, saying how far it came, when there is none."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(what)
+        return left
 
 
 class Outgoing(NamedTuple):

@@ -31,6 +31,7 @@ from tests.compat.drivers.base import (
     PATIENCE_S,
     Driver,
     Membership,
+    Patience,
     Plain,
     Stream,
     Unsupported,
@@ -193,10 +194,10 @@ class Librdkafka(Driver):
             offset = int(at) if offset < 0 else offset
         consumer.assign([TopicPartition(topic, partition, offset)])
         messages: list[Message] = []
+        patience = Patience()
         while len(messages) < count:
-            batch = consumer.consume(count - len(messages), timeout=PATIENCE_S)
-            assert batch, f"only {len(messages)} of {count} records came"
-            messages += batch
+            left_s = patience.left_s(f"only {len(messages)} of {count} records came")
+            messages += consumer.consume(count - len(messages), timeout=left_s)
         consumer.close()
         return {"position": offset, "records": [record_of(message) for message in messages]}
 
