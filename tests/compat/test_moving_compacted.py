@@ -97,6 +97,11 @@ def clean_until(path: Path) -> int | None:
     return read_offset_checkpoint(OsFileSystem(), str(checkpoint)).get(TopicPartition(TOPIC, 0))
 
 
+def await_cleaning(path: Path, clean: int) -> None:
+    """Until the partition is clean beyond that offset."""
+    until(lambda: (clean_until(path) or 0) > clean, "a cleaning")
+
+
 def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
     broker = broker_with_directories(tmp_path, **{"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "20"})
     broker.start()
@@ -108,11 +113,13 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
         writer.start()
         place, clean = NAMES[0], 0
         for number in range(KILLS):
-            until(lambda place=place, clean=clean: (clean_until(tmp_path / place) or 0) > clean, "a cleaning")  # type: ignore[misc]
+            await_cleaning(tmp_path / place, clean)
             name = NAMES[(number + 1) % len(NAMES)]
             move_through_a_kill(broker, tmp_path / name, chance.random() * 0.06)
             place, clean = name, clean_until(tmp_path / name) or 0
             assert clean > 0, "how far it is clean has gone with it"
+        # Where the last kill met the end of a move, what the old directory knows goes with the next cleaning.
+        await_cleaning(tmp_path / place, clean)
         writer.stopping.set()
         writer.join(PATIENCE_S)
         assert not writer.is_alive(), "a request was never answered"
