@@ -290,7 +290,9 @@ class UnifiedLog(AppendableLog):
         KAFKA_STORAGE_ERROR.
         """
         try:
-            if self.log_end_offset > self.log_start_offset and not self.is_as_loaded:
+            # A segment whose records were all deleted is appended to after the next start, as any other.
+            is_empty = self.log_end_offset == self.log_start_offset and not self.active_segment.size
+            if not is_empty and not self.is_as_loaded:
                 self.active_segment.seal()
                 self.producer_state.take_snapshot()
             if self._leader_epochs is not None:

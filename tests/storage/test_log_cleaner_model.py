@@ -304,6 +304,7 @@ def _run(examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.timeout(600)  # what it finds it makes smaller, for as long as five minutes
 def test_a_cleaned_log_is_what_the_model_says() -> None:
     _run(60, 40)
 

@@ -488,6 +488,21 @@ class TestTimestamps:
         assert found is not None
         assert found.offset == 1
 
+    def test_after_an_orderly_stop_with_all_records_deleted(self) -> None:
+        config = LogConfig(index_interval_bytes=0)
+        manager, _ = open_manager(file_system := MemoryFileSystem(), config)
+        log = manager.get_or_create(TP, None, config, T0)
+        for delta in (1, 5, 9):
+            append(log, b"a", timestamps=[T0 + delta])
+        log.delete_records_before(3, 3)
+        close_cleanly(manager, T0)
+        log = reopen(file_system, config)
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+        assert log.active_segment.max_timestamp_and_offset == (T0 + 9, 2)
+        append(log, b"a", timestamps=[T0 + 7])
+        index = log.active_segment.time_index
+        assert [index.entry(at) for at in range(len(index))] == [(T0 + 5, 1), (T0 + 9, 2)]
+
 
 class TestEpochs:
     def test_end_offsets(self) -> None:

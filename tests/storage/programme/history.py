@@ -199,15 +199,24 @@ class History:
         self.unsure.append(self.now.copy())
         self.truncations += 1
         self.now.cut(end)
+        left = self._end_of_what_is_left()
+        self.now.acked_end = min(self.now.acked_end, left)
+        self.now.flushed_end = min(self.now.flushed_end, left)
+
+    def _end_of_what_is_left(self) -> int:
+        """Where the log ends at least: it ends with its last batch, and compaction may have removed the very last."""
+        return max((row.batch_end for row in self.now.rows if row.offset not in self.optional), default=0)
 
     def shortened(self, end: int, asked: int) -> None:
         """It has lost it; until the next flush, a power cut can bring it back.
 
         It ends with its last batch, or behind where nothing is up to what was asked for. Raises Violation.
         """
-        if not self.now.end <= end <= asked:
-            raise Violation(f"truncated to {asked}, the log ends at {end}, not from {self.now.end}")
-        self.now.end = self.now.acked_end = end
+        lowest = self._end_of_what_is_left()
+        if not lowest <= end <= asked:
+            raise Violation(f"truncated to {asked}, the log ends at {end}, not from {lowest}")
+        self.now.cut(end)
+        self.now.acked_end = end
         for version in self.unsure:
             version.acked_end = min(version.acked_end, self.now.end)
             version.flushed_end = min(version.flushed_end, self.now.end)

@@ -221,6 +221,7 @@ def run_machine(examples: int) -> int:
             stateful_step_count=40,
             deadline=None,
             database=None,
+            print_blob=True,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.generate, Phase.shrink],
         ),

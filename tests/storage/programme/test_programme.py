@@ -83,6 +83,25 @@ def test_truncation_done_by_half_is_not_durable() -> None:
         history.reconcile(found(6), lost_power=True)
 
 
+def test_log_may_end_below_what_compaction_removed_and_no_lower() -> None:
+    rows = [Row(at, at, at + 1, 0, Producer(-1, -1, -1), 0, 0, b"k", b"v") for at in range(4)]
+
+    def cut_to(asked: int, end: int) -> History:
+        history = History(is_compacted=True)
+        history.sending(rows)
+        history.acknowledged()
+        history.optional = {1}
+        history.shortening(asked)
+        history.shortened(end, asked)
+        return history
+
+    assert cut_to(2, 2).end == 2
+    assert [row.offset for row in cut_to(2, 1).now.rows] == [0]
+    for asked, end in ((2, 0), (2, 3), (3, 2), (1, 0)):
+        with pytest.raises(Violation, match=f"truncated to {asked}, the log ends at {end}"):
+            cut_to(asked, end)
+
+
 @pytest.mark.parametrize("name", ["log start is not checkpointed", "tombstones are cleaned early"])
 def test_mutant_is_caught(name: str) -> None:
     assert runner.hunt(name).is_caught
@@ -104,6 +123,7 @@ def test_flips_are_counted() -> None:
     assert len(all_flips()) > 20
 
 
+@pytest.mark.timeout(600)  # what it finds it makes smaller, for as long as five minutes
 def test_log_equals_its_model() -> None:
     assert run_machine(30) > 300
 
