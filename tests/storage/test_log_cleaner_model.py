@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -276,13 +277,13 @@ class CleanedLog(RuleBasedStateMachine):
             elif batch.is_transactional:
                 left.setdefault(batch.producer_id, batch)
         assert set(left) <= set(self.open), "a marker went before its records"
-        for segment in self.log.segments[:-1]:
+        for segment, following in pairwise(self.log.segments):
             if segment.base_offset in self.cleaned_bases:
                 path = segment.path_of(TXN_INDEX_SUFFIX)
                 data = self.file_system.read_file(path) if self.file_system.exists(path) else b""
                 indexed = {(each.producer_id, each.last_offset): each for each in decode_aborted(path, data)}
                 for each in aborted:
-                    if segment.base_offset <= each.last_offset < segment.limit_offset:
+                    if segment.base_offset <= each.last_offset < following.base_offset:
                         known = indexed[each.producer_id, each.last_offset]
                         assert known.first_offset <= each.first_offset
                         assert known.last_stable_offset <= each.last_offset + 1
