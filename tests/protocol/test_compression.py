@@ -190,16 +190,23 @@ BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
 
 
 BOMB_PROGRAM = """
-import resource, sys
+import pathlib, resource, sys
 from protocol.compression import CompressionType, decompress
 from protocol.errors import ApiError
 import isal.isal_zlib, cramjam, lz4.frame, zstandard
 codec, data = CompressionType(int(sys.argv[1])), sys.stdin.buffer.read()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+def peak():  # on Linux, getrusage knows that of the process which started this one, too
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+before = peak()
 try:
     decompress(codec, data, 4_000_000)
 except ApiError as error:
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, error.error_code.name)
+    print((peak() - before) // 1024, error.error_code.name)
 """
 
 
@@ -237,7 +244,7 @@ def test_every_truncation_is_an_error(codec: CompressionType) -> None:
 def test_random_and_mutated_bytes(codec: CompressionType) -> None:
     rng = random.Random(int(codec))
     seeds = [compress(codec, TEXT[:3000]), compress(codec, NOISE[:500]), compress(codec, bytes(60_000))]
-    started = time.perf_counter()
+    started = time.process_time()
     for case in range(3000):
         data = bytearray(rng.choice(seeds)) if case % 4 else bytearray(rng.randbytes(rng.randrange(200)))
         for _ in range(rng.randrange(1, 6)):
@@ -245,7 +252,7 @@ def test_random_and_mutated_bytes(codec: CompressionType) -> None:
                 data[rng.randrange(min(len(data), 40) if rng.random() < 0.5 else len(data))] = rng.randrange(256)
         with contextlib.suppress(ApiError):
             assert len(decompress(codec, bytes(data), 100_000)) <= 100_000
-    assert time.perf_counter() - started < 60
+    assert time.process_time() - started < 60
 
 
 def test_contexts_are_reused_and_survive_errors() -> None:

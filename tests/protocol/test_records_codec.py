@@ -226,9 +226,9 @@ def fuzz(seed: int, cases: int) -> None:
 
 
 def test_mutated_batches_give_records_or_api_errors() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     fuzz(1, FUZZ_CASES // 5)
-    assert time.perf_counter() - started < 60
+    assert time.process_time() - started < 60
 
 
 @pytest.mark.slow
