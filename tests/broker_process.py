@@ -64,6 +64,8 @@ class BrokerProcess:
             "log.dirs": str(directory / "data"),
             "offsets.topic.replication.factor": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # Many records of tests are years old: the first round of retention, after 30 s, would take them away.
+            "log.initial.task.delay.ms": "3600000",
             **(overrides or {}),
         }
         directory.mkdir(parents=True, exist_ok=True)
