@@ -31,6 +31,7 @@ def test_life_without_faults_is_right(scenario: str) -> None:
     matrix.judge(life, 1)
 
 
+@pytest.mark.timeout(600)
 def test_sample_of_the_fault_matrix() -> None:
     assert violations_in(matrix.all_groups()[::75]) == {}
 
@@ -102,6 +103,7 @@ def test_log_may_end_below_what_compaction_removed_and_no_lower() -> None:
             cut_to(asked, end)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["log start is not checkpointed", "tombstones are cleaned early"])
 def test_mutant_is_caught(name: str) -> None:
     assert runner.hunt(name).is_caught
