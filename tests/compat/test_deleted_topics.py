@@ -82,8 +82,7 @@ def test_a_producer_goes_on(client: str, topic: str, address: str, new_driver: N
     end = driver.ask("stream_state", stop=True)
     assert not end["running"]
     count = driver.admin("list_offset", topic=topic, partition=0, at="latest", timestamp=0)
-    _, records = driver.consume(topic, count)
-    numbers = [int(record.value or b"") for record in records]
+    numbers = [int(record.value or b"") for record in driver.read(topic, count)]
     assert numbers == sorted(set(numbers)), "doubled, or out of order"
     assert numbers[0] > 0, "what was written before has gone with the topic"
     assert {number for number in end["acknowledged"] if number >= numbers[0]} <= set(numbers)
