@@ -1,9 +1,9 @@
 """Power loss, on a real file system: an ext4 of its own is shut down under a broker at work, and mounted again.
 
-EXT4_IOC_SHUTDOWN without a flush of the journal is what a power cut is to the disk: what was not fsynced is gone. But it
-takes a millisecond or two, and an fsync that it meets may return without an error, though what it wrote is gone (seen
-with threads that do nothing but write and fsync, on Linux 6.18). So the broker is stopped meanwhile: a computer without
-power acknowledges nothing.
+EXT4_IOC_SHUTDOWN without a flush of the journal is what a power cut is to the disk: what was not fsynced is gone. But
+it takes a millisecond or two, and an fsync that it meets may return without an error, though what it wrote is gone
+(seen with threads that do nothing but write and fsync, on Linux 6.18). So the broker is stopped meanwhile: a computer
+without power acknowledges nothing.
 """
 
 from __future__ import annotations
