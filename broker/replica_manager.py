@@ -223,11 +223,11 @@ class ReplicaManager:
 
     async def make_refused_logs(self) -> None:
         """Make the logs for which a disk had no room. A round: to be called now and then."""
-        refused = [partition for partition, error in self._unavailable.items() if isinstance(error, NoRoomError)]
-        for number, topic_partition in enumerate(refused, start=1):
+        refused = [each for each in self._unavailable.items() if isinstance(each[1], NoRoomError)]
+        for number, (topic_partition, error) in enumerate(refused, start=1):
             topic, image = self._image.topics.get(topic_partition.topic), self._image.partition(topic_partition)
-            if topic is None or image is None or topic_partition not in self._unavailable:
-                continue  # deleted meanwhile, or the change that brings it is still being made
+            if topic is None or image is None or self._unavailable.get(topic_partition) is not error:
+                continue  # deleted or made meanwhile, or the change that brings it is still being made
             config = self._log_config_of(self._image, topic.name)
             partition = self._create(topic, config, image, is_new=True)
             if partition is None:
