@@ -16,7 +16,8 @@ import pytest
 
 PATIENCE_S = 60.0
 _EXT4_SHUTDOWN = 0x8004587D
-"""EXT4_IOC_SHUTDOWN of Linux; with 0 what was written so far is on the disk."""
+"""EXT4_IOC_SHUTDOWN of Linux."""
+_FLUSHING, _WITHOUT_FLUSHING_THE_LOG = 0, 2
 
 
 @contextmanager
@@ -55,11 +56,14 @@ def small_disk(directory: Path, megabytes: int, *, ext4_only: bool = False) -> I
     pytest.skip(f"no small file system can be mounted here: {'; '.join(refusals)}")
 
 
-def shut_down(mounted_at: Path) -> None:
-    """From now on every access to the ext4 mounted there is an error, until `mount_again`. Skips where not allowed."""
+def shut_down(mounted_at: Path, *, cuts_power: bool = False) -> None:
+    """From now on every access to the ext4 mounted there is an error, until `mount_again`. What was written so far is
+    on the disk; with `cuts_power` only what was fsynced. Skips where not allowed.
+    """
+    how = _WITHOUT_FLUSHING_THE_LOG if cuts_power else _FLUSHING
     descriptor = os.open(mounted_at, os.O_RDONLY)
     try:
-        fcntl.ioctl(descriptor, _EXT4_SHUTDOWN, struct.pack("I", 0))
+        fcntl.ioctl(descriptor, _EXT4_SHUTDOWN, struct.pack("I", how))
     except OSError as error:
         pytest.skip(f"ext4 cannot be shut down here: {error}")
     finally:

@@ -8,69 +8,20 @@ without power acknowledges nothing.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
-import shutil
 import signal
-import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.broker_process import PATIENCE_S, BrokerProcess
 from tests.compat.steady_load import Sender, create_topics, judge
 from tests.compat.test_kill_loop import SETTINGS, await_more
-from tests.small_disk import unmount
+from tests.small_disk import mount_again, shut_down, small_disk
 
-EXT4_IOC_SHUTDOWN = 0x8004587D
-PATIENCE_S = 60.0
-WITHOUT_FLUSHING_THE_LOG = 2
 DISK_MEGABYTES = 256
-
-
-class Disk:
-    """An ext4 in a file, mounted. Skips the test, saying why, where that cannot be had."""
-
-    def __init__(self, directory: Path) -> None:
-        self._image = directory / "disk.img"
-        self.mount_point = directory / "disk"
-        self.mount_point.mkdir()
-        if os.geteuid() != 0:
-            pytest.skip("only root can mount a file system")
-        for program in ("mkfs.ext4", "mount", "umount"):
-            if shutil.which(program) is None:
-                pytest.skip(f"{program} is missing")
-        with self._image.open("wb") as image:
-            image.truncate(DISK_MEGABYTES << 20)
-        subprocess.run(["mkfs.ext4", "-q", str(self._image)], check=True)
-        try:
-            self.mount()
-        except subprocess.CalledProcessError as failure:
-            pytest.skip(f"no loop device: {failure.stderr.decode().strip()}")
-
-    def mount(self) -> None:
-        """Mount it, replaying the journal."""
-        subprocess.run(
-            ["mount", "-o", "loop", str(self._image), str(self.mount_point)], check=True, capture_output=True
-        )
-
-    def unmount(self) -> None:
-        """Nobody may have a file open there."""
-        unmount(self.mount_point)
-
-    def cut_power(self) -> None:
-        """From this moment on nothing reaches the disk, and every call fails."""
-        descriptor = os.open(self.mount_point, os.O_RDONLY)
-        try:
-            fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, struct.pack("I", WITHOUT_FLUSHING_THE_LOG))
-        except OSError as error:
-            pytest.skip(f"this kernel cannot shut a file system down: {error}")
-        finally:
-            os.close(descriptor)
 
 
 def freeze(broker: BrokerProcess, *, between_calls: bool) -> None:
@@ -87,19 +38,17 @@ def freeze(broker: BrokerProcess, *, between_calls: bool) -> None:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    made = Disk(tmp_path)
-    yield made
-    if os.path.ismount(made.mount_point):
-        made.unmount()
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path, DISK_MEGABYTES, ext4_only=True) as mounted_at:
+        yield mounted_at
 
 
 @pytest.mark.parametrize("cuts", [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_what_is_acknowledged_with_flush_messages_1_survives(
-    cuts: int, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cuts: int, disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(cuts)
-    broker = BrokerProcess(tmp_path / "broker", {**SETTINGS, "log.dirs": str(disk.mount_point / "data")})
+    broker = BrokerProcess(tmp_path / "broker", {**SETTINGS, "log.dirs": str(disk / "data")})
     broker.start()
     config = {"flush.messages": "1", "segment.bytes": "100000"}
     create_topics(broker.address, {"flushed": config, "plain": {"segment.bytes": "100000"}})
@@ -116,10 +65,9 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
             await_more(broker, [*flushed, plain[-1]], 30 + chance.randrange(60))
             freeze(broker, between_calls=False)
             acknowledged = [list(sender.acknowledged) for sender in plain]
-            disk.cut_power()
+            shut_down(disk, cuts_power=True)
             broker.kill()
-            disk.unmount()
-            disk.mount()
+            mount_again(disk)
             broker.start()
             plain[-1].stop()
             # What it sent once the broker was back is another matter.
@@ -138,8 +86,8 @@ def test_what_is_acknowledged_with_flush_messages_1_survives(
     assert gone.lost > 0, "the power cuts took nothing: they prove nothing"
 
 
-def test_a_broker_whose_disk_fails_says_so_and_ends(disk: Disk, tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "broker", {**SETTINGS, "log.dirs": str(disk.mount_point / "data")})
+def test_a_broker_whose_disk_fails_says_so_and_ends(disk: Path, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "broker", {**SETTINGS, "log.dirs": str(disk / "data")})
     broker.start()
     create_topics(broker.address, {"flushed": {"flush.messages": "1"}})
     senders = [Sender(name, broker.address, "flushed", idempotent=name == "once") for name in ("once", "again")]
@@ -148,11 +96,10 @@ def test_a_broker_whose_disk_fails_says_so_and_ends(disk: Disk, tmp_path: Path) 
             sender.start()
         await_more(broker, senders, 50)
         freeze(broker, between_calls=True)
-        disk.cut_power()
+        shut_down(disk, cuts_power=True)
         broker.send_signal(signal.SIGCONT)
         assert broker.wait() != 0
-        disk.unmount()
-        disk.mount()
+        mount_again(disk)
         broker.start()
         await_more(broker, senders, 20)
         for sender in senders:
@@ -162,5 +109,5 @@ def test_a_broker_whose_disk_fails_says_so_and_ends(disk: Disk, tmp_path: Path) 
         assert broker.stop() == 0
     assert (verdict.lost, verdict.doubled) == (0, 0)
     said = broker.output.read_text()
-    assert f"Stopping serving logs in dir {disk.mount_point / 'data'}" in said
+    assert f"Stopping serving logs in dir {disk / 'data'}" in said
     assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:4000]
