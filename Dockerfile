@@ -11,7 +11,10 @@ FROM python:3.12-slim-bookworm AS base
 COPY requirements/broker.txt /tmp/broker.txt
 RUN pip install --no-cache-dir --require-hashes -r /tmp/broker.txt && rm /tmp/broker.txt
 COPY --from=build /dist/*.whl /tmp/
+# pip compiles what it installs. The image comes without the compiled standard library, and the user who runs the broker cannot
+# write it.
 RUN pip install --no-cache-dir --no-deps /tmp/*.whl && rm /tmp/*.whl \
+    && python -m compileall -q -x '/(test|idlelib|lib2to3|tkinter|turtledemo|ensurepip|site-packages)/' /usr/local/lib/python3.* \
     && useradd --system --uid 1000 --create-home odradek \
     && mkdir -p /var/lib/odradek /etc/odradek \
     && chown odradek /var/lib/odradek
@@ -31,7 +34,7 @@ CMD ["spark-lake", "--help"]
 FROM base AS broker
 COPY <<'PROPERTIES' /etc/odradek/server.properties
 # One broker in a container. INSIDE is for other containers of its network, OUTSIDE for the host. Override any key with
-# `--override key=value` after the image's name.
+# `--override key=value` after the image's name; KAFKA_ADVERTISED_LISTENERS in the environment sets advertised.listeners.
 broker.id=0
 listeners=INSIDE://0.0.0.0:9093,OUTSIDE://0.0.0.0:9092
 advertised.listeners=INSIDE://broker:9093,OUTSIDE://127.0.0.1:9092
@@ -41,11 +44,21 @@ log.dirs=/var/lib/odradek
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
+metrics.listener=0.0.0.0:9308
 PROPERTIES
+COPY --chmod=755 <<'START' /usr/local/bin/start-broker
+#!/bin/sh
+# start-broker OPTIONS...: start the broker of this image; options are those of `odradek server-start`.
+set -eu
+if [ -n "${KAFKA_ADVERTISED_LISTENERS:-}" ]; then
+  set -- --override "advertised.listeners=$KAFKA_ADVERTISED_LISTENERS" "$@"
+fi
+exec odradek server-start /etc/odradek/server.properties "$@"
+START
 USER odradek
 VOLUME /var/lib/odradek
 WORKDIR /var/lib/odradek
-EXPOSE 9092 9093
+EXPOSE 9092 9093 9308
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["python", "-c", "import socket; socket.create_connection(('127.0.0.1', 9092), 3)"]
-ENTRYPOINT ["odradek", "server-start", "/etc/odradek/server.properties"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ["odradek", "health", "--bootstrap-server", "127.0.0.1:9092"]
+ENTRYPOINT ["start-broker"]

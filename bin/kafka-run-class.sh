@@ -15,6 +15,8 @@ case ${1:-} in
   org.apache.kafka.tools.VerifiableProducer) tool=verifiable-producer ;;
   org.apache.kafka.tools.VerifiableConsumer) tool=verifiable-consumer ;;
   kafka.tools.DumpLogSegments | org.apache.kafka.tools.DumpLogSegments) tool=dump-log ;;
+  org.apache.kafka.tools.ClusterTool | kafka.tools.ClusterTool) tool=cluster ;;
+  org.apache.kafka.tools.EndToEndLatency | kafka.tools.EndToEndLatency) tool=e2e-latency ;;
   kafka.Kafka) tool=server-start ;;
   '')
     echo "USAGE: $0 classname [opts]" >&2

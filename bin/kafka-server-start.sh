@@ -1,5 +1,5 @@
 #!/bin/sh
-# kafka-server-start.sh [-daemon] server.properties [--override property=value]*
+# kafka-server-start.sh [-daemon] (server.properties | --dev) [--override property=value]*
 #
 # Runs the broker in the foreground, or with -daemon in the background with its output in $LOG_DIR/kafkaServer.out
 # (LOG_DIR: `logs` in the checkout unless set). Prepares .venv the first time.
@@ -18,7 +18,7 @@ if [ "${1:-}" = -daemon ]; then
   shift
 fi
 if [ $# -lt 1 ]; then
-  echo "USAGE: $0 [-daemon] server.properties [--override property=value]*" >&2
+  echo "USAGE: ${ODRADEK_COMMAND:-$0} [-daemon] (server.properties | --dev) [--override property=value]*" >&2
   exit 1
 fi
 LOG_DIR=${LOG_DIR:-$bin/../logs}

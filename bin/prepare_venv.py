@@ -8,16 +8,24 @@ waits for the first (an `flock` on `VENV.lock`, which the kernel drops with its 
 
 The stamp is the interpreter's inode and size in bytes, a newline, and the lock file's own text. The shell doors compare
 them without starting Python: a changed lock or an upgraded interpreter makes the environment stale.
+
+The checkout's own modules are compiled, too: where PYTHONDONTWRITEBYTECODE is set, no start keeps what it compiles.
+`odradek.compiled` in the environment tells when; the shell doors call `prepare_venv.py --compile VENV` again when a
+module is newer.
 """
 
 from __future__ import annotations
 
+import compileall
 import fcntl
 import subprocess
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("broker", "client", "cluster", "config", "odradek", "protocol", "storage", "tools")
 STAMP = "odradek.stamp"
+COMPILED = "odradek.compiled"
 MINIMUM = (3, 11)
 
 
@@ -43,11 +51,25 @@ def install(venv: Path, lock: Path) -> None:
     pip = [str(venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
     # An editable or extra package would make two checkouts differ: nothing but the lock, and only with its hashes.
     subprocess.run([*pip, "install", "--require-hashes", "-r", str(lock)], check=True, stdout=sys.stderr)
+    compile_checkout(venv)
     (venv / STAMP).write_text(expected_stamp(venv, lock))
+
+
+def compile_checkout(venv: Path) -> None:
+    """Compile what changed in this checkout. Where that cannot be written, starts take longer."""
+    try:
+        (venv / COMPILED).touch()  # first: what changes meanwhile is compiled the next time
+    except OSError:
+        return
+    for package in PACKAGES:
+        compileall.compile_dir(ROOT / package, quiet=2)
 
 
 def main(argv: list[str]) -> int:
     """Prepare `argv[0]` from the lock `argv[1]`; 0 when it is ready, 1 with one line on stderr when it cannot be."""
+    if argv[0] == "--compile":
+        compile_checkout(Path(argv[1]))
+        return 0
     venv, lock = Path(argv[0]), Path(argv[1])
     if sys.version_info < MINIMUM:
         print(f"Python {MINIMUM[0]}.{MINIMUM[1]} or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)

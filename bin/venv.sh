@@ -25,3 +25,15 @@ ensure_venv() {
   python=$(find_python) || exit 1
   "$python" "${root:?}/bin/prepare_venv.py" "$1" "$2" </dev/null || exit 1
 }
+
+# ensure_compiled VENV: compiles what changed in the checkout since it was last done. Python does so by itself unless
+# PYTHONDONTWRITEBYTECODE is set, as in most container images; then every start would compile every module.
+ensure_compiled() {
+  [ -n "${PYTHONDONTWRITEBYTECODE:-}" ] && [ -w "$1" ] || return 0
+  if [ -f "$1/odradek.compiled" ]; then
+    changed=$(cd "${root:?}" && find broker client cluster config odradek protocol storage tools \
+      -name '*.py' -newer "$1/odradek.compiled" 2>/dev/null) || :
+    [ -n "$changed" ] || return 0
+  fi
+  "$1/bin/python" "$root/bin/prepare_venv.py" --compile "$1" </dev/null || return 0
+}

@@ -11,9 +11,19 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker.logging_setup import configure_logging
+from broker.command_line import (
+    Arguments,
+    UsageError,
+    announcement,
+    help_text,
+    parse_arguments,
+    properties_file,
+    start_failure,
+)
+from broker.environment.system import raise_open_file_limit, with_open_file_limit
+from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
-from broker.system import raise_open_file_limit
+from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 
@@ -22,61 +32,49 @@ logger = logging.getLogger("kafka.Kafka")
 START_GRACE_S = 2.0
 """How long a start that was told to stop may go on, so that the stop is a clean one."""
 
-USAGE = "USAGE: kafka-server-start.sh [-daemon] server.properties [--override property=value]*"
-
-
-class UsageError(Exception):
-    """The command line cannot be understood; the message says which part."""
-
-
-def parse_arguments(argv: list[str]) -> tuple[str, dict[str, str]]:
-    """(path of server.properties, overrides). Raises UsageError."""
-    if not argv or argv[0].startswith("-"):
-        raise UsageError(USAGE)
-    path, *rest = argv
-    overrides: dict[str, str] = {}
-    while rest:
-        option = rest.pop(0)
-        if option.startswith("--override="):
-            pair = option.removeprefix("--override=")
-        elif option == "--override" and rest:
-            pair = rest.pop(0)
-        else:
-            raise UsageError(f"Found non argument parameters: {option}\n{USAGE}")
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"Invalid command line property: {pair}\n{USAGE}")
-        overrides[name.strip()] = value.strip()
-    return path, overrides
-
 
 def main(argv: list[str], *, launched_s: float | None = None) -> int:
     """Run a broker until it is told to stop. Exit code 0 after a clean shutdown, 1 when it could not start.
 
     `launched_s` is when the process began, on the monotonic clock: what the line that says "started" counts from.
     """
+    if argv and argv[0] in {"--help", "-h"}:
+        print(help_text())
+        return 0
     try:
-        path, overrides = parse_arguments(argv)
+        arguments = parse_arguments(argv)
     except UsageError as error:
         print(error, file=sys.stderr)
         return 1
+    log_directory = os.environ.get("LOG_DIR", "logs") if os.environ.get("ODRADEK_DAEMON") else None
     try:
-        configure_logging(os.environ.get("LOG_DIR", "logs") if os.environ.get("ODRADEK_DAEMON") else None)
+        configure_logging(log_directory)
     except OSError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"cannot write logs to {log_directory}: {error.strerror or error}; set LOG_DIR", file=sys.stderr)
         return 1
+    with properties_file(arguments) as path:
+        return run_broker(arguments, path, launched_s)
+
+
+def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int:
+    """Load the configuration and serve. Returns the exit code."""
     try:
-        config = BrokerConfig.load(path, overrides)
+        config = BrokerConfig.load(path, arguments.overrides)
     except (ConfigError, OSError) as error:
         # A daemon's has to be found in server.log.
-        logger.critical("Exiting Kafka due to fatal exception: %s: %s", type(error).__name__, error)
+        logger.critical("The broker cannot start: %s", start_failure(path, error))
         return 1
     for name in config.unknown():
         logger.warning("Unknown configuration '%s' is ignored", name)
     for name in config.without_effect():
         logger.warning("Configuration '%s' is known to Kafka but has no effect here", name)
     raise_open_file_limit()
-    return run_loop(lambda: serve(config, launched_s))
+
+    def announce() -> None:
+        if arguments.path is None:
+            print(announcement(config), flush=True)
+
+    return run_loop(lambda: serve(config, launched_s, announce))
 
 
 def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
@@ -98,9 +96,9 @@ def give_up_start() -> None:
     os._exit(1)
 
 
-async def serve(config: BrokerConfig, launched_s: float | None) -> int:
-    """Start, wait for SIGTERM or SIGINT, shut down cleanly."""
-    server = KafkaServer.on_this_machine(config, launched_s)
+async def serve(config: BrokerConfig, launched_s: float | None, announce: Callable[[], None]) -> int:
+    """Start, call `announce`, wait for SIGTERM or SIGINT, shut down cleanly."""
+    server = KafkaServer(config, environment=environment_of_this_machine(config), launched_s=launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     giving_up: list[asyncio.TimerHandle] = []
@@ -116,13 +114,14 @@ async def serve(config: BrokerConfig, launched_s: float | None) -> int:
     try:
         await server.start()
     except StartupError as error:
-        logger.error("%s", error)
+        logger.error("%s", with_open_file_limit(error))
         await server.abandon()
         return 1
     finally:
         started = True
         for timer in giving_up:
             timer.cancel()
+    announce()
     # What start-up made lives as long as the broker: the collector need not walk it again and again.
     gc.collect()
     gc.freeze()

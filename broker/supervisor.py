@@ -15,7 +15,7 @@ class Supervisor:
     """Owns periodic tasks. A round that fails is logged and the next one comes as usual."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._at_work: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
@@ -25,8 +25,8 @@ class Supervisor:
         """Run `work` every `interval_ms`, first after `initial_delay_ms` (the interval unless given)."""
         first_ms = interval_ms if initial_delay_ms is None else initial_delay_ms
         task = asyncio.get_running_loop().create_task(self._repeat(interval_ms, first_ms, name, work), name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _repeat(self, interval_ms: int, first_ms: int, name: str, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.current_task()

@@ -6,8 +6,7 @@ holds what can be configured, under Kafka's names.
 
 Decisions:
 - It imports `protocol` and nothing else of ours, so that `broker` and `tools` can both stand on it.
-- One event loop, no threads. Whoever needs a clock of their own or a simulated network brings an event loop that has
-  them; the wall clock and randomness are arguments.
+- One event loop, no threads. Time is the loop's; connections, the wall clock and randomness are arguments.
 - Batches are the unit: a producer builds one from columns of values, a consumer hands out batches undecoded to those
   who ask for them. Only what prints records pays for records.
 - PLAINTEXT only. Asking for another security protocol is an error, never a silent downgrade.

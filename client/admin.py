@@ -55,12 +55,12 @@ class ConfigChange(NamedTuple):
 
     @property
     def operation(self) -> AlterConfigOp:
-        """What IncrementalAlterConfigs is to do."""
+        """The operation for IncrementalAlterConfigs."""
         return AlterConfigOp.DELETE if self.value is None else AlterConfigOp.SET
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """What ListOffsets found; -1 where there is nothing."""
+    """A result of ListOffsets; -1 where there is nothing."""
 
     offset: int
     timestamp: int
@@ -252,9 +252,14 @@ async def list_offsets(
 
 
 async def delete_records(
-    client: KafkaClient, offsets: Mapping[TopicPartition, int]
+    client: KafkaClient,
+    offsets: Mapping[TopicPartition, int],
+    on_outcome: Callable[[TopicPartition, int | ApiError], None] | None = None,
 ) -> dict[TopicPartition, int | ApiError]:
-    """Move log starts up to the offsets (-1: the high watermark); the new log start of each partition."""
+    """Move log starts up to the offsets (-1: the high watermark) and return the new log start of each partition.
+
+    `on_outcome` is called as soon as the outcome of a partition is known; others may be tried again for long.
+    """
 
     async def ask(leader: int, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ApiError]:
         topics: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = defaultdict(list)
@@ -279,7 +284,7 @@ async def delete_records(
             for each in topic.partitions
         }
 
-    return await ask_leaders(client, "deleteRecords", offsets, ask)
+    return await ask_leaders(client, "deleteRecords", offsets, ask, on_outcome=on_outcome)
 
 
 async def ask_leaders(
@@ -289,13 +294,20 @@ async def ask_leaders(
     ask: Callable[[int, list[TopicPartition]], Awaitable[dict[TopicPartition, T | ApiError]]],
     *,
     retry: bool = True,
+    on_outcome: Callable[[TopicPartition, T | ApiError], None] | None = None,
 ) -> dict[TopicPartition, T | ApiError]:
     """Ask each partition's leader, all leaders at once; again for what has no leader yet or failed in passing.
 
-    Without `retry` everything is asked once; a DisconnectedError is then the caller's.
+    Without `retry` everything is asked once; a DisconnectedError is then the caller's. `on_outcome` is called once for
+    each partition, as soon as its outcome is final.
     """
     outcomes: dict[TopicPartition, T | ApiError] = {}
     open_partitions = list(partitions)
+
+    def tell(done: list[TopicPartition]) -> None:
+        for each in sorted(done):
+            if on_outcome is not None and each in outcomes:
+                on_outcome(each, outcomes[each])
 
     async def attempt() -> None:
         nonlocal open_partitions
@@ -309,7 +321,8 @@ async def ask_leaders(
                 by_leader[leader].append(each)
         for answers in await asyncio.gather(*(ask(leader, group) for leader, group in by_leader.items())):
             outcomes.update(answers)
-        open_partitions = [each for each in open_partitions if _is_passing(outcomes[each])]
+        asked, open_partitions = open_partitions, [each for each in open_partitions if _is_passing(outcomes[each])]
+        tell([each for each in asked if each not in open_partitions])
         if open_partitions:
             failure = outcomes[open_partitions[0]]
             raise failure if isinstance(failure, ApiError) else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -320,6 +333,7 @@ async def ask_leaders(
         except ApiError:
             if not outcomes:
                 raise
+            tell(open_partitions)
     return outcomes
 
 

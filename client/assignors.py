@@ -19,7 +19,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 class Subscription(NamedTuple):
-    """What a member wants and has. `generation` is the one in which it got `owned`, -1 when it does not say."""
+    """Topics and partitions of a member. `generation` is the one in which it got `owned`, -1 when it does not say."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()

@@ -1,4 +1,4 @@
-"""What a producer has accepted and not delivered yet: batches by partition, in order, with their sequence numbers."""
+"""Records that a producer has accepted and not delivered yet: batches by partition, in order, with sequence numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from client.settings import ProducerSettings
-from protocol.records import (
+from protocol.records.batch import (
     HEADER_BYTES,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

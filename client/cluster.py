@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from client.connection import Connection, connect
+from client.environment import LoopNetwork, Network, Random, system_random
 from client.errors import ClientTimeoutError, DisconnectedError
 from client.metadata import Metadata, Node
 from client.settings import ClientSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.frames import ReceiveBuffer
 from protocol.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
-from protocol.schema import Request, Response
+from protocol.wire.frames import ReceiveBuffer
+from protocol.wire.schema import Request, Response
 
 logger = logging.getLogger("kafka.clients.NetworkClient")
 
@@ -45,7 +45,7 @@ _JITTER: Final = 0.2
 class Backoff:
     """Pauses between attempts: they double up to a limit, and differ a little so that clients do not come in step."""
 
-    def __init__(self, initial_ms: int, limit_ms: int, rng: random.Random) -> None:
+    def __init__(self, initial_ms: int, limit_ms: int, rng: Random) -> None:
         self._initial_ms = initial_ms
         self._limit_ms = max(limit_ms, initial_ms)
         self._rng = rng
@@ -61,11 +61,14 @@ class Backoff:
 class KafkaClient:
     """Connections to a cluster. Use as an async context manager, or call `close`."""
 
-    def __init__(self, settings: ClientSettings, rng: random.Random | None = None) -> None:
+    def __init__(self, settings: ClientSettings, rng: Random | None = None, network: Network | None = None) -> None:
         self.settings = settings
-        self.rng = rng or random.Random()  # noqa: S311  backoff jitter and spreading, no secrets
+        self.rng = system_random() if rng is None else rng
+        self._network = LoopNetwork() if network is None else network
         self._receive_buffer = ReceiveBuffer()
         self._nodes: dict[int, Node] = {}
+        self._unreachable: set[int] = set()
+        """Nodes that were not at their addresses: metadata is asked for before they are tried again."""
         self._connections: dict[_Address, Connection] = {}
         self._connecting: dict[_Address, asyncio.Lock] = {}
         self._bootstrap = list(settings.bootstrap_servers)
@@ -115,13 +118,16 @@ class KafkaClient:
         Brokers serve the requests of a connection one after the other, so what may wait long (a join, a fetch) must
         not share one with what should not. Raises DisconnectedError when the broker is not known or cannot be reached.
         """
+        if node_id not in self._nodes or node_id in self._unreachable:
+            await self.fetch_metadata([])
         node = self._nodes.get(node_id)
         if node is None:
-            await self.fetch_metadata([])
-            node = self._nodes.get(node_id)
-        if node is None:
             raise DisconnectedError(f"broker {node_id} is not known in the cluster")
-        return await self._connect(node.host, node.port, purpose)
+        try:
+            return await self._connect(node.host, node.port, purpose)
+        except DisconnectedError:
+            self._unreachable.add(node_id)
+            raise
 
     def known_nodes(self) -> list[Node]:
         """The brokers of the last metadata, by id."""
@@ -135,6 +141,7 @@ class KafkaClient:
                 return connection
             self._check_open()
             connection = await connect(
+                self._network,
                 host,
                 port,
                 client_id=self.settings.client_id,
@@ -165,13 +172,13 @@ class KafkaClient:
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         deadline = asyncio.get_running_loop().time() + limit_ms / 1000
         backoff = self.backoff()
+        failure: ApiError | DisconnectedError | None = None
         while True:
-            failure: ApiError | DisconnectedError
             try:
                 async with asyncio.timeout_at(deadline):
                     return await attempt()
             except TimeoutError:
-                raise ClientTimeoutError(f"Timed out waiting for a node assignment. Call: {what}") from None
+                raise _timed_out(what, failure) from failure
             except (ApiError, DisconnectedError) as error:
                 failure = error
             if isinstance(failure, ApiError) and not failure.error_code.retriable:
@@ -180,7 +187,7 @@ class KafkaClient:
             if asyncio.get_running_loop().time() + pause_s > deadline:
                 if isinstance(failure, ApiError):
                     raise failure
-                raise ClientTimeoutError(f"Timed out waiting for a node assignment. Call: {what}") from failure
+                raise _timed_out(what, failure) from failure
             await asyncio.sleep(pause_s)
 
     async def ask_any(self, what: str, request: Request, response_type: type[R]) -> R:
@@ -243,7 +250,8 @@ class KafkaClient:
             )
         if found.error_code:
             raise ApiError(ErrorCode.of(found.error_code), found.error_message or "")
-        self._nodes.setdefault(found.node_id, Node(found.node_id, found.host, found.port))
+        self._nodes[found.node_id] = Node(found.node_id, found.host, found.port)
+        self._unreachable.discard(found.node_id)
         return found.node_id
 
     async def ask_coordinator(
@@ -279,12 +287,19 @@ class KafkaClient:
         found = Metadata.of(await connection.ask(request, MetadataResponse))
         if found.nodes:
             self._nodes = dict(found.nodes)
+            self._unreachable.clear()
         self._controller_id = found.controller_id
         return found
 
     async def describe_topics(self, topics: list[str] | None) -> Metadata:
         """`fetch_metadata`, asked again while no broker is reachable. Raises ClientTimeoutError."""
         return await self.retry("describeTopics", lambda: self.fetch_metadata(topics))
+
+
+def _timed_out(what: str, failure: ApiError | DisconnectedError | None) -> ClientTimeoutError:
+    """Kafka's words for a call that no broker answered in time, and the broker that was tried last."""
+    tried = f" ({failure})" if isinstance(failure, DisconnectedError) else ""
+    return ClientTimeoutError(f"Timed out waiting for a node assignment. Call: {what}{tried}")
 
 
 COORDINATOR_ERRORS: Final = frozenset(

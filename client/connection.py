@@ -14,14 +14,15 @@ import struct
 from collections import deque
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from client.environment import Network
 from client.errors import DisconnectedError, UnsupportedVersionError
 from client.settings import MAX_FRAME_BYTES
 from odradek import __version__
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError, ErrorCode
-from protocol.frames import FrameError, FrameReader, ReceiveBuffer
 from protocol.messages import ApiVersionsRequest, ApiVersionsResponse, RequestHeader, ResponseHeader
-from protocol.schema import Request, Response
+from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
+from protocol.wire.schema import Request, Response
 
 logger = logging.getLogger("kafka.clients.Connection")
 
@@ -172,11 +173,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._reader.buffer_updated(nbytes):
+            self._reader.received(nbytes)
+            while (frame := self._reader.next_frame()) is not None:
                 # Answers keep slices of their frame (records), the reader's buffer is for the next one.
                 self._receive(memoryview(bytes(frame)))
                 if self._failure is not None:
                     return
+            self._reader.keep()
         except (FrameError, DecodeError) as error:
             self._fail(str(error))
 
@@ -239,6 +242,7 @@ def _is_unsupported_version(body: memoryview) -> bool:
 
 
 async def connect(
+    network: Network,
     host: str,
     port: int,
     *,
@@ -249,14 +253,15 @@ async def connect(
 ) -> Connection:
     """Connect to a broker and negotiate versions. Raises DisconnectedError when that does not succeed in time."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(setup_timeout_ms / 1000):
-            _, connection = await loop.create_connection(
+            _, connection = await network.connect(
                 lambda: Connection(address, client_id, request_timeout_ms, receive_buffer), host, port
             )
     except (OSError, TimeoutError) as error:
         reason = "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        if isinstance(error, ConnectionRefusedError):
+            reason = "Connection refused"  # asyncio has the address in place of the operating system's words
         raise DisconnectedError(f"Connection to {address} could not be established: {reason}") from error
     try:
         await connection.negotiate()

@@ -18,7 +18,7 @@ from client.groups import OffsetAndMetadata, alter_offsets, fetch_offsets
 from client.settings import ConsumerSettings
 from client.tracked_metadata import TrackedMetadata
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import Record
+from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.clients.Consumer")

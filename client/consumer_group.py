@@ -30,8 +30,8 @@ from protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.schema import Request, Response
 from protocol.topic_partition import TopicPartition
+from protocol.wire.schema import Request, Response
 
 logger = logging.getLogger("kafka.clients.ConsumerCoordinator")
 
@@ -59,7 +59,7 @@ class GroupMember:
         self.member_id = ""
         self.generation = _NO_GENERATION
         self.owned: list[TopicPartition] = []
-        """What the last join gave; for cooperative assignors also what is told in the next."""
+        """The result of the last join; cooperative assignors send it along with the next."""
         self.needs_join = True
         self.was_lost = False
         """Whether the group forgot this member, so that what it owned may be someone else's by now."""

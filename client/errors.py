@@ -1,4 +1,4 @@
-"""What can go wrong beside the error codes that brokers answer (`protocol.errors.ApiError`)."""
+"""Errors beside the error codes that brokers answer (`protocol.errors.ApiError`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DisconnectedError(ClientError):
 
 
 class ClientTimeoutError(ClientError):
-    """What was asked for did not happen in the time that the settings give it."""
+    """A call did not succeed within the time that the settings allow."""
 
 
 class UnsupportedVersionError(ClientError):

@@ -18,10 +18,10 @@ from client.cluster import FETCH, KafkaClient
 from client.errors import ClientError, DisconnectedError
 from client.settings import ConsumerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
-from protocol.control_records import ControlRecordType, control_type
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
-from protocol.records import Record, RecordBatch, read_batches
+from protocol.records.batch import Record, RecordBatch, read_batches
+from protocol.records.control_records import ControlRecordType, control_type
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 
@@ -74,7 +74,7 @@ class PartitionState:
         """Whether the log has nothing at the position."""
         self.high_watermark = -1
         self.failure: ApiError | None = None
-        """What the caller has to be told before more of this partition can be had."""
+        """An error to raise before more of this partition is returned."""
         self._batches: deque[RecordBatch] = deque()
         self._records: Iterator[Record] | None = None
         self._aborted: deque[FetchResponse.AbortedTransaction] = deque()
@@ -184,10 +184,12 @@ class Fetcher:
                 if known is not None and known.leader not in self._fetches:
                     wanted[known.leader].append(partition)
         for leader, partitions in wanted.items():
-            self._fetches[leader] = asyncio.create_task(self._fetch(leader, partitions))
+            # The task may begin after an assignment has changed: it is for the states of this moment.
+            states = {each: self.states[each] for each in partitions}
+            self._fetches[leader] = asyncio.create_task(self._fetch(leader, states))
 
     def take_batches(self) -> dict[TopicPartition, list[FetchedBatch]]:
-        """What is buffered, undecoded. Raises ApiError that a partition has met."""
+        """Take the buffered batches, undecoded. Raises the ApiError of a partition that failed."""
         taken = {}
         for partition, state in self._ready():
             batches = state.take_batches()
@@ -226,8 +228,7 @@ class Fetcher:
 
     # -- one fetch -----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> None:
-        states = {each: self.states[each] for each in partitions}
+    async def _fetch(self, leader: int, states: Mapping[TopicPartition, PartitionState]) -> None:
         offsets = {each: state.position or 0 for each, state in states.items()}
         try:
             response = await self._ask(leader, offsets)

@@ -1,4 +1,4 @@
-"""What members of a group tell each other through JoinGroup and SyncGroup (Kafka class `ConsumerProtocol`).
+"""Codec of the data that group members exchange in JoinGroup and SyncGroup (Kafka class `ConsumerProtocol`).
 
 A reader takes a newer version for the newest that it knows, and ignores what follows.
 """
@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from client.assignors import Subscription
 from protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from protocol.schema import Message, encode_versioned
 from protocol.topic_partition import TopicPartition, by_topic
+from protocol.wire.schema import Message, encode_versioned
 
 M = TypeVar("M", bound=Message)
 
@@ -30,7 +30,7 @@ def _decode(message_type: type[M], data: bytes) -> M | None:
 def encode_subscription(
     topics: Iterable[str], owned: Iterable[TopicPartition] = (), generation: int = -1, rack: str | None = None
 ) -> bytes:
-    """What a member wants, and what it owns since `generation`."""
+    """Encode the topics that a member wants and the partitions that it owns since `generation`."""
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
         owned_partitions=[
@@ -44,7 +44,7 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """What `encode_subscription` of any client wrote. Raises DecodeError."""
+    """Decode a subscription, written by any client. Raises DecodeError."""
     message = _decode(ConsumerProtocolSubscription, data)
     if message is None:
         return Subscription((), instance_id=instance_id)
@@ -55,7 +55,7 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscrip
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What a member shall read."""
+    """Encode the partitions that a member is to read."""
     message = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=each)
@@ -66,7 +66,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """What `encode_assignment` of any client wrote. Raises DecodeError."""
+    """Decode an assignment, written by any client. Raises DecodeError."""
     message = _decode(ConsumerProtocolAssignment, data)
     if message is None:
         return []

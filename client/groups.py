@@ -115,7 +115,7 @@ async def delete_group(client: KafkaClient, group_id: str) -> None:
 async def fetch_offsets(
     client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a group has committed, for `partitions` or all; those without an offset are left out. Raises ApiError."""
+    """Committed offsets of a group, for `partitions` or all; those without one are left out. Raises ApiError."""
     wanted = None if partitions is None else by_topic(sorted(partitions))
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:

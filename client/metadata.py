@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: brokers, topics, leaders. Immutable; a newer answer replaces it whole."""
+"""A client's metadata of the cluster: brokers, topics, leaders. Immutable; a newer answer replaces it whole."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Metadata:
 
     @classmethod
     def of(cls, response: MetadataResponse) -> Metadata:
-        """What a broker answered."""
+        """Convert a broker's answer."""
         topics = {topic.name: _topic(topic, topic.name) for topic in response.topics if topic.name is not None}
         return cls(
             cluster_id=response.cluster_id,

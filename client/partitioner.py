@@ -7,8 +7,9 @@ load evenly all the same.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+
+from client.environment import Random
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -40,7 +41,7 @@ def partition_for_key(key: bytes, partition_count: int) -> int:
 class StickyPartition:
     """The partition of one topic that records without a key go to for now."""
 
-    def __init__(self, batch_size_bytes: int, rng: random.Random) -> None:
+    def __init__(self, batch_size_bytes: int, rng: Random) -> None:
         self._batch_size_bytes = max(batch_size_bytes, 1)
         self._rng = rng
         self._partition = -1

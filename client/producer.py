@@ -15,7 +15,7 @@ from client.sender import Sender
 from client.settings import ProducerSettings
 from client.tracked_metadata import TrackedMetadata
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import HEADER_BYTES, Header, Record
+from protocol.records.batch import HEADER_BYTES, Header, Record
 from protocol.topic_partition import TopicPartition
 
 
@@ -41,7 +41,13 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        # Whoever is cancelled while it delivers what it has accepted goes on delivering.
+        closing = asyncio.create_task(self.close())
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await closing
+            raise
 
     async def send(
         self,

@@ -27,7 +27,7 @@ _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 
 
 class _Outcome(NamedTuple):
-    """What a broker answered about one batch."""
+    """A broker's answer about one batch."""
 
     error_code: ErrorCode
     message: str
@@ -47,7 +47,7 @@ class Sender:
         self._producer = ProducerId()
         self._needs_producer_id = settings.enable_idempotence
         self._requests_in_flight: defaultdict[int, int] = defaultdict(int)
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], None] = {}
         self._buffered_bytes = 0
         self._flushing = 0
         self._waiting_for_room = 0
@@ -186,8 +186,8 @@ class Sender:
         for leader, batches in requests.items():
             self._requests_in_flight[leader] += 1
             task = asyncio.create_task(self._produce(leader, batches))
-            self._requests.add(task)
-            task.add_done_callback(self._requests.discard)
+            self._requests[task] = None
+            task.add_done_callback(self._requests.pop)
         return bool(requests)
 
     @property

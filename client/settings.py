@@ -1,4 +1,4 @@
-"""What the client can be told, under Kafka's names and with Kafka's defaults (Kafka classes `AdminClientConfig`,
+"""Settings of the client, with Kafka's names and defaults (Kafka classes `AdminClientConfig`,
 `ProducerConfig`, `ConsumerConfig`).
 
 Keys that mean nothing here (serializers, metrics, buffers of its threads) are accepted and ignored.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from client.errors import SettingsError
-from protocol.compression import CompressionType
+from protocol.records.compression import CompressionType
 
 MAX_FRAME_BYTES: Final = 1 << 30
 """The largest answer that is accepted: above anything that a broker sends to the fetch sizes used here."""
@@ -65,7 +65,7 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What every client needs. Times in milliseconds."""
+    """Settings of every client. Times are in milliseconds."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
     client_id: str
@@ -119,7 +119,7 @@ _LEVEL_DEFAULTS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """What a producer is told; see `ClientSettings` for the rest. `acks` is 0, 1 or -1 (all)."""
+    """Settings of a producer; see `ClientSettings` for the rest. `acks` is 0, 1 or -1 (all)."""
 
     acks: int
     batch_size_bytes: int
@@ -185,7 +185,7 @@ def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, r
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """What a consumer is told; see `ClientSettings` for the rest. `assignors` are names as JoinGroup carries them."""
+    """Settings of a consumer; see `ClientSettings` for the rest. `assignors` are names as JoinGroup carries them."""
 
     group_id: str | None
     group_instance_id: str | None

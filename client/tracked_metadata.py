@@ -33,7 +33,7 @@ STALE_ERRORS: Final = frozenset(
 
 
 class TrackedMetadata:
-    """What is known of a growing set of topics. `allow_auto_topic_creation` lets asking for one create it."""
+    """Metadata of a growing set of topics. `allow_auto_topic_creation` lets asking for one create it."""
 
     def __init__(self, client: KafkaClient, *, allow_auto_topic_creation: bool) -> None:
         self.current = Metadata()

@@ -104,6 +104,9 @@ class MetadataImage:
         for name in removed:
             names.pop(topics.pop(name).topic_id, None)
         for topic in changed:
+            before = topics.get(topic.name)
+            if before is not None and before.topic_id != topic.topic_id:
+                names.pop(before.topic_id, None)
             topics[topic.name] = topic
             names[topic.topic_id] = topic.name
         if any((ConfigResourceType.TOPIC, name) in configs for name in removed):

@@ -1,4 +1,4 @@
-"""What can be configured: tables of keys, the .properties parser and the values a broker starts with.
+"""Configuration: tables of keys, the .properties parser and the values a broker starts with.
 
 Decisions:
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Generic, TypeVar, cast, overload
 
 from . import (
     keys_cluster,
@@ -15,18 +15,30 @@ from . import (
     keys_log,
     keys_network,
     keys_odradek,
+    keys_sasl,
     keys_security,
 )
-from .definitions import ConfigError, ConfigKey, ConfigRuleError, Value, table
+from .definitions import (
+    ConfigError,
+    ConfigErrors,
+    ConfigKey,
+    ConfigRuleError,
+    RefusedKeyError,
+    Value,
+    table,
+)
+from .elsewhere_keys import ELSEWHERE_KEYS
 from .listeners import (
     EndPoint,
     check_advertised,
+    inter_broker_listener,
     parse_ip_overrides,
     parse_listeners,
     parse_protocol_map,
     split_csv,
 )
 from .properties import load_properties
+from .rules import rules
 from .topic_config import BROKER_SYNONYMS, check_compaction_lags
 from .vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
 
@@ -37,6 +49,7 @@ BROKER_KEYS = table(
         *keys_cluster.KEYS,
         *keys_coordinators.KEYS,
         *keys_security.KEYS,
+        *keys_sasl.KEYS,
         *keys_coordination.KEYS,
         *keys_odradek.KEYS,
     )
@@ -52,10 +65,10 @@ _LISTENER_MECHANISM_KEYS = (
     "sasl.jaas.config",
 )
 _REFUSED_PATTERNS = (
-    # Keys without a declaration of their own that would change who may do what.
-    (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER),
-    (re.compile(r"listener\.name\.[^.]*\.ssl\..*"), NO_TLS),
-    (re.compile(r"listener\.name\.[^.]*\.(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)"), NO_SASL),
+    # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
+    (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER, True),
+    (re.compile(r"listener\.name\.[^.]*\.ssl\..*"), NO_TLS, False),
+    (re.compile(r"listener\.name\.[^.]*\.(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)"), NO_SASL, False),
 )
 
 T = TypeVar("T")
@@ -139,6 +152,7 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: Setting[int] = Setting()
     group_max_size: Setting[int] = Setting()
     offset_metadata_max_bytes: Setting[int] = Setting()
+    offsets_commit_timeout_ms: Setting[int] = Setting()
     offsets_load_buffer_size: Setting[int] = Setting()
     offsets_retention_minutes: Setting[int] = Setting()
     offsets_retention_check_interval_ms: Setting[int] = Setting()
@@ -155,6 +169,13 @@ class BrokerConfig:
     metrics_listener: Setting[str | None] = Setting()
 
     def __init__(self, properties: Mapping[str, str]) -> None:
+        errors = self._read(properties)
+        if errors:
+            raise errors[0]
+
+    def _read(self, properties: Mapping[str, str]) -> list[ConfigError]:
+        """Set every attribute and return what is wrong; a key with a bad value has its default."""
+        errors: list[ConfigError] = []
         originals = dict(properties)
         # Kafka fills in the other name when one of the two is set (`KafkaConfig.populateSynonyms`).
         for name, other in (("broker.id", "node.id"), ("node.id", "broker.id")):
@@ -163,46 +184,79 @@ class BrokerConfig:
         values = {name: declared.default for name, declared in BROKER_KEYS.items()}
         for name, text in originals.items():
             declared = BROKER_KEYS.get(name)
-            if declared is not None:
+            if declared is None:
+                continue
+            try:
                 values[name] = declared.parse(text)
+            except ConfigError as error:
+                errors.append(error)
         self.originals: Mapping[str, str] = MappingProxyType(originals)
         self.values: Mapping[str, Value] = MappingProxyType(values)
-        self._read_listeners()
-        self._check_rules()
+        try:
+            self._read_listeners()
+        except ConfigError as error:
+            errors.append(error)
+        try:
+            for name, holds, message in rules(self):
+                if not holds:
+                    errors.append(ConfigRuleError(name, self.originals.get(name), message))
+        except ConfigError as error:
+            errors.append(error)
+        return errors
 
     @classmethod
     def load(cls, path: Path | str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
         """Read a .properties file, let `overrides` win, and refuse what this broker cannot promise.
 
-        Raises ConfigError, also for a key about security or durability that is not implemented, and OSError when the
-        file cannot be read.
+        Raises ConfigError for everything that is wrong, also for keys about security or durability that are not
+        implemented, and OSError when the file cannot be read.
         """
-        config = cls({**load_properties(Path(path).read_bytes()), **(overrides or {})})
-        config.check_promises()
-        check_compaction_lags(config.topic_defaults())
+        config, errors = cls.examine({**load_properties(Path(path).read_bytes()), **(overrides or {})})
+        if errors:
+            raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
         return config
 
-    def check_promises(self) -> None:
-        """Raise ConfigError when a set key asks for security or durability that this broker does not have."""
-        for name in self.originals:
-            check_promise(name, self)
-        for endpoint in self.listeners:
-            if endpoint.security_protocol != "PLAINTEXT":
-                text = self.originals.get("listeners", str(endpoint))
-                raise ConfigError(
-                    "listeners",
-                    text,
-                    f"listener {endpoint.listener_name} speaks {endpoint.security_protocol}, "
-                    "which is not implemented yet, only PLAINTEXT is",
-                )
+    @classmethod
+    def examine(cls, properties: Mapping[str, str]) -> tuple[BrokerConfig, list[ConfigError]]:
+        """The configuration and everything that is wrong with it; usable only when nothing is."""
+        config = cls.__new__(cls)
+        errors = config._read(properties)
+        refused = config._refused()
+        if not errors:
+            try:
+                check_compaction_lags(config.topic_defaults())
+            except ConfigError as error:
+                errors.append(error)
+        return config, refused + errors
+
+    def _refused(self) -> list[ConfigError]:
+        """An error for each set key about security, durability or KRaft that is refused; `process.roles` first."""
+        errors: list[ConfigError] = []
+        for name in sorted(self.originals, key=lambda name: name != "process.roles"):
+            try:
+                check_promise(name, self)
+            except RefusedKeyError as error:
+                errors.append(error)
+            except ConfigError:
+                continue  # A bad value for a listener's key; without effect and reported as that.
+        insecure = [each for each in self.listeners if each.security_protocol != "PLAINTEXT"]
+        if insecure:
+            speaks = " and ".join(f"listener {each.listener_name} speaks {each.security_protocol}" for each in insecure)
+            reason = f"{speaks}, which is not implemented yet; use PLAINTEXT"
+            errors.append(RefusedKeyError("listeners", self.originals.get("listeners"), reason))
+        return errors
 
     def unknown(self) -> list[str]:
         """Set keys that nobody declares; worth a warning, as in Kafka."""
-        return [name for name in self.originals if declared_key(name) is None]
+        return [name for name in self.originals if declared_key(name) is None and name not in ELSEWHERE_KEYS]
 
     def without_effect(self) -> list[str]:
         """Set keys that Kafka knows and nobody acts on here; all that are for a single listener are among them."""
-        return [name for name in self.originals if declared_key(name) is not None and name not in EFFECTIVE_KEYS]
+        return [
+            name
+            for name in self.originals
+            if name in ELSEWHERE_KEYS or (declared_key(name) is not None and name not in EFFECTIVE_KEYS)
+        ]
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
         """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError."""
@@ -247,7 +301,7 @@ class BrokerConfig:
         )
 
     def topic_defaults(self) -> dict[str, Value]:
-        """What a topic without overrides gets: {topic key: value} (Kafka's `KafkaConfig.extractLogConfigMap`)."""
+        """Values for a topic without overrides: {topic key: value} (Kafka's `KafkaConfig.extractLogConfigMap`)."""
         defaults = {topic_key: self.values[names[0]] for topic_key, names in BROKER_SYNONYMS.items()}
         defaults["segment.ms"] = self.log_roll_time_ms
         defaults["segment.jitter.ms"] = self.log_roll_jitter_time_ms
@@ -267,9 +321,10 @@ class BrokerConfig:
         raise ConfigError(names_and_units[0][0], None, "Value must be non-null")
 
     def _read_listeners(self) -> None:
+        self.listeners: tuple[EndPoint, ...] = ()
         text = str(self.values["listeners"])
         protocols = parse_protocol_map(str(self.values["listener.security.protocol.map"]))
-        self.listeners: tuple[EndPoint, ...] = parse_listeners("listeners", text, protocols)
+        self.listeners = parse_listeners("listeners", text, protocols)
         if not self.listeners:
             raise ConfigError("listeners", text, "There must be at least one listener, such as PLAINTEXT://:9092")
         advertised = self.values["advertised.listeners"]
@@ -288,108 +343,26 @@ class BrokerConfig:
             if not self.advertised_listeners:
                 raise ConfigError("advertised.listeners", advertised, "There must be at least one advertised listener")
             check_advertised(self.advertised_listeners, self.listeners, str(advertised))
-        self.inter_broker_listener_name: str = self._inter_broker_listener()
-
-    def _inter_broker_listener(self) -> str:
-        """The listener of brokers among themselves: the one named, else the one named like the security protocol."""
-        named = self.values["inter.broker.listener.name"]
-        if named is not None and "security.inter.broker.protocol" in self.originals:
-            raise ConfigRuleError(
-                "inter.broker.listener.name",
-                named,
-                "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
-            )
-        name = str(named if named is not None else self.values["security.inter.broker.protocol"]).upper()
-        offered = [endpoint.listener_name for endpoint in self.advertised_listeners]
-        if name not in offered:
-            raise ConfigRuleError(
-                "inter.broker.listener.name",
-                named,
-                "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "
-                f"options based on currently configured listeners are {','.join(offered)}",
-            )
-        return name
-
-    def _check_rules(self) -> None:
-        for name, holds, message in _rules(self):
-            if not holds:
-                raise ConfigRuleError(name, self.originals.get(name), message)
+        protocol_key = "security.inter.broker.protocol"
+        self.inter_broker_listener_name: str = inter_broker_listener(
+            cast("str | None", self.values["inter.broker.listener.name"]),
+            str(self.values[protocol_key]) if protocol_key in self.originals else None,
+            self.advertised_listeners,
+        )
 
 
 def check_promise(name: str, config: BrokerConfig) -> None:
-    """Raise ConfigError when `name` is set in `config` to something about security or durability we do not have."""
-    for pattern, refusal in _REFUSED_PATTERNS:
+    """Raise RefusedKeyError when `name` is set in `config` to something about security or durability we do not have."""
+    text = config.originals.get(name)
+    for pattern, refusal, shown in _REFUSED_PATTERNS:
         if pattern.match(name):
-            raise ConfigError(name, "[hidden]", refusal)
+            raise RefusedKeyError(name, text if shown else "[hidden]", refusal)
     declared = declared_key(name)
     if declared is None or not declared.refusal:
         return
-    value = config.values[name] if name in BROKER_KEYS else declared.parse(config.originals.get(name))
+    value = config.values[name] if name in BROKER_KEYS else declared.parse(text)
     if value not in (declared.default, "", ()):
-        text = "[hidden]" if declared.is_sensitive else config.originals.get(name)
-        raise ConfigError(name, text, declared.refusal)
-
-
-def _rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
-    """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether it holds, what is allowed)."""
-    values: Mapping[str, Any] = config.values
-    if config.broker_id_generation_enable:
-        allowed = "broker.id must be greater than or equal to -1 and not greater than reserved.broker.max.id"
-        yield "broker.id", -1 <= config.broker_id <= config.reserved_broker_max_id, allowed
-    else:
-        yield "broker.id", config.broker_id >= 0, "broker.id must be greater than or equal to 0"
-    yield "node.id", values["node.id"] == config.broker_id, "You must set `node.id` to the same value as `broker.id`."
-    yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
-    jitter = "log.roll.jitter.ms must be greater than or equal to 0"
-    yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter
-    retention = "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
-    yield "log.retention.ms", config.log_retention_time_ms != 0, retention
-    directories = "At least one log directory must be defined via log.dirs or log.dir."
-    yield "log.dirs", bool(config.log_dirs), directories
-    duplicate = f"Duplicate log directory found: {', '.join(config.log_dirs)}"
-    yield "log.dirs", len(set(config.log_dirs)) == len(config.log_dirs), duplicate
-    threads = values["log.cleaner.threads"]
-    # Kafka divides by it without a look: what stops it is "/ by zero".
-    yield "log.cleaner.threads", threads >= 1, "log.cleaner.threads must be at least 1"
-    buffer = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
-    yield "log.cleaner.dedupe.buffer.size", values["log.cleaner.dedupe.buffer.size"] // threads > 1024 * 1024, buffer
-    socket_timeout = (
-        "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "
-        "socket timeouts"
-    )
-    wait = values["replica.fetch.wait.max.ms"]
-    yield "replica.fetch.wait.max.ms", wait <= values["replica.socket.timeout.ms"], socket_timeout
-    lag = (
-        "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent "
-        "changes in ISR"
-    )
-    yield "replica.fetch.wait.max.ms", wait <= values["replica.lag.time.max.ms"], lag
-    acks = (
-        "offsets.commit.required.acks must be greater or equal -1 and less or equal to offsets.topic.replication.factor"
-    )
-    required = values["offsets.commit.required.acks"]
-    yield "offsets.commit.required.acks", -1 <= required <= config.offsets_topic_replication_factor, acks
-    queued = "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
-    queued_bytes = config.queued_max_request_bytes
-    yield "queued.max.request.bytes", queued_bytes <= 0 or queued_bytes >= config.socket_request_max_bytes, queued
-    no_connection = (
-        "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
-    )
-    overrides = config.max_connections_per_ip_overrides
-    yield "max.connections.per.ip", config.max_connections_per_ip > 0 or bool(overrides), no_connection
-    delay = values["connection.failed.authentication.delay.ms"]
-    idle = config.connections_max_idle_ms
-    idle_rule = (
-        f"connection.failed.authentication.delay.ms={delay} should always be less than connections.max.idle.ms={idle} "
-        "to prevent failed authentication responses from timing out"
-    )
-    yield "connections.max.idle.ms", idle < 0 or delay < idle, idle_rule
-    metrics = config.metrics_listener
-    port = "metrics.listener must have a port between 0 and 65535"
-    yield "metrics.listener", metrics is None or int(metrics.rpartition(":")[2]) <= 65535, port
-    sessions = "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
-    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-    yield "group.max.session.timeout.ms", shortest <= longest, sessions
+        raise RefusedKeyError(name, "[hidden]" if declared.is_sensitive else text, declared.refusal)
 
 
 _TOPIC_KEYS_WITHOUT_EFFECT = frozenset(

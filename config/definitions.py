@@ -7,7 +7,7 @@ those texts in INVALID_CONFIG answers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -35,6 +35,24 @@ class ConfigRuleError(ConfigError):
     def __init__(self, name: str, value: object, message: str) -> None:
         super().__init__(name, value, message)
         self.args = (message,)
+
+
+class RefusedKeyError(ConfigError):
+    """A key that Kafka has asks for something that is not implemented and that must not be ignored."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(name, value, reason)
+        self.args = (f"Configuration {name}={value} is not supported: {reason}",)
+
+
+class ConfigErrors(ConfigError):
+    """Several things are wrong with a configuration; the message has a line for each."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__(errors[0].name, errors[0].value, errors[0].reason)
+        self.errors = tuple(errors)
+        lines = [f"  {error}" for error in errors]
+        self.args = ("\n".join([f"{len(errors)} settings cannot be used:", *lines]),)
 
 
 class ConfigType(IntEnum):

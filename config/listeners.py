@@ -98,7 +98,7 @@ def _address_family(host: str | None) -> int:
 
 
 def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoint], text: str) -> None:
-    """What Kafka demands of advertised.listeners. Raises ConfigError."""
+    """Check advertised.listeners by Kafka's rules. Raises ConfigError."""
     if any(endpoint.host == "0.0.0.0" for endpoint in advertised):  # noqa: S104
         raise ConfigRuleError(
             "advertised.listeners",
@@ -114,6 +114,29 @@ def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoin
             f"Found {','.join(endpoint.listener_name for endpoint in advertised)}. The valid options based on the "
             f"current configuration are {','.join(endpoint.listener_name for endpoint in listeners)}",
         )
+
+
+def inter_broker_listener(named: str | None, protocol: str | None, advertised: Sequence[EndPoint]) -> str:
+    """The listener of brokers among themselves: the one `named`, else the one named like the security `protocol`.
+
+    Both are None when they are not set. Raises ConfigRuleError.
+    """
+    if named is not None and protocol is not None:
+        raise ConfigRuleError(
+            "inter.broker.listener.name",
+            named,
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
+        )
+    name = (named if named is not None else protocol or "PLAINTEXT").upper()
+    offered = [endpoint.listener_name for endpoint in advertised]
+    if name not in offered:
+        raise ConfigRuleError(
+            "inter.broker.listener.name",
+            named,
+            "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "
+            f"options based on currently configured listeners are {','.join(offered)}",
+        )
+    return name
 
 
 def parse_ip_overrides(name: str, text: str) -> dict[str, int]:

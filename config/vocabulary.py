@@ -33,17 +33,21 @@ THROTTLED_REPLICAS = Matching(
     "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
 )
 
-NO_TLS = "TLS is not implemented yet, only PLAINTEXT listeners are"
-NO_SASL = "SASL is not implemented yet, only PLAINTEXT listeners are"
-NO_TOKENS = "delegation tokens are not implemented yet"
-NO_ENCODER = "passwords in dynamic configurations are not implemented yet"
-NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything"
-NO_PLUGINS = "Java classes cannot be loaded"
-NO_POLICIES = "policies are not implemented yet, every change would be let through"
+NO_SECURITY = "TLS and SASL are not implemented yet; use PLAINTEXT"
+NO_TLS = "TLS is not implemented yet; use PLAINTEXT listeners and remove ssl.*"
+NO_SASL = "SASL is not implemented yet; use PLAINTEXT listeners and remove sasl.*"
+NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
+NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remove password.encoder.*"
+NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"
+NO_PLUGINS = "Java classes cannot be loaded; remove it"
+NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"
 NO_ZOOKEEPER = (
     "coordination by ZooKeeper is not implemented yet; "
     "leave zookeeper.* unset for a single broker that coordinates itself"
 )
-NO_KRAFT = "KRaft is not implemented; this broker works as Kafka does in ZooKeeper mode"
-NO_REMOTE_STORAGE = "remote storage is not implemented"
-NO_CONTROL_PLANE = "a separate listener for the controller is not implemented yet"
+NO_KRAFT = (
+    "KRaft is not implemented, this broker works as Kafka does in ZooKeeper mode; "
+    "remove process.roles, controller.* and metadata.log.*"
+)
+NO_REMOTE_STORAGE = "remote storage is not implemented; remove it"
+NO_CONTROL_PLANE = "a separate listener for the controller is not implemented yet; remove it"

@@ -1,7 +1,7 @@
 """The APIs of Kafka 3.9, by key, and which header version each of their versions has.
 
 Keys and first flexible versions are those of Kafka's message definitions (Kafka class `ApiKeys`; KIP-482 for flexible
-versions). That a key is listed here says nothing about what this broker answers: see `broker.registry`.
+versions). That a key is listed here says nothing about what this broker answers: see `broker.network.registry`.
 """
 
 from __future__ import annotations

@@ -11,31 +11,31 @@ from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.checkpoints import (
+from storage.compaction.cleanable_log import correct_checkpoint
+from storage.directory.checkpoint_tasks import CheckpointTask
+from storage.directory.checkpoints import (
     CHECKPOINTS,
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from storage.clean_shutdown import write_clean_shutdown
-from storage.cleanable_log import correct_checkpoint
-from storage.directory_lock import lock_directory
-from storage.disk_reserve import DiskReserve, SpaceTask
-from storage.file_system import FileSystem, Lock, is_disk_full
-from storage.future_logs import FutureLogs
-from storage.log_checkpoints import CheckpointTask, checkpoint_tasks, whole_segment_marks
-from storage.log_config import LogConfig
-from storage.log_directory import DeletionTask, DirectorySyncTask, LogDirectory, NoRoomError
-from storage.log_directory_survey import LoadReport, begin_load, find_partitions
-from storage.log_flush import FlushTask
-from storage.log_loading import DirectoryLoad, LoadTask
-from storage.log_state import LogState
-from storage.meta_properties import LogDirError
-from storage.partition_directory import DELETE_SUFFIX, STRAY_SUFFIX, create_log, rename_away
-from storage.partition_metadata import write_topic_id
-from storage.retention import TimestampLookup
-from storage.unified_log import UnifiedLog
+from storage.directory.clean_shutdown import write_clean_shutdown
+from storage.directory.directory_lock import lock_directory
+from storage.directory.disk_reserve import DiskReserve, SpaceTask
+from storage.directory.log_directory import DeletionTask, DirectorySyncTask, LogDirectory, NoRoomError
+from storage.directory.meta_properties import LogDirError
+from storage.directory.partition_metadata import write_topic_id
+from storage.io.file_system import FileSystem, Lock, is_disk_full
+from storage.log.log_config import LogConfig
+from storage.log.log_flush import FlushTask
+from storage.log.partition_directory import DELETE_SUFFIX, STRAY_SUFFIX, create_log, rename_away
+from storage.log.retention import TimestampLookup
+from storage.log.unified_log import UnifiedLog
+from storage.log_checkpoints import checkpoint_tasks, whole_segment_marks
+from storage.recovery.directory_loading import DirectoryLoad, LoadTask
+from storage.recovery.log_directory_survey import LoadReport, begin_load, find_partitions
+from storage.relocation.future_logs import FutureLogs
 
 
 class LogManager:
@@ -160,7 +160,7 @@ class LogManager:
         all_online = all(directory.failure is None for directory in self.directories) and not report.refused
         now_ms = max((task.options.now_ms for load in loads for task in load.tasks), default=0)
         report.ignored += self.futures.match(self.logs, all_online=all_online, now_ms=now_ms)
-        if self.futures.outdone:
+        if self.futures.superseded_logs:
             self._finish_moves(now_ms)
         # Before anything is appended: only what is written from now on is known to have no gaps (`WHOLE_SEGMENTS`).
         for log in self.online_logs():
@@ -204,13 +204,13 @@ class LogManager:
     def _finish_moves(self, now_ms: int) -> None:
         """Do what was left to do of moves that ended between their last two steps; see `FutureLogs.resolve`."""
         try:
-            for log in self.futures.outdone:
+            for log in self.futures.superseded_logs:
                 self.logs[log.topic_partition].flush(now_ms)
             tasks = [*self.log_start_offset_tasks(), *self.high_watermark_tasks({})]
             _run_checkpoints(tasks)
             is_known = not any(task.refusal for task in tasks)
             if is_known and all(
-                self.logs[log.topic_partition].directory.failure is None for log in self.futures.outdone
+                self.logs[log.topic_partition].directory.failure is None for log in self.futures.superseded_logs
             ):
                 self.futures.set_outdone_aside(now_ms)
         except ApiError:
@@ -222,7 +222,7 @@ class LogManager:
 
     def _one_of(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
         """Two directories have the name of one log; see `FutureLogs.resolve`. Where that cannot be the end of a move,
-        `settle_rivals` decides.
+        `resolve_conflicting_logs` decides.
         """
         if None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
             self._rivals.append(other)
@@ -355,7 +355,7 @@ class LogManager:
         directory.log_count -= 1
         return target
 
-    def settle_rivals(self, topic_ids: Callable[[TopicPartition], UUID | None], now_ms: int) -> list[str]:
+    def resolve_conflicting_logs(self, topic_ids: Callable[[TopicPartition], UUID | None], now_ms: int) -> list[str]:
         """Set aside, of two logs of one name, the one that is not of today's topic; gives the new paths.
 
         A directory that failed, and works again, still has what was deleted meanwhile. Raises ApiError
@@ -453,7 +453,7 @@ class LogManager:
     def _checkpoint_tasks(
         self,
         name: str,
-        value: Callable[[LogState], int | None],
+        value: Callable[[UnifiedLog], int | None],
         marks: Mapping[str, Mapping[TopicPartition, int]] | None = None,
     ) -> list[CheckpointTask]:
         logs = [*self.futures.online(), *self.logs.values()]
@@ -487,20 +487,20 @@ class LogManager:
         for log in logs:
             try:
                 log.close()
-                task = FlushTask(self._file_system, log, log.log_end_offset, closing=True)
+                task = FlushTask(self._file_system, log, log.log_end_offset, log.last_flushed_ms, closing=True)
             except ApiError:
                 self._not_recovered.add(log.directory.path)
             else:
                 tasks.append(task)
         return tasks
 
-    def complete_close(self, tasks: Sequence[FlushTask], now_ms: int, broker_epoch: int) -> None:
+    def complete_close(self, tasks: Sequence[FlushTask], broker_epoch: int) -> None:
         """The logs of `tasks` are closed and flushed: checkpoint, and leave the marker of a clean stop in each
         directory that allowed all of it.
         """
         for task in tasks:
             with contextlib.suppress(ApiError):  # the directory is offline, and its owner has been told
-                task.complete(now_ms)
+                task.complete()
         for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
         _run_checkpoints(self.recovery_point_tasks(closing=True))

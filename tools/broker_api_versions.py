@@ -1,4 +1,4 @@
-"""kafka-broker-api-versions: which APIs and versions each broker serves (Kafka class `BrokerApiVersionsCommand`)."""
+"""kafka-broker-api-versions: show the APIs and versions of each broker (Kafka class `BrokerApiVersionsCommand`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from client.connection import Connection
 from client.errors import ClientError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError
-from tools.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, admin_client, reason, run_tool
-from tools.options import OptionParser, Options
+from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, admin_client, reason, run_tool
+from tools.support.options import OptionParser, Options
 
 NEWEST_VERSIONS: dict[ApiKey, int] = {
     ApiKey.PRODUCE: 11,
@@ -92,7 +92,7 @@ NEWEST_VERSIONS: dict[ApiKey, int] = {
     ApiKey.DELETE_SHARE_GROUP_STATE: 0,
     ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: 0,
 }
-"""What a client of Kafka 3.9 asks of brokers, from version 0 up to which: "usable" is said from its side."""
+"""The newest version of each API that a client of Kafka 3.9 uses; "usable" is said from its side."""
 
 PARSER = OptionParser("Show the APIs and versions of each broker.", [BOOTSTRAP_SERVER, COMMAND_CONFIG])
 

@@ -14,8 +14,8 @@ from client import admin
 from client.admin import ConfigChange, ConfigEntry
 from client.cluster import KafkaClient
 from protocol.config_resources import ConfigResourceType, ConfigSource
-from tools.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
-from tools.options import Option, OptionParser, Options, UsageError
+from tools.support.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
+from tools.support.options import Option, OptionParser, Options, UsageError
 
 TOPICS: Final = "topics"
 BROKERS: Final = "brokers"
@@ -75,7 +75,7 @@ PARSER = OptionParser(
 
 
 class Entity(NamedTuple):
-    """What is configured. `name` is empty for the defaults of all brokers, None when all are meant."""
+    """A configured resource. `name` is empty for the defaults of all brokers, None when all are meant."""
 
     kind: str
     name: str | None
@@ -110,7 +110,7 @@ def check(options: Options) -> None:
 
 
 def chosen_entity(options: Options) -> Entity:
-    """What --entity-type and --entity-name, or their short forms, mean. Raises ToolError."""
+    """Return the resources that --entity-type and --entity-name, or their short forms, name. Raises ToolError."""
     kinds = options.texts("entity-type")
     kinds += [kind for flag, kind in {**_FLAGS, **_DEFAULT_FLAGS}.items() if options.has(flag)]
     if len(kinds) != len(set(kinds)):

@@ -1,4 +1,4 @@
-"""kafka-console-consumer: records of topics become lines on standard output (Kafka class `ConsoleConsumer`)."""
+"""kafka-console-consumer: print the records of topics as lines (Kafka class `ConsoleConsumer`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import sys
 
 from client import admin
 from client.consumer import Consumer
+from client.errors import ClientError
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError
-from protocol.records import Record, TimestampType
+from protocol.records.batch import Record, TimestampType
 from protocol.topic_partition import TopicPartition
-from tools.common import ToolError, make_client, parse_pairs, read_properties, reason, run_tool
-from tools.formatters import DEFAULT_FORMATTER, Formatter, make_formatter
-from tools.options import Option, OptionParser, Options, UsageError
-from tools.topic_filter import TopicFilter
+from tools.support.common import ToolError, make_client, parse_pairs, read_properties, reason, run_tool
+from tools.support.formatters import DEFAULT_FORMATTER, Formatter, make_formatter
+from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.topic_filter import TopicFilter
 
 logger = logging.getLogger("org.apache.kafka.tools.consumer.ConsoleConsumer")
 
@@ -90,7 +91,7 @@ def check(options: Options) -> None:
 
 
 def consumer_properties(options: Options, rng: random.Random) -> dict[str, str]:
-    """What the consumer is told. Raises UsageError, ToolError, OSError, ConfigError."""
+    """The properties of the consumer. Raises UsageError, ToolError, OSError, ConfigError."""
     path = options.text("consumer.config")
     from_file = read_properties(path) if path is not None else {}
     from_options = parse_pairs(options.texts("consumer-property"))
@@ -203,7 +204,12 @@ async def _choose_what_to_read(consumer: Consumer, options: Options) -> None:
 
 async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
     while not output.is_complete():
-        fetched = await consumer.poll_batches(timeout_s)
+        try:
+            fetched = await consumer.poll_batches(timeout_s)
+        except (ApiError, ClientError) as error:
+            # Kafka's tool ends with exit code 0 whatever it is that stops it from reading on.
+            logger.error("Error processing message, terminating consumer process: %s", reason(error))
+            return
         if not fetched:
             logger.error("Error processing message, terminating consumer process: no record in time")
             return

@@ -1,4 +1,4 @@
-"""kafka-console-producer: lines of standard input become records (Kafka class `ConsoleProducer`)."""
+"""kafka-console-producer: send lines of standard input as records (Kafka class `ConsoleProducer`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from client.errors import ClientError
 from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.errors import ApiError
-from tools.common import ToolError, make_client, now_ms, parse_pairs, read_properties, reason, run_tool
-from tools.line_reader import DEFAULT_READERS, Line, LineReader
-from tools.options import Option, OptionParser, Options, UsageError
-from tools.standard_input import read_lines
+from tools.support.common import ToolError, make_client, now_ms, parse_pairs, read_properties, reason, run_tool
+from tools.support.line_reader import DEFAULT_READERS, Line, LineReader
+from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.standard_input import read_lines
 
 logger = logging.getLogger("org.apache.kafka.clients.producer.internals.ErrorLoggingCallback")
 
@@ -89,7 +89,7 @@ def check(options: Options) -> None:
 
 
 def producer_properties(options: Options) -> dict[str, str]:
-    """What the producer is told. Raises ToolError, OSError, ConfigError."""
+    """The properties of the producer. Raises ToolError, OSError, ConfigError."""
     path = options.text("producer.config")
     values = {
         "client.id": "console-producer",
@@ -107,7 +107,7 @@ def producer_properties(options: Options) -> dict[str, str]:
 
 
 def reader_properties(options: Options) -> Mapping[str, str]:
-    """What the line reader is told. Raises ToolError, OSError, ConfigError."""
+    """The properties of the line reader. Raises ToolError, OSError, ConfigError."""
     path = options.text("reader-config")
     return {**(read_properties(path) if path is not None else {}), **parse_pairs(options.texts("property"))}
 

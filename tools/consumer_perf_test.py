@@ -1,4 +1,4 @@
-"""kafka-consumer-perf-test: how fast a topic can be read (Kafka class `ConsumerPerformance`)."""
+"""kafka-consumer-perf-test: measure how fast a topic can be read (Kafka class `ConsumerPerformance`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from client.consumer import Consumer
 from client.fetcher import FetchedBatch
 from client.settings import ConsumerSettings
 from protocol.topic_partition import TopicPartition
-from tools.common import make_client, now_ms, read_properties, run_tool
-from tools.java_dates import format_date
-from tools.options import Option, OptionParser, Options, UsageError
+from tools.support.common import make_client, now_ms, read_properties, run_tool
+from tools.support.java_dates import format_date
+from tools.support.metrics import print_metrics
+from tools.support.options import Option, OptionParser, Options, UsageError
 
 _MIB = 1024 * 1024
 _POLL_S = 0.1
@@ -40,7 +41,7 @@ PARSER = OptionParser(
             "format",
             default="yyyy-MM-dd HH:mm:ss:SSS",
         ),
-        Option("print-metrics", "Accepted for compatibility."),
+        Option("print-metrics", "Print the consumer's metrics at the end."),
         Option("consumer.config", "A file with properties for the consumer.", "property file"),
         Option("threads", "Deprecated; without effect.", "count", "Integer", default="10"),
         Option("num-fetch-threads", "Deprecated; without effect.", "count", "Integer", default="1"),
@@ -76,7 +77,7 @@ class _RebalanceClock:
 
 
 class _Report:
-    """What was read, and the lines about it."""
+    """Counts of what was read, and the lines about it."""
 
     def __init__(self, options: Options, clock: _RebalanceClock) -> None:
         self.count = 0
@@ -128,6 +129,17 @@ class _Report:
             self._clock.joined_ms, total_bytes=self.bytes, total_count=self.count,
         )  # fmt: skip
 
+    def metrics(self, client_id: str, topic: str) -> dict[str, float]:
+        """Those of Kafka's metrics that this client knows; rates are of the whole run."""
+        elapsed_s = max(now_ms() - self.start_ms, 1) / 1000
+        found: dict[str, float] = {}
+        for name, count in (("records-consumed", self.count), ("bytes-consumed", self.bytes)):
+            for kind, value in (("total", count), ("rate", count / elapsed_s)):
+                found[f"consumer-fetch-manager-metrics:{name}-{kind}:{{client-id={client_id}}}"] = value
+                found[f"consumer-fetch-manager-metrics:{name}-{kind}:{{client-id={client_id}, topic={topic}}}"] = value
+        found[f"consumer-coordinator-metrics:rebalance-latency-total:{{client-id={client_id}}}"] = self._clock.joined_ms
+        return found
+
     def _shown(self, timestamp_ms: int) -> str:
         return format_date(datetime.fromtimestamp(timestamp_ms / 1000).astimezone(), self._date_format)
 
@@ -146,7 +158,7 @@ class _Report:
 
 
 def consumer_properties(options: Options) -> dict[str, str]:
-    """What the consumer is told. Raises OSError, ConfigError."""
+    """The properties of the consumer. Raises OSError, ConfigError."""
     path = options.text("consumer.config")
     values = {"client.id": "perf-consumer-client", **(read_properties(path) if path is not None else {})}
     group = random.Random().randrange(100_000)  # noqa: S311  a name, no secret
@@ -184,6 +196,8 @@ async def work(options: Options) -> int:
                 "exceeded. You can use the --timeout option to increase the timeout."
             )
         report.finish()
+        if options.has("print-metrics"):
+            print_metrics(report.metrics(values["client.id"], options.required_text("topic")))
     return 0
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from client import admin
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from tools.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, read_text, reason, run_tool
-from tools.error_texts import exception_of
-from tools.options import Option, OptionParser, Options
+from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, read_text, reason, run_tool
+from tools.support.error_texts import exception_of
+from tools.support.options import Option, OptionParser, Options
 
 SUPPORTED_VERSION = 1
 
@@ -31,7 +31,7 @@ PARSER = OptionParser(
 
 
 async def work(options: Options) -> int:
-    """Delete and print the new log start of each partition."""
+    """Delete, and print the new log start of each partition as soon as it is known."""
     path = options.required_text("offset-json-file")
     try:
         text = read_text(path)
@@ -39,14 +39,22 @@ async def work(options: Options) -> int:
         raise ToolError(f"Unable to read file {path}") from error
     offsets = parse_offsets(text)
     async with admin_client(options) as client:
-        print("Executing records delete operation")
-        outcomes = await admin.delete_records(client, offsets)
-    print("Records delete operation completed:")
-    for partition, outcome in sorted(outcomes.items(), key=lambda item: item[0]):
-        if isinstance(outcome, ApiError):
-            print(f"partition: {partition}\terror: {exception_of(outcome.error_code)}: {reason(outcome)}")
-        else:
-            print(f"partition: {partition}\tlow_watermark: {outcome}")
+        print("Executing records delete operation", flush=True)
+        heading = ["Records delete operation completed:"]
+
+        def show(partition: TopicPartition, outcome: int | ApiError) -> None:
+            while heading:
+                print(heading.pop())
+            if isinstance(outcome, ApiError):
+                print(
+                    f"partition: {partition}\terror: {exception_of(outcome.error_code)}: {reason(outcome)}", flush=True
+                )
+            else:
+                print(f"partition: {partition}\tlow_watermark: {outcome}", flush=True)
+
+        await admin.delete_records(client, offsets, show)
+        while heading:
+            print(heading.pop())
     return 0
 
 

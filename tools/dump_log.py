@@ -1,4 +1,4 @@
-"""kafka-dump-log: shows what is in the files of a log (Kafka's `kafka.tools.DumpLogSegments`).
+"""kafka-dump-log: show the contents of a log's files (Kafka's `kafka.tools.DumpLogSegments`).
 
 What cannot be shown ends the tool with one line on standard error and exit code 1, where Kafka's shows a stack of its
 own. Not here: message formats before v2, and the decoders for KRaft's metadata log and for tiered storage, which this
@@ -15,17 +15,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
-from protocol.control_records import ControlRecordType, control_type, decode_end_txn_marker
 from protocol.errors import ApiError
-from protocol.record_format import ATTRIBUTES_AT, HEADER_BYTES
-from protocol.records import NO_SEQUENCE, Record, RecordBatch, TimestampType, increment_sequence
-from storage.indexes import OffsetIndex, TimeIndex
-from storage.producer_state import CorruptSnapshotError, decode_snapshot
-from tools.common import ToolError, run_tool
-from tools.options import Option, OptionParser, Options
-from tools.record_decoders import (
+from protocol.records.batch import RecordBatch
+from storage.log.indexes import OffsetIndex, TimeIndex
+from storage.log.producer_state import BatchMetadata, CorruptSnapshotError, ProducerStateEntry, decode_snapshot
+from tools.support.common import ToolError, run_tool
+from tools.support.dump_texts import (
+    boolean,
+    control_text,
+    has_valid_crc,
+    metadata_of,
+    optional_long,
+    timestamp_name,
+)
+from tools.support.options import Option, OptionParser, Options
+from tools.support.record_decoders import (
     RecordDecoder,
     UndecodableError,
     decode_group_record,
@@ -33,7 +37,7 @@ from tools.record_decoders import (
     find_decoder,
     plain_decoder,
 )
-from tools.segment_files import IndexEntry, IndexFile, LogFile
+from tools.support.segment_files import IndexEntry, IndexFile, LogFile, check_index, check_time_index
 
 _EVERYTHING: Final = 2**31 - 1
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
@@ -185,16 +189,16 @@ class _Dump:
             f"baseOffset: {batch.base_offset} lastOffset: {batch.last_offset} count: {batch.count} "
             f"baseSequence: {batch.base_sequence} lastSequence: {batch.last_sequence} "
             f"producerId: {batch.producer_id} producerEpoch: {batch.producer_epoch} "
-            f"partitionLeaderEpoch: {batch.partition_leader_epoch} isTransactional: {_java(batch.is_transactional)} "
-            f"isControl: {_java(batch.is_control)} deleteHorizonMs: {_java_optional(horizon)}"
+            f"partitionLeaderEpoch: {batch.partition_leader_epoch} isTransactional: {boolean(batch.is_transactional)} "
+            f"isControl: {boolean(batch.is_control)} deleteHorizonMs: {optional_long(horizon)}"
         )
         try:
             codec = batch.compression.name.lower()
         except ApiError as error:
             raise ToolError(error.message) from error
         self._write(
-            f" position: {position} {_timestamp_name(batch)}: {batch.max_timestamp} size: {batch.size_in_bytes} "
-            f"magic: {batch.magic} compresscodec: {codec} crc: {batch.crc} isvalid: {_java(_has_valid_crc(batch))}\n"
+            f" position: {position} {timestamp_name(batch)}: {batch.max_timestamp} size: {batch.size_in_bytes} "
+            f"magic: {batch.magic} compresscodec: {codec} crc: {batch.crc} isvalid: {boolean(has_valid_crc(batch))}\n"
         )
 
     def _show_records(self, path: str, batch: RecordBatch, last_offset: int, decoder: RecordDecoder) -> int:
@@ -208,9 +212,9 @@ class _Dump:
                 last_offset = record.offset
                 separator = "|"
                 if self._with_metadata:
-                    self._write(_metadata_of(record, batch))
+                    self._write(metadata_of(record, batch))
                     if batch.is_control:
-                        self._write(_control_text(record))
+                        self._write(control_text(record))
                     separator = ""
                 if self._with_contents and not batch.is_control:
                     decoded = decoder(record)
@@ -233,7 +237,7 @@ class _Dump:
                 print(f"{path} is empty.")
                 return
             if self.options.has("index-sanity-check"):
-                _check_index(index)
+                check_index(index)
                 print(f"{path} passed sanity check.")
                 return
             max_bytes = self.options.required_number("max-message-size")
@@ -253,7 +257,7 @@ class _Dump:
             positions = IndexFile(_sibling(path, stem, ".index"), base_offset, OffsetIndex)
             index = IndexFile(path, base_offset, TimeIndex)
             if self.options.has("index-sanity-check"):
-                _check_time_index(index)
+                check_time_index(index)
                 print(f"{path} passed sanity check.")
                 return
             previous = -1
@@ -289,21 +293,24 @@ class _Dump:
             print(error, file=sys.stderr)
             return
         for producer_id, entry in entries.items():
-            first_offset = entry.current_txn_first_offset
-            print(
-                f"producerId: {producer_id} producerEpoch: {entry.producer_epoch} "
-                f"coordinatorEpoch: {entry.coordinator_epoch} "
-                f"currentTxnFirstOffset: {_java_optional(None if first_offset < 0 else first_offset)} "
-                f"lastTimestamp: {entry.last_timestamp} ",
-                end="",
+            for batch in entry.batches or (None,):
+                self._show_producer_batch(producer_id, entry, batch)
+
+    @staticmethod
+    def _show_producer_batch(producer_id: int, entry: ProducerStateEntry, batch: BatchMetadata | None) -> None:
+        first_offset = entry.current_txn_first_offset
+        line = (
+            f"producerId: {producer_id} producerEpoch: {entry.producer_epoch} "
+            f"coordinatorEpoch: {entry.coordinator_epoch} "
+            f"currentTxnFirstOffset: {optional_long(None if first_offset < 0 else first_offset)} "
+            f"lastTimestamp: {entry.last_timestamp} "
+        )
+        if batch is not None:
+            line += (
+                f"firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "
+                f"lastOffset: {batch.last_offset} offsetDelta: {batch.offset_delta} timestamp: {batch.timestamp}"
             )
-            for batch in entry.batches[:1]:
-                print(
-                    f"firstSequence: {batch.first_sequence} lastSequence: {batch.last_sequence} "
-                    f"lastOffset: {batch.last_offset} offsetDelta: {batch.offset_delta} timestamp: {batch.timestamp}",
-                    end="",
-                )
-            print()
+        print(line)
 
     def _show_aborted_transactions(self, path: str, _stem: str) -> None:
         file = Path(path)
@@ -316,46 +323,6 @@ class _Dump:
                 f"version: {version} producerId: {producer_id} firstOffset: {first_offset} lastOffset: {last_offset} "
                 f"lastStableOffset: {last_stable_offset}"
             )
-
-
-def _java(truth: bool) -> str:
-    return "true" if truth else "false"
-
-
-def _java_optional(number: int | None) -> str:
-    return "OptionalLong.empty" if number is None else f"OptionalLong[{number}]"
-
-
-def _has_valid_crc(batch: RecordBatch) -> bool:
-    """What Kafka calls valid here: any magic will do."""
-    return batch.size_in_bytes >= HEADER_BYTES and crc32c(batch.buffer[ATTRIBUTES_AT:]) == batch.crc
-
-
-def _timestamp_name(batch: RecordBatch) -> str:
-    return "LogAppendTime" if batch.timestamp_type is TimestampType.LOG_APPEND_TIME else "CreateTime"
-
-
-def _metadata_of(record: Record, batch: RecordBatch) -> str:
-    sequence = batch.base_sequence
-    if sequence >= 0:
-        sequence = increment_sequence(sequence, record.offset - batch.base_offset)
-    else:
-        sequence = NO_SEQUENCE
-    return (
-        f"| offset: {record.offset} {_timestamp_name(batch)}: {record.timestamp} "
-        f"keySize: {-1 if record.key is None else len(record.key)} "
-        f"valueSize: {-1 if record.value is None else len(record.value)} sequence: {sequence} "
-        f"headerKeys: [{','.join(key for key, _ in record.headers)}]"
-    )
-
-
-def _control_text(record: Record) -> str:
-    kind = control_type(record)
-    if kind in {ControlRecordType.ABORT, ControlRecordType.COMMIT}:
-        marker = decode_end_txn_marker(record)
-        return f" endTxnMarker: {marker.control_type.name} coordinatorEpoch: {marker.coordinator_epoch}"
-    number = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
-    return f" controlType: {kind.name}({number})"
 
 
 def _base_offset(stem: str) -> int:
@@ -376,43 +343,6 @@ def _kraft_snapshot_title(name: str) -> str:
 
 def _sibling(path: str, stem: str, suffix: str) -> str:
     return os.path.join(os.path.dirname(os.path.abspath(path)), stem.partition(".")[0] + suffix)
-
-
-def _check_index(index: IndexFile) -> None:
-    """What a starting broker asks of an offset index. Raises ToolError."""
-    path = os.path.abspath(index.path)
-    last_offset = index.all_entries[-1].offset
-    if last_offset < index.base_offset:
-        raise ToolError(
-            f"Corrupt index found, index file ({path}) has non-zero size but the last offset is {last_offset} "
-            f"which is less than the base offset {index.base_offset}"
-        )
-    if index.size % index.entry_size:
-        raise ToolError(
-            f"Index file {path} is corrupt, found {index.size} bytes which is neither positive nor a multiple of "
-            f"{index.entry_size}"
-        )
-
-
-def _check_time_index(index: IndexFile) -> None:
-    """What a starting broker asks of a time index. Raises ToolError."""
-    path = os.path.abspath(index.path)
-    if index.all_entries:
-        first, last = index.all_entries[0], index.all_entries[-1]
-        described = f"Corrupt time index found, time index file ({path}) has non-zero size but the last"
-        if last.value < first.value:
-            raise ToolError(
-                f"{described} timestamp is {last.value} which is less than the first timestamp {first.value}"
-            )
-        if last.offset < index.base_offset:
-            raise ToolError(
-                f"{described} offset is {last.offset} which is less than the first offset {index.base_offset}"
-            )
-    if index.size % index.entry_size:
-        raise ToolError(
-            f"Time index file {path} is corrupt, found {index.size} bytes which is neither positive nor a multiple of "
-            f"{index.entry_size}"
-        )
 
 
 def _files(options: Options) -> list[str]:

@@ -1,4 +1,4 @@
-"""kafka-get-offsets: the offsets of partitions at a time, or at their ends (Kafka class `GetOffsetShell`)."""
+"""kafka-get-offsets: show the offsets of partitions at a time, or at their ends (Kafka class `GetOffsetShell`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from client import admin
 from client.metadata import TopicMetadata
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from tools.common import COMMAND_CONFIG, ToolError, make_client, read_properties, reason, run_tool
-from tools.options import Option, OptionParser, Options
-from tools.topic_filter import TopicFilter
+from tools.support.common import COMMAND_CONFIG, ToolError, make_client, read_properties, reason, run_tool
+from tools.support.options import Option, OptionParser, Options
+from tools.support.topic_filter import TopicFilter
 
 TIMES = {
     "latest": admin.LATEST_TIMESTAMP,

@@ -1,4 +1,4 @@
-"""kafka-log-dirs: how much of each partition lies in which log directory, as JSON (Kafka class `LogDirsCommand`)."""
+"""kafka-log-dirs: show the size of each partition in each log directory, as JSON (Kafka class `LogDirsCommand`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from client import admin
 from protocol.errors import ErrorCode
 from protocol.messages import DescribeLogDirsResponse
-from tools.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, run_tool
-from tools.error_texts import exception_of
-from tools.options import Option, OptionParser, Options
+from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, run_tool
+from tools.support.error_texts import exception_of
+from tools.support.options import Option, OptionParser, Options
 
 PARSER = OptionParser(
     "Show the log directories of brokers and the partitions in them.",

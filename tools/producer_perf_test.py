@@ -1,4 +1,4 @@
-"""kafka-producer-perf-test: how fast a topic can be written (Kafka class `ProducerPerformance`).
+"""kafka-producer-perf-test: measure how fast a topic can be written (Kafka class `ProducerPerformance`).
 
 Without a throughput limit, records are sent in batches that are full from the start, as a busy Java producer makes
 them; a record's latency then begins when its batch is handed over.
@@ -20,10 +20,11 @@ from pathlib import Path
 from client.batches import RecordMetadata, record_size
 from client.producer import Producer
 from client.settings import ProducerSettings
-from protocol.records import HEADER_BYTES
-from tools.arguments import ArgumentParser, whole_number
-from tools.common import ToolError, make_client, now_ms, read_properties, run_work
-from tools.throttle import Throttle
+from protocol.records.batch import HEADER_BYTES
+from tools.support.arguments import ArgumentParser, whole_number
+from tools.support.common import ToolError, make_client, now_ms, read_properties, run_work
+from tools.support.metrics import print_metrics
+from tools.support.throttle import Throttle
 
 REPORT_EVERY_MS = 5_000
 MAX_SAMPLES = 500_000
@@ -112,6 +113,18 @@ class Statistics:
             f"{percentiles[3]} ms 99.9th."
         )
 
+    def metrics(self, client_id: str, topic: str, failures: int) -> dict[str, float]:
+        """Those of Kafka's metrics that this client knows; rates are of the whole run."""
+        elapsed_s = max(now_ms() - self._start_ms, 1) / 1000
+        counts = {"record-send": self._count, "record-error": failures, "byte": self._bytes}
+        found: dict[str, float] = {}
+        for name, count in counts.items():
+            for kind, value in (("total", count), ("rate", count / elapsed_s)):
+                found[f"producer-topic-metrics:{name}-{kind}:{{client-id={client_id}, topic={topic}}}"] = value
+                if name != "byte":
+                    found[f"producer-metrics:{name}-{kind}:{{client-id={client_id}}}"] = value
+        return found
+
 
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
     """The payloads of a file, told as Kafka's tool tells it; `delimiter` is a regular expression, as there.
@@ -155,7 +168,7 @@ def _random_letters(rng: random.Random, size: int, count: int) -> list[bytes]:
 
 
 def producer_settings(arguments: argparse.Namespace) -> dict[str, str]:
-    """What the producer is told. Raises ToolError, OSError, ConfigError."""
+    """The properties of the producer. Raises ToolError, OSError, ConfigError."""
     values = {"client.id": "perf-producer-client"}
     if arguments.config is not None:
         values.update(read_properties(arguments.config))
@@ -186,7 +199,7 @@ async def work(arguments: argparse.Namespace) -> int:
         print(failure, file=sys.stderr)
     statistics.print_total()
     if arguments.print_metrics:
-        _print_metrics(values["client.id"], arguments.num_records, len(failures))
+        print_metrics(statistics.metrics(values["client.id"], arguments.topic, len(failures)))
     return 0
 
 
@@ -254,16 +267,6 @@ def _on_delivery(
             statistics.record(count, size_bytes, now_ms() - start_ms)
 
     return done
-
-
-def _print_metrics(client_id: str, sent: int, failed: int) -> None:
-    """Those of Kafka's metrics that this client has."""
-    metrics = {"record-error-total": failed, "record-send-total": sent}
-    names = {f"producer-metrics:{name}:{{client-id={client_id}}}": value for name, value in metrics.items()}
-    width = max(map(len, names))
-    print(f"\n{'Metric Name':{width}}   Value")
-    for name, value in names.items():
-        print(f"{name:{width}} : {value:.3f}")
 
 
 def main(argv: list[str]) -> int:

@@ -1,7 +1,11 @@
-"""kafka-topics: create, list, describe, grow and delete topics (Kafka class `TopicCommand`)."""
+"""kafka-topics: create, list, describe, grow and delete topics (Kafka class `TopicCommand`).
+
+Topics are described in the order of their names; Kafka's order is that of a Java hash map.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from collections.abc import Sequence
@@ -13,9 +17,12 @@ from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import is_internal
 from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
-from tools.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, reason, run_tool
-from tools.options import Option, OptionParser, Options, UsageError
-from tools.topic_filter import TopicFilter
+from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, reason, run_tool
+from tools.support.error_texts import exception_of
+from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.topic_filter import TopicFilter
+
+logger = logging.getLogger("org.apache.kafka.tools.TopicCommand")
 
 ACTIONS = ("create", "list", "alter", "describe", "delete")
 REPORTS = (
@@ -297,8 +304,10 @@ def is_reported(partition: PartitionMetadata, report: str | None, min_insync: in
 
 
 def fail(error: BaseException) -> None:
-    """Kafka's tool says this on standard output."""
+    """Say on standard output and, with the name that Kafka has for the error, on standard error what failed."""
     print(f"Error while executing topic command : {reason(error)}")
+    name = f"{exception_of(error.error_code)}: " if isinstance(error, ApiError) else ""
+    logger.error("%s%s", name, reason(error))
 
 
 def main(argv: list[str]) -> int:

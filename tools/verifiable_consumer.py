@@ -1,4 +1,4 @@
-"""kafka-verifiable-consumer: reads as a group's member and reports as JSON (Kafka class `VerifiableConsumer`)."""
+"""kafka-verifiable-consumer: read as a group's member and report as JSON (Kafka class `VerifiableConsumer`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from client.errors import ClientError, FencedError
 from client.groups import OffsetAndMetadata
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError
-from protocol.records import Record
+from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
-from tools.arguments import ArgumentParser, whole_number
-from tools.common import make_client, read_properties, reason, run_work
-from tools.events import print_event
+from tools.support.arguments import ArgumentParser, whole_number
+from tools.support.common import make_client, read_properties, reason, run_work
+from tools.support.events import print_event
 
 _POLL_S = 3600.0
 

@@ -1,4 +1,4 @@
-"""kafka-verifiable-producer: sends 0, 1, 2 ... and reports the fate of each as JSON (Kafka class `VerifiableProducer`).
+"""kafka-verifiable-producer: send 0, 1, 2 ... and report the fate of each as JSON (Kafka class `VerifiableProducer`).
 
 Made for tests that break things: a number was written exactly if its producer_send_success was printed.
 """
@@ -16,10 +16,10 @@ from client.errors import ClientError
 from client.producer import Producer
 from client.settings import ProducerSettings
 from protocol.errors import ApiError
-from tools.arguments import ArgumentParser, whole_number
-from tools.common import make_client, now_ms, read_properties, run_work
-from tools.events import describe_error, print_event
-from tools.throttle import Throttle
+from tools.support.arguments import ArgumentParser, whole_number
+from tools.support.common import make_client, now_ms, read_properties, run_work
+from tools.support.events import describe_error, print_event
+from tools.support.throttle import Throttle
 
 
 def make_parser() -> ArgumentParser:

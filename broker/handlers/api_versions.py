@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from broker.registry import HandlerRegistry, RequestContext, api
+from broker.network.registry import HandlerRegistry, RequestContext, api
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -22,7 +22,7 @@ class ApiVersionsHandlers:
     def __init__(self, registry: HandlerRegistry) -> None:
         self._registry = registry
 
-    @api(ApiKey.API_VERSIONS, versions=(0, 4))
+    @api(ApiKey.API_VERSIONS, versions=(0, 4), reads_only=True)
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """The served APIs; INVALID_REQUEST for a client software name or version that is empty or malformed.
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
-from broker.config_service import CLUSTER_DEFAULT, ConfigService, DescribedConfig, declared_key
-from broker.handlers.topics import TopicConfigEntry
-from broker.logger_levels import LEVELS, ROOT, LoggerLevels
-from broker.registry import RequestContext, api
-from cluster.metadata_image import MetadataImage
-from config.definitions import ConfigKey, ConfigType, value_to_text
+from broker.environment.contract import Clock
+from broker.metadata.config_changes import Change, Resource, applied, check_changes, operation_of, parse_id
+from broker.metadata.config_service import CLUSTER_DEFAULT, ConfigService, DescribedConfig, declared_key
+from broker.metadata.metadata_cache import MetadataCache
+from broker.network.registry import RequestContext, api
+from broker.network.slices import in_slices
+from broker.observability.logger_levels import LEVELS, ROOT, LoggerLevels
+from cluster.metadata_image import ConfigResource
 from config.topic_config import TOPIC_KEYS
 from protocol.api_keys import ApiKey
 from protocol.config_resources import AlterConfigOp, ConfigResourceType, ConfigSource
@@ -27,30 +29,17 @@ from protocol.messages import (
     IncrementalAlterConfigsResponse,
 )
 from protocol.topic_partition import validate_topic_name
+from protocol.wire.encoded_items import ItemEncoder
 
 logger = logging.getLogger("kafka.server.ConfigAdminManager")
 
 _DescribeResult = DescribeConfigsResponse.DescribeConfigsResult
+_ShownConfig = DescribeConfigsResponse.DescribeConfigsResourceResult
 
+RESOURCES_AT_ONCE: Final = 20
+"""Described without giving anybody else a turn: a millisecond or two."""
 
 _DESCRIBABLE = frozenset(ConfigResourceType)
-
-
-class Change(NamedTuple):
-    """One key of a request; `operation` is a number that nobody has checked yet."""
-
-    name: str
-    operation: int
-    value: str | None
-
-
-class Resource(NamedTuple):
-    """One resource of a request with its changes. `replaces`: all other keys go back to their defaults."""
-
-    resource_type: int
-    name: str
-    changes: Sequence[Change]
-    replaces: bool = False
 
 
 class Outcome(NamedTuple):
@@ -61,67 +50,81 @@ class Outcome(NamedTuple):
 
 
 class ConfigStore(Protocol):
-    """Keeps overrides: the controller. `alter_configs` replaces those of a topic or broker ("" for all brokers)."""
+    """Keeps overrides: the controller."""
 
-    @property
-    def image(self) -> MetadataImage: ...
-
-    async def alter_configs(self, resource_type: int, name: str, new_config: Mapping[str, str]) -> None: ...
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Mapping[str, str]]
+    ) -> Mapping[ConfigResource, ApiError]:
+        """Replace those of topics and brokers ("" for all brokers); gives why some were not."""
+        ...
 
 
 class ConfigHandlers:
     """Shows and changes configurations."""
 
-    def __init__(self, config_service: ConfigService, store: ConfigStore, logger_levels: LoggerLevels) -> None:
+    def __init__(
+        self,
+        config_service: ConfigService,
+        metadata: MetadataCache,
+        store: ConfigStore,
+        logger_levels: LoggerLevels,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._metadata = metadata
         self._config_service = config_service
         self._store = store
         self._logger_levels = logger_levels
         # Changes are read-modify-write: one request at a time.
         self._changing = asyncio.Lock()
 
-    def describe_topic_config(self, overrides: Mapping[str, str]) -> list[TopicConfigEntry]:
-        """What CreateTopics tells about the new topic's configuration."""
-        return [
-            TopicConfigEntry(each.name, each.value, each.source, each.read_only, each.sensitive)
-            for each in self._config_service.describe_topic(overrides)
-        ]
-
     # -- DescribeConfigs -----------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4))
+    @api(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4), reads_only=True)
     def describe_configs(
-        self,
-        context: RequestContext,  # noqa: ARG002
-        request: DescribeConfigsRequest,
-    ) -> DescribeConfigsResponse:
+        self, context: RequestContext, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
         """The asked keys of each resource; none, or null, mean all. An unknown type fails the whole request."""
-        unknown = any(resource.resource_type not in _DESCRIBABLE for resource in request.resources)
-        results = []
-        for resource in request.resources:
-            result = _DescribeResult(
-                error_code=ErrorCode.NONE,
-                error_message="",
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-                configs=[],
-            )
-            try:
-                if unknown:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, "A resource of the request has an unknown type.")
-                described = self._describe(ConfigResourceType(resource.resource_type), resource.resource_name)
-                wanted = frozenset(resource.configuration_keys or ())
-                result.configs = [_shown(each, request) for each in described if not wanted or each.name in wanted]
-            except ApiError as error:
-                result.error_code, result.error_message = error.error_code, error.message
-            results.append(result)
+        shown = _ShownConfigs(request)
+        if len(request.resources) > RESOURCES_AT_ONCE:
+            return self._describe_in_slices(context, request, shown)
+        results = [self._described(resource, shown) for resource in request.resources]
         return DescribeConfigsResponse(throttle_time_ms=0, results=results)
 
-    def _describe(self, resource_type: ConfigResourceType, name: str) -> Iterable[DescribedConfig]:
+    async def _describe_in_slices(
+        self, context: RequestContext, request: DescribeConfigsRequest, shown: _ShownConfigs
+    ) -> DescribeConfigsResponse:
+        shown.encode_for(context.api_version)
+        results = ItemEncoder(_DescribeResult, DescribeConfigsResponse, context.api_version)
+        async for resource in in_slices(request.resources, self._clock):
+            results.add(self._described(resource, shown))
+        return DescribeConfigsResponse(throttle_time_ms=0, results=results.array())
+
+    def _described(
+        self, resource: DescribeConfigsRequest.DescribeConfigsResource, shown: _ShownConfigs
+    ) -> _DescribeResult:
+        result = _DescribeResult(
+            error_code=ErrorCode.NONE,
+            error_message="",
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[],
+        )
+        try:
+            if shown.has_unknown_type:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "A resource of the request has an unknown type.")
+            described = self._describe(ConfigResourceType(resource.resource_type), resource.resource_name)
+            result.configs = shown.of(described, frozenset(resource.configuration_keys or ()))
+        except ApiError as error:
+            result.error_code, result.error_message = error.error_code, error.message
+        return result
+
+    def _describe(self, resource_type: ConfigResourceType, name: str) -> Sequence[DescribedConfig]:
         if resource_type is ConfigResourceType.TOPIC:
             validate_topic_name(name)
-            if name not in self._store.image.topics:
+            if name not in self._metadata.image.topics:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
-            return self._config_service.describe_topic(self._store.image.config(ConfigResourceType.TOPIC, name))
+            return self._config_service.describe_topic(self._metadata.image.config(ConfigResourceType.TOPIC, name))
         if resource_type is ConfigResourceType.CLIENT_METRICS:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Config type client-metrics is only supported on KRaft clusters")
         if resource_type is ConfigResourceType.BROKER and not name:
@@ -129,7 +132,7 @@ class ConfigHandlers:
         own_id = self._config_service.broker_id
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-        if _parse_id(name, "Broker id") != own_id:
+        if parse_id(name, "Broker id") != own_id:
             or_all = " or empty string," if resource_type is ConfigResourceType.BROKER else ""
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own_id}{or_all} but received {name}"
@@ -138,12 +141,13 @@ class ConfigHandlers:
             return self._config_service.describe_broker()
         return self._describe_loggers()
 
-    def _describe_loggers(self) -> Iterable[DescribedConfig]:
+    def _describe_loggers(self) -> Sequence[DescribedConfig]:
         source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
-        for name in self._logger_levels.names():
-            level = self._logger_levels.level(name)
-            yield DescribedConfig(name, level, source, read_only=False, sensitive=False, synonyms=(), config_type=0,
-                                  documentation="")  # fmt: skip
+        return [
+            DescribedConfig(name, self._logger_levels.level(name), source, read_only=False, sensitive=False,
+                            synonyms=(), config_type=0, documentation="")
+            for name in self._logger_levels.names()
+        ]  # fmt: skip
 
     # -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------------------------
 
@@ -207,28 +211,42 @@ class ConfigHandlers:
         )
 
     async def _alter_all(self, resources: Sequence[Resource], *, validate_only: bool) -> list[Outcome]:
+        """Judge and change one after the other; but topics, which do not depend on each other, are stored together."""
         times = Counter((resource.resource_type, resource.name) for resource in resources)
-        outcomes = []
+        outcomes: list[Outcome] = []
+        topics: dict[str, int] = {}
+        configs: dict[ConfigResource, Mapping[str, str]] = {}
+
+        async def store_topics() -> None:
+            errors = await self._store.alter_configs(configs) if configs else {}
+            for (_, name), error in errors.items():
+                outcomes[topics[name]] = _refused(resources[topics[name]], error)
+            topics.clear()
+            configs.clear()
+
         async with self._changing:
-            for resource in resources:
+            async for resource in in_slices(resources, self._clock):
                 try:
                     if times[resource.resource_type, resource.name] > 1:
                         raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                    await self._alter(resource, validate_only=validate_only)
+                    check_changes(resource)
+                    if resource.resource_type == ConfigResourceType.TOPIC:
+                        config = self._judge_topic(resource)
+                        if not validate_only:
+                            configs[ConfigResourceType.TOPIC, resource.name] = config
+                            topics[resource.name] = len(outcomes)
+                    else:
+                        await store_topics()
+                        await self._alter(resource, validate_only=validate_only)
                     outcomes.append(Outcome(ErrorCode.NONE, None))
                 except ApiError as error:
-                    logger.info("Refused to alter %s %r: %s", resource.resource_type, resource.name, error)
-                    # Kafka has no message for what it did not foresee.
-                    unforeseen = error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-                    outcomes.append(Outcome(error.error_code, None if unforeseen else error.message))
+                    outcomes.append(_refused(resource, error))
+            await store_topics()
         return outcomes
 
     async def _alter(self, resource: Resource, *, validate_only: bool) -> None:
-        _check_changes(resource)
         if resource.resource_type == ConfigResourceType.BROKER_LOGGER and not resource.replaces:
             self._alter_loggers(resource, validate_only=validate_only)
-        elif resource.resource_type == ConfigResourceType.TOPIC:
-            await self._alter_topic(resource, validate_only=validate_only)
         elif resource.resource_type == ConfigResourceType.BROKER:
             await self._alter_broker(resource, validate_only=validate_only)
         elif resource.resource_type == ConfigResourceType.CLIENT_METRICS:
@@ -239,35 +257,37 @@ class ConfigHandlers:
         else:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
 
-    async def _alter_topic(self, resource: Resource, *, validate_only: bool) -> None:
+    def _judge_topic(self, resource: Resource) -> Mapping[str, str]:
+        """The overrides that the topic is to have. Raises ApiError."""
         topic = resource.name
         if not topic:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
-        overrides = _applied(resource, self._store.image.config(ConfigResourceType.TOPIC, topic), TOPIC_KEYS.get)
-        if topic not in self._store.image.topics:
+        overrides = applied(resource, self._metadata.image.config(ConfigResourceType.TOPIC, topic), TOPIC_KEYS.get)
+        if topic not in self._metadata.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
         self._config_service.validate_topic_change(topic, overrides)
-        if not validate_only:
-            await self._store.alter_configs(ConfigResourceType.TOPIC, topic, overrides)
+        return overrides
 
     async def _alter_broker(self, resource: Resource, *, validate_only: bool) -> None:
         own_id = self._config_service.broker_id
         name = CLUSTER_DEFAULT
         if resource.name:
-            if _parse_id(resource.name, "Node id") != own_id:
+            if parse_id(resource.name, "Node id") != own_id:
                 raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"Unexpected broker id, expected {own_id}, but received {resource.name}",
                 )
             name = str(own_id)
-        overrides = _applied(resource, self._store.image.config(ConfigResourceType.BROKER, name), declared_key)
+        overrides = applied(resource, self._metadata.image.config(ConfigResourceType.BROKER, name), declared_key)
         self._config_service.validate_broker(overrides, per_broker=bool(name))
         if not validate_only:
-            await self._store.alter_configs(ConfigResourceType.BROKER, name, overrides)
+            errors = await self._store.alter_configs({(ConfigResourceType.BROKER, name): overrides})
+            for error in errors.values():
+                raise error
 
     def _alter_loggers(self, resource: Resource, *, validate_only: bool) -> None:
         own_id = self._config_service.broker_id
-        if _parse_id(resource.name, "Node id") != own_id:
+        if parse_id(resource.name, "Node id") != own_id:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {own_id}, but received {resource.name}"
             )
@@ -282,7 +302,7 @@ class ConfigHandlers:
                 self._logger_levels.unset_level(change.name)
 
     def _check_logger(self, change: Change) -> None:
-        operation = _operation(change)
+        operation = operation_of(change)
         if operation in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"
@@ -299,87 +319,52 @@ class ConfigHandlers:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Removing the log level of the {ROOT} logger is not allowed")
 
 
-def _shown(
-    each: DescribedConfig, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
-    synonyms = [
-        DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=value, source=source)
-        for name, value, source in (each.synonyms if request.include_synonyms else ())
-    ]
-    # Loggers have an empty documentation even when none is asked for.
-    documentation = each.documentation if request.include_documentation or each.documentation == "" else None
-    return DescribeConfigsResponse.DescribeConfigsResourceResult(
-        name=each.name,
-        value=each.value,
-        read_only=each.read_only,
-        config_source=each.source,
-        is_sensitive=each.sensitive,
-        synonyms=synonyms,
-        config_type=each.config_type,
-        documentation=documentation,
-    )
+class _ShownConfigs:
+    """Descriptions as one request wants to see them, each made once for all resources that share it."""
+
+    def __init__(self, request: DescribeConfigsRequest) -> None:
+        self.has_unknown_type = any(resource.resource_type not in _DESCRIBABLE for resource in request.resources)
+        self._synonyms = request.include_synonyms
+        self._documentation = request.include_documentation
+        self._version: int | None = None
+        self._made: dict[tuple[int, frozenset[str]], tuple[Sequence[DescribedConfig], list[_ShownConfig]]] = {}
+
+    def encode_for(self, version: int) -> None:
+        """Give encoded arrays from now on."""
+        self._version = version
+
+    def of(self, described: Sequence[DescribedConfig], wanted: frozenset[str]) -> list[_ShownConfig]:
+        """The keys in `wanted`, or all."""
+        key = (id(described), wanted)
+        known = self._made.get(key)
+        if known is None:
+            shown = [self._shown(each) for each in described if not wanted or each.name in wanted]
+            if self._version is not None:
+                shown = ItemEncoder(_ShownConfig, DescribeConfigsResponse, self._version, shown).array()
+            known = self._made[key] = (described, shown)  # which also keeps the id from being another's
+        return known[1]
+
+    def _shown(self, each: DescribedConfig) -> _ShownConfig:
+        synonyms = [
+            DescribeConfigsResponse.DescribeConfigsSynonym(name=name, value=value, source=source)
+            for name, value, source in (each.synonyms if self._synonyms else ())
+        ]
+        # Loggers have an empty documentation even when none is asked for.
+        documentation = each.documentation if self._documentation or each.documentation == "" else None
+        return _ShownConfig(
+            name=each.name,
+            value=each.value,
+            read_only=each.read_only,
+            config_source=each.source,
+            is_sensitive=each.sensitive,
+            synonyms=synonyms,
+            config_type=each.config_type,
+            documentation=documentation,
+        )
 
 
-def _check_changes(resource: Resource) -> None:
-    names = [change.name for change in resource.changes]
-    if len(set(names)) != len(names):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [
-        change.name for change in resource.changes if change.value is None and change.operation != AlterConfigOp.DELETE
-    ]
-    if nulls:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
-
-
-class _Lookup(Protocol):
-    def __call__(self, name: str, /) -> ConfigKey | None: ...
-
-
-def _applied(resource: Resource, overrides: Mapping[str, str], declared: _Lookup) -> dict[str, str]:
-    """The overrides after the changes (Kafka's `ConfigAdminManager.prepareIncrementalConfigs`)."""
-    result = {} if resource.replaces else dict(overrides)
-    for change in resource.changes:
-        operation = _operation(change)
-        if operation is AlterConfigOp.DELETE or change.value is None:
-            result.pop(change.name, None)
-        elif operation is AlterConfigOp.SET:
-            result[change.name] = change.value
-        else:
-            key = declared(change.name)
-            if key is None:
-                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{change.name} is not known, so it is no list")
-            if key.type is not ConfigType.LIST:
-                raise ApiError(
-                    ErrorCode.INVALID_CONFIG,
-                    f"Config value {operation.name.lower()} is not allowed for config key: {change.name}",
-                )
-            before = result.get(change.name, value_to_text(key.default) or "")
-            result[change.name] = _list_after(operation, before, change.value)
-    return result
-
-
-def _list_after(operation: AlterConfigOp, before: str, given: str) -> str:
-    elements = [element for element in before.split(",") if element]
-    if operation is AlterConfigOp.APPEND:
-        elements.extend(element for element in given.split(",") if element not in elements)
-    else:
-        for element in given.split(","):
-            if element in elements:
-                elements.remove(element)
-    return ",".join(elements)
-
-
-def _operation(change: Change) -> AlterConfigOp:
-    """Raises ApiError(UNKNOWN_SERVER_ERROR), as Kafka does, for a number that stands for nothing."""
-    try:
-        return AlterConfigOp(change.operation)
-    except ValueError:
-        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no operation has the number {change.operation}") from None
-
-
-def _parse_id(text: str, what: str) -> int:
-    """A broker id as `Integer.parseInt` reads it."""
-    sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
-    if not digits.isascii() or not digits.isdigit():
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {text}")
-    return int(sign + digits)
+def _refused(resource: Resource, error: ApiError) -> Outcome:
+    logger.info("Refused to alter %s %r: %s", resource.resource_type, resource.name, error)
+    # Kafka has no message for what it did not foresee.
+    unforeseen = error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+    return Outcome(error.error_code, None if unforeseen else error.message)

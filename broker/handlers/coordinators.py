@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from broker.group_coordinator_service import GroupCoordinatorService
-from broker.internal_topics import InternalTopicCreator
-from broker.registry import RequestContext, api
+from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.metadata.internal_topics import InternalTopicCreator
+from broker.network.registry import RequestContext, api
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+
+logger = logging.getLogger("kafka.coordinator.transaction.TransactionCoordinator")
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
@@ -29,6 +32,15 @@ _TEXTS: Final = {
 }
 
 Coordinator = FindCoordinatorResponse.Coordinator
+
+
+def log_refused_producer(context: RequestContext, transactional_id: str) -> None:
+    """Say in the log why a transactional producer fails; the error that it gets cannot."""
+    logger.warning(
+        "Refused the transactional producer '%s' (client '%s' at %s): transactions are not supported yet. Remove "
+        "transactional.id; an idempotent producer works.",
+        transactional_id, context.client_id, context.client_address,
+    )  # fmt: skip
 
 
 class CoordinatorHandlers:
@@ -87,6 +99,7 @@ class CoordinatorHandlers:
 
     def _coordinator(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
         if key_type == TRANSACTION:
+            log_refused_producer(context, key)
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "This broker does not serve transactions.")
         if key_type == SHARE:
             known = context.api_version >= FIRST_VERSION_OF_SHARE_GROUPS

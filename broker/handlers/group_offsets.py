@@ -9,13 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from broker.group_coordinator_service import GroupCoordinatorService, Reply
-from broker.registry import RequestContext, api
-from broker.znode_offsets import ZnodeOffsets
-from cluster.coordination.contract import CoordinationError
-from cluster.coordinator.committed_offsets import NO_OFFSET, PartitionErrors, metadata_length
-from cluster.coordinator.records import CommittedOffset
+from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.network.registry import RequestContext, api
+from broker.network.slices import in_slices
+from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
+from cluster.groups.committed_offsets import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
+from cluster.groups.membership_events import GroupMember
+from cluster.groups.records import CommittedOffset
+from cluster.groups.results import Reply
 from cluster.metadata_image import MetadataImage
+from cluster.zookeeper.contract import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -34,6 +37,9 @@ VERSION_OF_ZNODE_OFFSETS: Final = 0
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
+MANY_PARTITIONS: Final = 500
+"""From so many on, a request is worked on in slices."""
+
 FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
 
@@ -48,7 +54,7 @@ class GroupOffsetHandlers:
         self,
         service: GroupCoordinatorService,
         metadata: Callable[[], MetadataImage],
-        znode_offsets: ZnodeOffsets,
+        znode_offsets: ZookeeperOffsets,
         metadata_max_bytes: int,
     ) -> None:
         self._service = service
@@ -63,58 +69,78 @@ class GroupOffsetHandlers:
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         """Answered when the offsets are committed; partitions that do not exist are refused."""
-        asked = _asked(request)
-        reply: Reply[OffsetCommitResponse] = Reply()
+        if sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS:
+            return self._commit_many(context, request)
+        asked: list[TopicPartition] = []
+        offsets: Offsets = {}
+        for topic in request.topics:
+            self._add_offsets(topic, asked, offsets)
+        return self._commit(context, request, asked, offsets)
 
-        def answer(results: PartitionErrors) -> None:
-            reply.set(_commit_response(asked, results))
+    async def _commit_many(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        asked: list[TopicPartition] = []
+        offsets: Offsets = {}
+        async for topic in in_slices(request.topics, self._service.clock):
+            self._add_offsets(topic, asked, offsets)
+        response = self._commit(context, request, asked, offsets)
+        return response if isinstance(response, OffsetCommitResponse) else await response
 
-        self._drop_unknown(request)
-        if not request.topics:
-            answer({})
-            return reply.get()
+    def _commit(
+        self,
+        context: RequestContext,
+        request: OffsetCommitRequest,
+        asked: list[TopicPartition],
+        offsets: Offsets,
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        if not offsets:
+            return _commit_response(asked, {})
         if context.api_version == VERSION_OF_ZNODE_OFFSETS:
-            return self._commit_to_znodes(asked, request)
+            return self._commit_to_znodes(request.group_id, asked, offsets)
         try:
-            driver = self._service.driver_of(request.group_id, may_be_empty=True)
-            driver.run(partial(driver.shard.offsets.commit, request=request, answer=answer))
+            runtime = self._service.runtime_of(request.group_id, may_be_empty=True)
         except ApiError as error:
-            answer(dict.fromkeys(_asked(request), error.error_code))
-        return reply.get()
+            return _commit_response(asked, dict.fromkeys(offsets, error.error_code))
+        who = GroupMember(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
+        outcome = runtime.handle(
+            runtime.shard.offsets.commit, request.group_id, who, offsets, request.retention_time_ms
+        )
+        return self._service.responses.respond(outcome, partial(_commit_response, asked))
+
+    def _add_offsets(
+        self, topic: OffsetCommitRequest.OffsetCommitRequestTopic, asked: list[TopicPartition], offsets: Offsets
+    ) -> None:
+        """Add the partitions of `topic` to `asked`, and the offsets of those that exist to `offsets`."""
+        image = self._metadata().topics.get(topic.name)
+        for each in topic.partitions:
+            topic_partition = TopicPartition(topic.name, each.partition_index)
+            asked.append(topic_partition)
+            if image is not None and image.partition(each.partition_index) is not None:
+                offsets[topic_partition] = CommittedOffset(
+                    each.committed_offset,
+                    each.committed_leader_epoch,
+                    each.committed_metadata or "",
+                    each.commit_timestamp,
+                )
 
     async def _commit_to_znodes(
-        self, asked: list[TopicPartition], request: OffsetCommitRequest
+        self, group_id: str, asked: list[TopicPartition], offsets: Offsets
     ) -> OffsetCommitResponse:
         results: PartitionErrors = {}
-        for topic in request.topics:
-            for partition in topic.partitions:
-                topic_partition = TopicPartition(topic.name, partition.partition_index)
-                if metadata_length(partition.committed_metadata) > self._metadata_max_bytes:
-                    results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                    continue
-                try:
-                    await self._znode_offsets.commit(request.group_id, topic_partition, partition.committed_offset)
-                    results[topic_partition] = ErrorCode.NONE
-                except CoordinationError as error:
-                    logger.warning("Offset of %s in %r is not stored: %s", topic_partition, request.group_id, error)
-                    results[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
+        for topic_partition, offset in offsets.items():
+            if metadata_length(offset.metadata) > self._metadata_max_bytes:
+                results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            try:
+                await self._znode_offsets.commit(group_id, topic_partition, offset.offset)
+                results[topic_partition] = ErrorCode.NONE
+            except CoordinationError as error:
+                logger.warning("Offset of %s in %r is not stored: %s", topic_partition, group_id, error)
+                results[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
         return _commit_response(asked, results)
-
-    def _drop_unknown(self, request: OffsetCommitRequest) -> None:
-        image = self._metadata()
-        for topic in request.topics:
-            topic_image = image.topics.get(topic.name)
-            if topic_image is None:
-                topic.partitions = []
-            else:
-                topic.partitions = [
-                    each for each in topic.partitions if topic_image.partition(each.partition_index) is not None
-                ]
-        request.topics = [topic for topic in request.topics if topic.partitions]
 
     # -- OffsetFetch ---------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_FETCH, versions=(0, 9))
+    @api(ApiKey.OFFSET_FETCH, versions=(0, 9), reads_only=True)
     def offset_fetch(
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
@@ -172,7 +198,7 @@ class GroupOffsetHandlers:
         if topics is not None:
             partitions = [TopicPartition(name, index) for name, indexes in topics for index in indexes]
         try:
-            offsets = self._service.driver_of(group_id, may_be_empty=True).shard.offsets
+            offsets = self._service.runtime_of(group_id, may_be_empty=True).shard.offsets
         except ApiError as error:
             return FetchedGroup(group_id=group_id, topics=[], error_code=error.error_code)
         found = offsets.fetch(group_id, partitions, require_stable=require_stable)
@@ -187,24 +213,18 @@ class GroupOffsetHandlers:
         request: OffsetDeleteRequest,
     ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
         """Answered when the deletion is committed."""
-        asked = _asked(request)
+        asked = [
+            TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+        ]
         image = self._metadata()
         known = [each for each in asked if image.partition(each) is not None]
-        reply: Reply[OffsetDeleteResponse] = Reply()
-
-        def answer(error_code: ErrorCode, results: PartitionErrors) -> None:
-            reply.set(_delete_response(error_code, [] if error_code else asked, results))
-
+        outcome: OffsetDeletion | Reply[OffsetDeletion]
         try:
-            driver = self._service.driver_of(request.group_id)
-            driver.run(partial(driver.shard.offsets.delete, group_id=request.group_id, partitions=known, answer=answer))
+            runtime = self._service.runtime_of(request.group_id)
+            outcome = runtime.handle(runtime.shard.offsets.delete, request.group_id, known)
         except ApiError as error:
-            answer(error.error_code, {})
-        return reply.get()
-
-
-def _asked(request: OffsetCommitRequest | OffsetDeleteRequest) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions]
+            outcome = OffsetDeletion(error.error_code)
+        return self._service.responses.respond(outcome, partial(_delete_response, asked))
 
 
 def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> OffsetCommitResponse:
@@ -265,20 +285,18 @@ def _fetched_topics(found: Found) -> list[OffsetFetchResponse.OffsetFetchRespons
     return [OffsetFetchResponse.OffsetFetchResponseTopics(name=name, partitions=each) for name, each in topics.items()]
 
 
-def _delete_response(
-    error_code: ErrorCode, asked: list[TopicPartition], results: PartitionErrors
-) -> OffsetDeleteResponse:
+def _delete_response(asked: list[TopicPartition], outcome: OffsetDeletion) -> OffsetDeleteResponse:
     topics: dict[str, list[OffsetDeleteResponse.OffsetDeleteResponsePartition]] = defaultdict(list)
-    for topic_partition in asked:
+    for topic_partition in () if outcome.error_code else asked:
         topics[topic_partition.topic].append(
             OffsetDeleteResponse.OffsetDeleteResponsePartition(
                 partition_index=topic_partition.partition,
-                error_code=results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                error_code=outcome.partitions.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             )
         )
     deleted = OffsetDeleteResponse.OffsetDeleteResponseTopic
     return OffsetDeleteResponse(
-        error_code=error_code,
+        error_code=outcome.error_code,
         throttle_time_ms=0,
         topics=[deleted(name=name, partitions=each) for name, each in topics.items()],
     )

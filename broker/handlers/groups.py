@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
-from broker.group_coordinator_service import GroupCoordinatorService, Reply
-from broker.registry import RequestContext, api
-from cluster.coordinator.group import join_error, sync_error
-from cluster.coordinator.membership import JoiningClient
-from cluster.coordinator.shard import described
+from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.network.registry import RequestContext, Waiting, api
+from broker.network.slices import in_slices
+from cluster.groups.membership_events import (
+    GroupMember,
+    Joined,
+    Joining,
+    Leaving,
+    Left,
+    Synced,
+    distinct,
+    join_error,
+    sync_error,
+)
+from cluster.groups.results import Reply
+from cluster.groups.shard import GroupDescription
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -37,6 +48,11 @@ FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
 FIRST_SYNC_WITH_PROTOCOL: Final = 5
 FIRST_LEAVE_OF_MANY: Final = 3
 
+CLASSIC_GROUP_TYPE: Final = "classic"
+
+R = TypeVar("R")
+S = TypeVar("S")
+
 
 class GroupHandlers:
     """Answers for the groups that this broker coordinates."""
@@ -44,118 +60,141 @@ class GroupHandlers:
     def __init__(self, service: GroupCoordinatorService) -> None:
         self._service = service
 
+    def _waiting(self, outcome: R | Reply[R], translate: Callable[[R], S]) -> S | Waiting[S]:
+        response = self._service.responses.respond(outcome, translate)
+        return Waiting(response) if isinstance(response, asyncio.Future) else response
+
     # -- membership ----------------------------------------------------------------------------------------------------
 
     @api(ApiKey.JOIN_GROUP, versions=(0, 9))
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    ) -> JoinGroupResponse | Waiting[JoinGroupResponse]:
         """Answered when the next generation begins."""
-        version = context.api_version
-        client = JoiningClient(
-            context.client_id or "",
-            _client_host(context.client_address),
-            requires_known_member_id=version >= FIRST_JOIN_WITH_REQUIRED_MEMBER_ID,
-            skips_assignment=version >= FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT,
-        )
-        reply: Reply[JoinGroupResponse] = Reply()
-
-        def answer(response: JoinGroupResponse) -> None:
-            if response.protocol_name is None and version < FIRST_JOIN_WITH_NULL_PROTOCOL:
-                response.protocol_name = ""
-            reply.set(response)
-
+        outcome: Joined | Reply[Joined]
         try:
-            driver = self._service.driver_of(request.group_id)
-            driver.run(partial(driver.shard.membership.join, request=request, client=client, answer=answer))
+            runtime = self._service.runtime_of(request.group_id)
+            outcome = runtime.handle(runtime.shard.membership.join, request.group_id, _joining(context, request))
         except ApiError as error:
-            answer(join_error(request.member_id, error.error_code))
-        return reply.get()
+            outcome = join_error(request.member_id, error.error_code)
+        if context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL:
+            return self._waiting(outcome, _join_response)
+        return self._waiting(outcome, _old_join_response)
 
     @api(ApiKey.SYNC_GROUP, versions=(0, 5))
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
-    ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    ) -> SyncGroupResponse | Waiting[SyncGroupResponse]:
         """Answered when the leader's assignment is committed."""
         names_missing = request.protocol_type is None or request.protocol_name is None
         if context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing:
-            return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        reply: Reply[SyncGroupResponse] = Reply()
+            return _sync_response(sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        outcome: Synced | Reply[Synced]
         try:
-            driver = self._service.driver_of(request.group_id)
-            driver.run(partial(driver.shard.membership.sync, request=request, answer=reply.set))
+            runtime = self._service.runtime_of(request.group_id)
+            outcome = runtime.handle(
+                runtime.shard.membership.sync,
+                request.group_id,
+                GroupMember(request.member_id, request.generation_id, request.group_instance_id),
+                request.protocol_type,
+                request.protocol_name,
+                {each.member_id: bytes(each.assignment) for each in request.assignments},
+            )
         except ApiError as error:
             # Clients do not expect the load here; a rebalance makes them join again at this coordinator.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return sync_error(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.error_code)
-        return reply.get()
+            outcome = sync_error(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.error_code)
+        return self._waiting(outcome, _sync_response)
 
     @api(ApiKey.HEARTBEAT, versions=(0, 4))
     def heartbeat(
         self,
         context: RequestContext,  # noqa: ARG002
         request: HeartbeatRequest,
-    ) -> HeartbeatResponse:
+    ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         """A member lives."""
+        outcome: ErrorCode | Reply[ErrorCode]
         try:
-            driver = self._service.driver_of(request.group_id)
-            error_code = driver.run(partial(driver.shard.membership.heartbeat, request=request))
+            runtime = self._service.runtime_of(request.group_id)
+            who = GroupMember(request.member_id, request.generation_id, request.group_instance_id)
+            outcome = runtime.handle(runtime.shard.membership.heartbeat, request.group_id, who)
         except ApiError as error:
             # While the group is loaded nobody can be judged, so nobody is.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            error_code = ErrorCode.NONE if loads else error.error_code
-        return HeartbeatResponse(error_code=error_code)
+            outcome = ErrorCode.NONE if loads else error.error_code
+        return self._service.responses.respond(outcome, _heartbeat_response)
 
     @api(ApiKey.LEAVE_GROUP, versions=(0, 5))
-    def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    def leave_group(
+        self, context: RequestContext, request: LeaveGroupRequest
+    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
         """Members go; before v3 it is one, whose error is the response's."""
-        leaves_one = context.api_version < FIRST_LEAVE_OF_MANY
-        if leaves_one:
-            request.members = [LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
+        translate: Callable[[Left], LeaveGroupResponse]
+        if context.api_version < FIRST_LEAVE_OF_MANY:
+            leaving = [Leaving(request.member_id)]
+            translate = _old_leave_response
+        else:
+            leaving = [Leaving(each.member_id, each.group_instance_id, each.reason) for each in request.members]
+            translate = partial(_leave_response, leaving)
+        outcome: Left | Reply[Left]
         try:
-            driver = self._service.driver_of(request.group_id)
-            response = driver.run(partial(driver.shard.membership.leave, request=request))
+            runtime = self._service.runtime_of(request.group_id)
+            outcome = runtime.handle(runtime.shard.membership.leave, request.group_id, leaving)
         except ApiError as error:
-            return LeaveGroupResponse(error_code=error.error_code)
-        if leaves_one:
-            error_code = response.error_code or response.members[0].error_code
-            return LeaveGroupResponse(error_code=error_code)
-        return response
+            outcome = Left(error.error_code)
+        return self._service.responses.respond(outcome, translate)
 
     # -- administration ------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5))
-    def describe_groups(
+    @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), reads_only=True)
+    async def describe_groups(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DescribeGroupsRequest,
     ) -> DescribeGroupsResponse:
         """Groups with their members."""
-        return DescribeGroupsResponse(groups=[self._describe(request, group_id) for group_id in request.groups])
+        response = DescribeGroupsResponse(groups=[])
+        async for group_id in in_slices(request.groups, self._service.clock):
+            response.groups.append(self._describe(request, group_id))
+        return response
 
     def _describe(self, request: DescribeGroupsRequest, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
         try:
-            group = self._service.driver_of(group_id, may_be_empty=True).shard.describe(group_id)
+            group = self._service.runtime_of(group_id, may_be_empty=True).shard.describe(group_id)
         except ApiError as error:
-            return described(group_id, error.error_code)
+            return _described(group_id, None, error.error_code)
+        described = _described(group_id, group, ErrorCode.NONE)
         if request.include_authorized_operations:
-            group.authorized_operations = ALL_GROUP_OPERATIONS
-        return group
+            described.authorized_operations = ALL_GROUP_OPERATIONS
+        return described
 
-    @api(ApiKey.LIST_GROUPS, versions=(0, 5))
-    def list_groups(
+    @api(ApiKey.LIST_GROUPS, versions=(0, 5), reads_only=True)
+    async def list_groups(
         self,
         context: RequestContext,  # noqa: ARG002
         request: ListGroupsRequest,
     ) -> ListGroupsResponse:
-        """The groups coordinated here."""
+        """The groups coordinated here, in one of the states and of one of the types asked for (KIP-518, KIP-848)."""
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}
         loads = self._service.is_loading
-        return ListGroupsResponse(
-            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loads else ErrorCode.NONE,
-            groups=[group for driver in self._service.drivers() for group in driver.shard.list_groups(states, types)],
+        response = ListGroupsResponse(
+            error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loads else ErrorCode.NONE, groups=[]
         )
+        if types and CLASSIC_GROUP_TYPE not in types:
+            return response
+        groups = [group for runtime in self._service.runtimes() for group in runtime.shard.groups.values()]
+        async for group in in_slices(groups, self._service.clock):
+            if not states or group.state.value.lower() in states:
+                response.groups.append(
+                    ListGroupsResponse.ListedGroup(
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type or "",
+                        group_state=group.state.value,
+                        group_type=CLASSIC_GROUP_TYPE,
+                    )
+                )
+        return response
 
     @api(ApiKey.DELETE_GROUPS, versions=(0, 2))
     async def delete_groups(
@@ -164,25 +203,122 @@ class GroupHandlers:
         request: DeleteGroupsRequest,
     ) -> DeleteGroupsResponse:
         """Delete groups without members."""
-        group_ids = list(dict.fromkeys(request.groups_names))
-        error_codes = await asyncio.gather(*map(self._delete, group_ids))
+        outcomes: dict[str, ErrorCode | asyncio.Future[ErrorCode]] = {}
+        async for group_id in in_slices(request.groups_names, self._service.clock):
+            if group_id not in outcomes:
+                outcomes[group_id] = self._delete(group_id)
         return DeleteGroupsResponse(
             throttle_time_ms=0,
             results=[
-                DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=error_code)
-                for group_id, error_code in zip(group_ids, error_codes, strict=True)
+                DeleteGroupsResponse.DeletableGroupResult(
+                    group_id=group_id,
+                    error_code=outcome if isinstance(outcome, ErrorCode) else await outcome,
+                )
+                for group_id, outcome in outcomes.items()
             ],
         )
 
-    async def _delete(self, group_id: str) -> ErrorCode:
-        reply: Reply[ErrorCode] = Reply()
+    def _delete(self, group_id: str) -> ErrorCode | asyncio.Future[ErrorCode]:
         try:
-            driver = self._service.driver_of(group_id, may_be_empty=True)
+            runtime = self._service.runtime_of(group_id, may_be_empty=True)
         except ApiError as error:
             return error.error_code
-        driver.run(partial(driver.shard.offsets.delete_group, group_id=group_id, answer=reply.set))
-        outcome = reply.get()
-        return outcome if isinstance(outcome, ErrorCode) else await outcome
+        outcome = runtime.handle(runtime.shard.offsets.delete_group, group_id)
+        return self._service.responses.respond(outcome, ErrorCode)
+
+
+def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
+    # JoinGroup v0 has no rebalance timeout and means the session's.
+    timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
+    return Joining(
+        request.member_id,
+        request.group_instance_id,
+        context.client_id or "",
+        _client_host(context.client_address),
+        request.session_timeout_ms,
+        timeout_ms,
+        request.protocol_type,
+        distinct((each.name, bytes(each.metadata)) for each in request.protocols),
+        request.reason,
+        requires_known_member_id=context.api_version >= FIRST_JOIN_WITH_REQUIRED_MEMBER_ID,
+        skips_assignment=context.api_version >= FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT,
+    )
+
+
+def _join_response(joined: Joined) -> JoinGroupResponse:
+    member = JoinGroupResponse.JoinGroupResponseMember
+    return JoinGroupResponse(
+        error_code=joined.error_code,
+        generation_id=joined.generation_id,
+        protocol_type=joined.protocol_type,
+        protocol_name=joined.protocol_name,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            member(member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata)
+            for each in joined.members
+        ],
+    )
+
+
+def _old_join_response(joined: Joined) -> JoinGroupResponse:
+    response = _join_response(joined)
+    response.protocol_name = joined.protocol_name or ""
+    return response
+
+
+def _sync_response(synced: Synced) -> SyncGroupResponse:
+    return SyncGroupResponse(
+        error_code=synced.error_code,
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol_name,
+        assignment=synced.assignment,
+    )
+
+
+def _heartbeat_response(error_code: ErrorCode) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=error_code)
+
+
+def _old_leave_response(left: Left) -> LeaveGroupResponse:
+    return LeaveGroupResponse(error_code=left.error_code or left.members[0])
+
+
+def _leave_response(leaving: list[Leaving], left: Left) -> LeaveGroupResponse:
+    return LeaveGroupResponse(
+        error_code=left.error_code,
+        members=[
+            LeaveGroupResponse.MemberResponse(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=error_code
+            )
+            for each, error_code in zip(leaving, left.members, strict=False)  # none when the group refuses
+        ],
+    )
+
+
+def _described(
+    group_id: str, group: GroupDescription | None, error_code: ErrorCode
+) -> DescribeGroupsResponse.DescribedGroup:
+    described = DescribeGroupsResponse.DescribedGroup(
+        error_code=error_code, group_id=group_id, group_state="", protocol_type="", protocol_data="", members=[]
+    )
+    if group is not None:
+        described.group_state = group.state.value
+        described.protocol_type = group.protocol_type
+        described.protocol_data = group.protocol_name
+        described.members = [
+            DescribeGroupsResponse.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ]
+    return described
 
 
 def _client_host(address: str) -> str:

@@ -6,8 +6,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from broker.registry import RequestContext, api
-from broker.replica_manager import ReplicaManager
+from broker.network.registry import RequestContext, api
+from broker.replication.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -17,10 +17,10 @@ from protocol.messages import (
     DescribeLogDirsResponse,
 )
 from protocol.topic_partition import TopicPartition
-from storage.file_system import FileSystem
-from storage.log_directory import LogDirectory
+from storage.directory.log_directory import LogDirectory
+from storage.io.file_system import FileSystem
+from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.unified_log import UnifiedLog
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
@@ -83,7 +83,7 @@ class LogDirHandlers:
             return ErrorCode.REPLICA_NOT_AVAILABLE if missing else error.error_code
         return ErrorCode.NONE
 
-    @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))
+    @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), reads_only=True)
     def describe_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002

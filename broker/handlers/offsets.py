@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from broker.log_upkeep import say_log_start_moved
-from broker.registry import RequestContext, api
-from broker.replica_manager import ReplicaManager
-from broker.seams import Executor
-from cluster.partition import IsolationLevel, Partition
+from broker.environment.contract import Executor
+from broker.logs.log_maintenance import say_log_start_moved
+from broker.network.registry import RequestContext, api
+from broker.replication.replica_manager import ReplicaManager
+from cluster.replication.partition import Partition
+from cluster.replication.reads import IsolationLevel
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -23,7 +25,7 @@ from protocol.messages import (
     OffsetForLeaderEpochResponse,
 )
 from protocol.topic_partition import TopicPartition, is_internal
-from storage.log_segment import TimestampAndOffset
+from storage.log.log_segment import TimestampAndOffset
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
@@ -37,6 +39,8 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 """KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
 
 UNKNOWN = -1
+PARTITIONS_PER_SLICE = 500
+"""Partitions that are listed before the event loop gets its turn: some 4 ms of work."""
 LONG_MAX = 2**63 - 1
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_OF_OFFSET_NOT_AVAILABLE = 5
@@ -69,112 +73,42 @@ class OffsetHandlers:
 
     # -- ListOffsets ---------------------------------------------------------------------------------------------------
 
-    @api(ApiKey.LIST_OFFSETS, versions=(0, 9))
+    @api(ApiKey.LIST_OFFSETS, versions=(0, 9), reads_only=True)
     def list_offsets(
         self, context: RequestContext, request: ListOffsetsRequest
     ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
         """Offsets by timestamp or by the special timestamps -1 (latest) to -5. Only searches touch the disk."""
-        searches = [
-            (topic.name, asked)
-            for topic in request.topics
-            for asked in topic.partitions
-            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
-        ]
-        if searches and context.api_version >= FIRST_VERSION_WITH_ONE_OFFSET:
-            return self._list_after(searches, context, request)
-        return self._list(context, request, {})
+        listing = _Listing(self._replica_manager, context.api_version, request)
+        searches = listing.searches()
+        if searches or listing.size > PARTITIONS_PER_SLICE:
+            return self._list_in_slices(listing, searches)
+        for _ in listing:
+            pass
+        return listing.response()
 
-    async def _list_after(
-        self, searches: Sequence[tuple[str, AskedPartition]], context: RequestContext, request: ListOffsetsRequest
+    async def _list_in_slices(
+        self, listing: _Listing, searches: Sequence[tuple[str, AskedPartition]]
     ) -> ListOffsetsResponse:
         """Search on another thread, as that may read and check much that is not in memory; then answer."""
-        found: Found = {}
         for topic, asked in searches:
             topic_partition = TopicPartition(topic, asked.partition_index)
             try:
                 log = self._replica_manager.leader_of(topic_partition, asked.current_leader_epoch).log
                 if asked.timestamp == MAX_TIMESTAMP:
-                    found[topic_partition] = await self._executor.run(log.offset_of_max_timestamp)
+                    listing.found[topic_partition] = await self._executor.run(log.offset_of_max_timestamp)
                 else:
-                    found[topic_partition] = await self._executor.run(log.offset_for_timestamp, asked.timestamp)
+                    listing.found[topic_partition] = await self._executor.run(log.offset_for_timestamp, asked.timestamp)
             except ApiError as error:
-                found[topic_partition] = error
-        return self._list(context, request, found)
-
-    def _list(self, context: RequestContext, request: ListOffsetsRequest, searched: Found) -> ListOffsetsResponse:
-        isolation = IsolationLevel.of(request.isolation_level)
-        repeated = _asked_repeatedly(request)
-        topics = []
-        for topic in request.topics:
-            name = topic.name
-            listed = []
-            for asked in topic.partitions:
-                try:
-                    if (name, asked.partition_index) in repeated:
-                        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is asked twice")
-                    found = self._list_partition(name, asked, isolation, context.api_version, searched)
-                except ApiError as error:
-                    found = _listed(asked.partition_index, error_code=error.error_code)
-                if context.api_version < FIRST_VERSION_WITH_LEADER_EPOCH:
-                    found.leader_epoch = UNKNOWN
-                listed.append(found)
-            topics.append(ListedTopic(name=name, partitions=listed))
-        return ListOffsetsResponse(topics=topics)
-
-    def _list_partition(
-        self, topic: str, asked: AskedPartition, isolation: IsolationLevel, version: int, searched: Found
-    ) -> ListedPartition:
-        timestamp = asked.timestamp
-        _check_timestamp(timestamp, version)
-        if version < FIRST_VERSION_WITH_ONE_OFFSET:
-            return self._list_segments(topic, asked)
-        partition = self._replica_manager.leader_of(
-            TopicPartition(topic, asked.partition_index), asked.current_leader_epoch
-        )
-        log = partition.log
-        if timestamp == LATEST_TIMESTAMP:
-            _check_high_watermark(partition, version)
-            return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
-        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-            _, offset, leader_epoch = log.earliest()
-            return _listed(asked.partition_index, offset, leader_epoch)
-        if timestamp == LATEST_TIERED_TIMESTAMP:
-            return _listed(asked.partition_index)
-        found = searched[partition.topic_partition]
-        if isinstance(found, ApiError):
-            raise found
-        if found is None or found.offset >= partition.readable_end(isolation):
-            _check_high_watermark(partition, version)
-            return _listed(asked.partition_index)
-        return _listed(asked.partition_index, found.offset, found.leader_epoch, timestamp=found.timestamp)
-
-    def _list_segments(self, topic: str, asked: AskedPartition) -> ListedPartition:
-        """Version 0: up to `max_num_offsets` beginnings of segments, newest first, the end in front.
-
-        Kafka compares `timestamp` with the time a segment's file was changed; here it is the largest timestamp in it,
-        which says the same of a log that nobody touched by hand.
-        """
-        partition = self._replica_manager.leader_of(TopicPartition(topic, asked.partition_index))
-        log = partition.log
-        candidates = [
-            (max(segment.base_offset, log.log_start_offset), segment.max_timestamp_and_offset.timestamp)
-            for segment in log.segments
-        ]
-        if log.active_segment.size:
-            candidates.append((partition.high_watermark, LONG_MAX))
-        if asked.timestamp == EARLIEST_TIMESTAMP:
-            candidates = candidates[:1]
-        elif asked.timestamp != LATEST_TIMESTAMP:
-            candidates = [(offset, changed_ms) for offset, changed_ms in candidates if changed_ms <= asked.timestamp]
-        offsets = [offset for offset, _ in reversed(candidates)][: max(asked.max_num_offsets, 0)]
-        return ListedPartition(
-            partition_index=asked.partition_index, error_code=ErrorCode.NONE, old_style_offsets=offsets
-        )
+                listing.found[topic_partition] = error
+        for number, _ in enumerate(listing, start=1):
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return listing.response()
 
     # -- OffsetForLeaderEpoch ------------------------------------------------------------------------------------------
 
-    @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4))
-    def offset_for_leader_epoch(
+    @api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(0, 4), reads_only=True)
+    async def offset_for_leader_epoch(
         self,
         context: RequestContext,  # noqa: ARG002
         request: OffsetForLeaderEpochRequest,
@@ -195,6 +129,8 @@ class OffsetHandlers:
                 except ApiError as error:
                     end.error_code = error.error_code
                 result.partitions.append(end)
+                if len(result.partitions) % PARTITIONS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
             topics.append(result)
         return OffsetForLeaderEpochResponse(topics=topics)
 
@@ -229,6 +165,8 @@ class OffsetHandlers:
                 except ApiError as error:
                     result.error_code = error.error_code
                 deleted.partitions.append(result)
+                if len(deleted.partitions) % PARTITIONS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
             topics.append(deleted)
         is_durable = True
         try:
@@ -241,6 +179,105 @@ class OffsetHandlers:
             if not is_durable or partition.log.directory.failure is not None:
                 result.low_watermark, result.error_code = UNKNOWN, ErrorCode.KAFKA_STORAGE_ERROR
         return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+
+
+class _Listing:
+    """One ListOffsets request. Iterating over it lists one partition after another."""
+
+    def __init__(self, replica_manager: ReplicaManager, version: int, request: ListOffsetsRequest) -> None:
+        self._replica_manager = replica_manager
+        self._version = version
+        self._request = request
+        self._isolation = IsolationLevel.of(request.isolation_level)
+        self._topics: list[ListedTopic] = []
+        self.found: Found = {}
+
+    @property
+    def size(self) -> int:
+        """Partitions that are asked for."""
+        return sum(len(topic.partitions) for topic in self._request.topics)
+
+    def searches(self) -> Sequence[tuple[str, AskedPartition]]:
+        """The partitions whose records have to be searched."""
+        if self._version < FIRST_VERSION_WITH_ONE_OFFSET:
+            return ()
+        return [
+            (topic.name, asked)
+            for topic in self._request.topics
+            for asked in topic.partitions
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+        ]
+
+    def response(self) -> ListOffsetsResponse:
+        """What was listed."""
+        return ListOffsetsResponse(topics=self._topics)
+
+    def __iter__(self) -> Iterator[None]:
+        repeated = _asked_repeatedly(self._request)
+        for topic in self._request.topics:
+            name = topic.name
+            listed: list[ListedPartition] = []
+            self._topics.append(ListedTopic(name=name, partitions=listed))
+            for asked in topic.partitions:
+                try:
+                    if (name, asked.partition_index) in repeated:
+                        raise ApiError(ErrorCode.INVALID_REQUEST, f"{name}-{asked.partition_index} is asked twice")
+                    found = self._list_partition(name, asked)
+                except ApiError as error:
+                    found = _listed(asked.partition_index, error_code=error.error_code)
+                if self._version < FIRST_VERSION_WITH_LEADER_EPOCH:
+                    found.leader_epoch = UNKNOWN
+                listed.append(found)
+                yield
+
+    def _list_partition(self, topic: str, asked: AskedPartition) -> ListedPartition:
+        timestamp = asked.timestamp
+        version, isolation = self._version, self._isolation
+        _check_timestamp(timestamp, version)
+        if version < FIRST_VERSION_WITH_ONE_OFFSET:
+            return self._list_segments(topic, asked)
+        partition = self._replica_manager.leader_of(
+            TopicPartition(topic, asked.partition_index), asked.current_leader_epoch
+        )
+        log = partition.log
+        if timestamp == LATEST_TIMESTAMP:
+            _check_high_watermark(partition, version)
+            return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
+        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            _, offset, leader_epoch = log.earliest()
+            return _listed(asked.partition_index, offset, leader_epoch)
+        if timestamp == LATEST_TIERED_TIMESTAMP:
+            return _listed(asked.partition_index)
+        found = self.found[partition.topic_partition]
+        if isinstance(found, ApiError):
+            raise found
+        if found is None or found.offset >= partition.readable_end(isolation):
+            _check_high_watermark(partition, version)
+            return _listed(asked.partition_index)
+        return _listed(asked.partition_index, found.offset, found.leader_epoch, timestamp=found.timestamp)
+
+    def _list_segments(self, topic: str, asked: AskedPartition) -> ListedPartition:
+        """Version 0: up to `max_num_offsets` beginnings of segments, newest first, the end in front.
+
+        Kafka compares `timestamp` with the time a segment's file was changed; here it is the largest timestamp in it,
+        which says the same of a log that nobody touched by hand.
+        """
+        partition = self._replica_manager.leader_of(TopicPartition(topic, asked.partition_index))
+        log = partition.log
+        candidates = [
+            (max(segment.base_offset, log.log_start_offset), segment.max_timestamp_and_offset.timestamp)
+            for segment in log.segments
+        ]
+        if log.active_segment.size:
+            candidates.append((partition.high_watermark, LONG_MAX))
+        if asked.timestamp == EARLIEST_TIMESTAMP:
+            candidates = candidates[:1]
+        elif asked.timestamp != LATEST_TIMESTAMP:
+            candidates = [(offset, changed_ms) for offset, changed_ms in candidates if changed_ms <= asked.timestamp]
+        offsets = [offset for offset, _ in reversed(candidates)][: max(asked.max_num_offsets, 0)]
+        return ListedPartition(
+            partition_index=asked.partition_index, error_code=ErrorCode.NONE, old_style_offsets=offsets
+        )
 
 
 def _asked_repeatedly(request: ListOffsetsRequest) -> frozenset[tuple[str, int]]:

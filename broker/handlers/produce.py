@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple
 
-from broker.registry import CloseConnection, RequestContext, api
-from broker.replica_manager import ReplicaManager
+from broker.network.registry import CloseConnection, RequestContext, Waiting, api
+from broker.replication.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import ProduceRequest, ProduceResponse
-from protocol.record_format import (
-    ATTRIBUTES_AT,
-    HEADER_BYTES,
-    LENGTH_AT,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_AT,
-    MAGIC_V2,
-    TRANSACTIONAL_FLAG,
-)
-from protocol.record_validation import RecordValidationError
-from protocol.records import CompressionType, RecordBatch
+from protocol.records.compression import CompressionType
+from protocol.records.record_format import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
+from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
-from storage.appendable_log import LogAppendInfo
-from storage.disk_reserve import DiskReserveError
+from storage.directory.disk_reserve import DiskReserveError
+from storage.log.log_validator import NotOneBatchError
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
@@ -32,15 +24,24 @@ ADMIN_CLIENT_ID = "__admin_client"
 FIRST_VERSION_OF_MAGIC_2 = 3
 FIRST_VERSION_OF_ZSTD = 7
 VALID_ACKS = (-1, 0, 1)
-_LENGTH = struct.Struct(">i")
 NO_OFFSET = -1
-SMALLEST_RECORD_BYTES = 14
-"""A record of message format 0 without key and value (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
+LETS_PRODUCE_PASS: Final = frozenset({ApiKey.PRODUCE})
+"""Nothing else is taken up behind records that are not acknowledged: it has to see them."""
+PARTITIONS_PER_SLICE = 100
+"""Batches that are appended before the event loop gets its turn: some 4 ms of work."""
 
 Topic = ProduceResponse.TopicProduceResponse
 Partition = ProduceResponse.PartitionProduceResponse
-_Waiting = tuple[list[Partition], int, TopicPartition, asyncio.Future[None]]
-"""An answer that has to wait for a flush, as its place in its topic's answers."""
+PartitionData = ProduceRequest.PartitionProduceData
+
+
+class _Unacknowledged(NamedTuple):
+    """An append that has to wait, and its place in the answers of its topic."""
+
+    answers: list[Partition]
+    place: int
+    topic_partition: TopicPartition
+    last_offset: int
 
 
 class ProduceHandlers:
@@ -57,67 +58,92 @@ class ProduceHandlers:
     @api(ApiKey.PRODUCE, versions=(0, 11))
     def produce(
         self, context: RequestContext, request: ProduceRequest
-    ) -> ProduceResponse | Awaitable[ProduceResponse | None] | None:
+    ) -> ProduceResponse | Waiting[ProduceResponse | None] | Awaitable[ProduceResponse | None] | None:
         """Append every partition's batch; acks=0 is answered by silence, or by hanging up when something failed."""
+        topic_data = request.topic_data
+        is_usual = len(topic_data) == 1 and len(topic_data[0].partition_data) == 1
+        if not is_usual and sum(len(data.partition_data) for data in topic_data) > PARTITIONS_PER_SLICE:
+            _keep_records(request)
+            return self._produce_in_slices(context, request)
         topics: list[Topic] = []
-        failure: ErrorCode | None = None
-        waiting: list[_Waiting] = []
-        for topic_data in request.topic_data:
-            if not topic_data.partition_data:
-                continue
-            answers: list[Partition] = []
-            topics.append(Topic(name=topic_data.name, partition_responses=answers))
-            for data in topic_data.partition_data:
-                topic_partition = TopicPartition(topic_data.name, data.index)
-                try:
-                    info = self._append(context, request, topic_partition, data.records)
-                except ApiError as error:
-                    failure = error.error_code
-                    answers.append(self._refusal(topic_partition, error))
-                    continue
-                if info.awaits_flush:
-                    flushed = self._replica_manager.when_flushed(topic_partition, info)
-                    waiting.append((answers, len(answers), topic_partition, flushed))
-                answers.append(
-                    Partition(
-                        index=data.index,
-                        error_code=ErrorCode.NONE,
-                        base_offset=info.first_offset,
-                        log_append_time_ms=info.log_append_time_ms,
-                        log_start_offset=info.log_start_offset,
-                    )
-                )
+        waiting: list[_Unacknowledged] = []
+        for data in topic_data:
+            if data.partition_data:
+                answers: list[Partition] = []
+                self._append(context, request.acks, data.name, data.partition_data, answers, waiting)
+                topics.append(Topic(name=data.name, partition_responses=answers))
         if waiting:
-            return self._after_flush(topics, failure, waiting, request.acks)
-        return _answer(topics, failure, request.acks)
+            return Waiting(asyncio.ensure_future(self._when_acknowledged(request, topics, waiting)), LETS_PRODUCE_PASS)
+        return ProduceResponse(responses=topics) if request.acks else _answer(topics, request.acks)
 
-    async def _after_flush(
-        self, topics: list[Topic], failure: ErrorCode | None, waiting: list[_Waiting], acks: int
-    ) -> ProduceResponse | None:
-        """Answer once every partition is flushed, or could not be. What is asked for together is flushed together."""
-        for answers, index, topic_partition, flushed in waiting:
-            try:
-                await flushed
-            except ApiError as error:
-                failure = error.error_code
-                answers[index] = self._refusal(topic_partition, error)
-        return _answer(topics, failure, acks)
+    async def _produce_in_slices(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        topics: list[Topic] = []
+        waiting: list[_Unacknowledged] = []
+        room = PARTITIONS_PER_SLICE
+        for data in request.topic_data:
+            answers: list[Partition] = []
+            while len(answers) < len(data.partition_data):
+                part = data.partition_data[len(answers) : len(answers) + room]
+                self._append(context, request.acks, data.name, part, answers, waiting)
+                room -= len(part)
+                if not room:
+                    await asyncio.sleep(0)
+                    room = PARTITIONS_PER_SLICE
+            if answers:
+                topics.append(Topic(name=data.name, partition_responses=answers))
+        if waiting:
+            return await self._when_acknowledged(request, topics, waiting)
+        return _answer(topics, request.acks)
 
     def _append(
         self,
         context: RequestContext,
-        request: ProduceRequest,
-        topic_partition: TopicPartition,
-        records: memoryview | bytes | None,
-    ) -> LogAppendInfo:
-        if request.acks not in VALID_ACKS:
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not one of -1, 0 and 1")
-        if is_internal(topic_partition.topic) and context.client_id != ADMIN_CLIENT_ID:
-            raise RequestError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic_partition.topic}"
+        acks: int,
+        topic: str,
+        partition_data: Sequence[PartitionData],
+        answers: list[Partition],
+        waiting: list[_Unacknowledged],
+    ) -> None:
+        """Append to some partitions of a topic, and put what is to be answered behind `answers`."""
+        is_unusual = context.api_version < FIRST_VERSION_OF_ZSTD or acks not in VALID_ACKS or is_internal(topic)
+        append = self._replica_manager.append
+        for data in partition_data:
+            topic_partition = TopicPartition(topic, data.index)
+            records = data.records
+            if not isinstance(records, memoryview):
+                records = memoryview(records or b"")
+            try:
+                if is_unusual:
+                    _check(context, acks, topic, records)
+                info = append(topic_partition, records, required_acks=acks)
+            except ApiError as error:
+                answers.append(self._refusal(topic_partition, error))
+                continue
+            if not info.is_acknowledged:
+                waiting.append(_Unacknowledged(answers, len(answers), topic_partition, info.last_offset))
+            answers.append(
+                Partition(
+                    index=data.index,
+                    error_code=ErrorCode.NONE,
+                    base_offset=info.first_offset,
+                    log_append_time_ms=info.log_append_time_ms,
+                    log_start_offset=info.log_start_offset,
+                )
             )
-        batch = client_batch(memoryview(records or b""), context.api_version)
-        return self._replica_manager.append(topic_partition, batch, required_acks=request.acks)
+
+    async def _when_acknowledged(
+        self, request: ProduceRequest, topics: list[Topic], waiting: list[_Unacknowledged]
+    ) -> ProduceResponse | None:
+        """Answer once every append is acknowledged, or will not be."""
+        errors = await self._replica_manager.when_acknowledged(
+            [(each.topic_partition, each.last_offset) for each in waiting],
+            required_acks=request.acks,
+            timeout_ms=request.timeout_ms,
+        )
+        for each, error in zip(waiting, errors, strict=True):
+            if error is not None:
+                each.answers[each.place] = self._refusal(each.topic_partition, error)
+        return _answer(topics, request.acks)
 
     def _refusal(self, topic_partition: TopicPartition, error: ApiError) -> Partition:
         refusal = Partition(
@@ -125,12 +151,10 @@ class ProduceHandlers:
             error_code=error.error_code,
             base_offset=NO_OFFSET,
             log_append_time_ms=NO_OFFSET,
-            log_start_offset=NO_OFFSET
-            if isinstance(error, RequestError)
-            else self._replica_manager.log_start_offset_after(error, topic_partition),
+            log_start_offset=self._replica_manager.log_start_offset_after(error, topic_partition),
         )
         if isinstance(error, DiskReserveError) or (
-            isinstance(error, RequestError) and error.error_code is ErrorCode.CORRUPT_MESSAGE
+            isinstance(error, NotOneBatchError) and error.error_code is ErrorCode.CORRUPT_MESSAGE
         ):
             refusal.error_message = error.message
         if isinstance(error, RecordValidationError):
@@ -142,87 +166,41 @@ class ProduceHandlers:
         return refusal
 
 
-def _answer(topics: list[Topic], failure: ErrorCode | None, acks: int) -> ProduceResponse | None:
-    if acks:
-        return ProduceResponse(responses=topics)
-    if failure is not None:
-        raise CloseConnection(f"a produce request with acks=0 failed with {failure.name}")
-    return None
+def _keep_records(request: ProduceRequest) -> None:
+    """Copy the records, which lie in a buffer that is received into again."""
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                data.records = memoryview(bytearray(data.records))
 
 
-class RequestError(ApiError):
-    """What is sent can be no produced batch, so that no log was asked to take it."""
-
-
-def client_batch(records: memoryview, version: int) -> memoryview:
-    """The one batch that a Produce request of `version` has for a partition (Kafka's ProduceRequest.validateRecords).
-
-    Bytes behind it that are no whole batch are cut off, as Kafka does. Raises RequestError with INVALID_RECORD,
-    CORRUPT_MESSAGE, UNSUPPORTED_COMPRESSION_TYPE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch
-    (there are no transactions yet) or, for versions with older formats, UNSUPPORTED_FOR_MESSAGE_FORMAT.
-    """
-    if (
-        version >= FIRST_VERSION_OF_ZSTD
-        and len(records) >= HEADER_BYTES
-        and records[MAGIC_AT] == MAGIC_V2
-        and _LENGTH.unpack_from(records, LENGTH_AT)[0] == len(records) - LOG_OVERHEAD_BYTES
-        and not records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG
-    ):
-        return records  # what clients send, settled without looking any closer
+def _check(context: RequestContext, acks: int, topic: str, records: memoryview) -> None:
+    """Raise ApiError for what no log is asked to take, because of who asks, and how."""
+    if acks not in VALID_ACKS:
+        raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not one of -1, 0 and 1")
+    if is_internal(topic) and context.client_id != ADMIN_CLIENT_ID:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+    version = context.api_version
     if version < FIRST_VERSION_OF_MAGIC_2:
-        raise RequestError(
+        raise ApiError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"Produce version {version} carries message format 0 or 1; this broker stores format 2 only",
         )
-    size = _first_batch_size(records)
-    if size is None:
-        raise RequestError(
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {version} must have at least one record batch per partition",
-        )
-    if records[MAGIC_AT] != MAGIC_V2:
-        raise RequestError(
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {version} are only allowed to contain record batches with magic version 2",
-        )
-    if size < HEADER_BYTES:
-        return records  # the log says what is wrong with it
-    batch = RecordBatch(records)
-    if batch.is_transactional:
-        raise RequestError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "A transactional batch came, but there are no transactions"
-        )
-    if version < FIRST_VERSION_OF_ZSTD and batch.compression is CompressionType.ZSTD:
-        raise RequestError(
+    codec = records[ATTRIBUTES_AT + 1] & CODEC_MASK if len(records) >= HEADER_BYTES else CompressionType.NONE
+    if version < FIRST_VERSION_OF_ZSTD and codec == CompressionType.ZSTD:
+        raise ApiError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {version} are not allowed to use ZStandard compression",
         )
-    if _first_batch_size(records[size:]) is not None:
-        raise RequestError(
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {version} are only allowed to contain exactly one record batch per "
-            "partition",
-        )
-    return records[:size]
 
 
-def _first_batch_size(records: memoryview) -> int | None:
-    """Bytes of the first batch, None when there is no whole one (Kafka's ByteBufferLogInputStream).
-
-    Raises RequestError CORRUPT_MESSAGE when a length or magic is none that a batch can have.
-    """
-    if len(records) <= LOG_OVERHEAD_BYTES:
-        return None
-    length: int = _LENGTH.unpack_from(records, LENGTH_AT)[0]
-    if length < SMALLEST_RECORD_BYTES:
-        raise RequestError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"Record size {length} is less than the minimum record overhead ({SMALLEST_RECORD_BYTES})",
-        )
-    if len(records) <= MAGIC_AT:
-        return None
-    magic = (records[MAGIC_AT] ^ 0x80) - 0x80
-    if not 0 <= magic <= MAGIC_V2:
-        raise RequestError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
-    size = length + LOG_OVERHEAD_BYTES
-    return size if size <= len(records) else None
+def _answer(topics: list[Topic], acks: int) -> ProduceResponse | None:
+    """With acks=0 nothing. Raises CloseConnection when something failed then, as that is all a client can be told."""
+    if acks:
+        return ProduceResponse(responses=topics)
+    for topic in topics:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                name = ErrorCode(answer.error_code).name
+                raise CloseConnection(f"a produce request with acks=0 failed with {name}")
+    return None

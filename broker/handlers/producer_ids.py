@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from broker.producer_ids import ProducerIds
-from broker.registry import RequestContext, api
-from cluster.coordination.contract import CoordinationError
+from broker.handlers.coordinators import log_refused_producer
+from broker.metadata.producer_ids import ProducerIds
+from broker.network.registry import RequestContext, api
+from cluster.zookeeper.contract import CoordinationError
 from protocol.api_keys import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ApiError, ErrorCode
 from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 
 logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
@@ -27,7 +28,7 @@ class ProducerIdHandlers:
     @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
     async def init_producer_id(
         self,
-        context: RequestContext,  # noqa: ARG002
+        context: RequestContext,
         request: InitProducerIdRequest,
     ) -> InitProducerIdResponse:
         """A producer id with epoch 0."""
@@ -36,12 +37,19 @@ class ProducerIdHandlers:
         if request.transactional_id == "":
             return _refused(ErrorCode.INVALID_REQUEST)
         if request.transactional_id is not None:
+            log_refused_producer(context, request.transactional_id)
             return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         try:
             producer_id = await self._producer_ids.next_id()
         except CoordinationError as error:
             logger.error("No block of producer ids could be had: %s", error)
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        except Exception as error:  # as Kafka, whose ZkProducerIdManager gives any failure to the client
+            logger.exception("No block of producer ids could be had")
+            error_code = error.error_code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
+            # The outcome of a change of the tree is not known; clients know no such code here.
+            is_unknown = error_code is ErrorCode.NOT_CONTROLLER
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
         return InitProducerIdResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
         )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 from uuid import UUID
 
-from broker.controller_service import ControllerService
-from broker.registry import RequestContext, api
+from broker.controller.controller_service import ControllerService
+from broker.environment.contract import Clock
+from broker.metadata.config_service import DescribedConfig
+from broker.metadata.metadata_cache import MetadataCache
+from broker.network.registry import RequestContext, api
+from broker.network.slices import in_slices
 from cluster.controller.topics import NewTopic, TopicPlan
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -21,9 +24,13 @@ from protocol.messages import (
     DeleteTopicsResponse,
 )
 from protocol.uuids import ZERO_UUID
+from protocol.wire.encoded_items import ItemEncoder
 
 CLUSTER_METADATA = "__cluster_metadata"
 """KRaft's own log; a topic of that name could never move to it."""
+
+TOPICS_AT_ONCE = 20
+"""Answered without encoding their configurations beforehand."""
 
 _FIRST_CREATE_VERSION_WITH_CONFIGS = 5
 _FIRST_DELETE_VERSION_WITH_STATES = 6
@@ -34,24 +41,24 @@ _DeleteResult = DeleteTopicsResponse.DeletableTopicResult
 _PartitionsResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-class TopicConfigEntry(NamedTuple):
-    """One effective configuration value of a topic; `source` is DescribeConfigs' number."""
+_CreatedConfig = CreateTopicsResponse.CreatableTopicConfigs
 
-    name: str
-    value: str | None
-    source: int
-    read_only: bool
-    sensitive: bool
-
-
-DescribeTopicConfig = Callable[[Mapping[str, str]], Sequence[TopicConfigEntry]]
-"""Every configuration value of a topic that has these overrides."""
+DescribeTopicConfig = Callable[[Mapping[str, str]], Sequence[DescribedConfig]]
+"""Every configuration value of a topic that has these overrides; one object for all that have the same."""
 
 
 class TopicHandlers:
     """Topics come, go and grow here. A reply is sent when the change is durable and applied on this broker."""
 
-    def __init__(self, controller: ControllerService, describe_topic_config: DescribeTopicConfig) -> None:
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        controller: ControllerService,
+        describe_topic_config: DescribeTopicConfig,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._metadata = metadata
         self._controller = controller
         self._describe_topic_config = describe_topic_config
 
@@ -66,8 +73,10 @@ class TopicHandlers:
             _new_topic(topic) for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA
         ]
         outcome = await self._controller.create_topics(accepted, validate_only=request.validate_only)
-        results = []
-        for name, count in counts.items():
+        results: list[_CreateResult] = []
+        many = len(counts) > TOPICS_AT_ONCE
+        shown = _ShownConfigs(self._describe_topic_config, context.api_version if many else None)
+        async for name, count in in_slices(counts.items(), self._clock):
             decided = outcome.get(name)
             if count > 1:
                 decided = ApiError(ErrorCode.INVALID_REQUEST, "Found multiple entries for this topic.")
@@ -77,15 +86,20 @@ class TopicHandlers:
                 )
             if decided is None:
                 raise RuntimeError(f"no outcome for topic {name}")
-            results.extend([self._created(name, decided, request, context.api_version)] * count)
+            results.extend([self._created(name, decided, request, context.api_version, shown)] * count)
         return CreateTopicsResponse(topics=results)
 
     def _created(
-        self, name: str, decided: TopicPlan | ApiError, request: CreateTopicsRequest, version: int
+        self,
+        name: str,
+        decided: TopicPlan | ApiError,
+        request: CreateTopicsRequest,
+        version: int,
+        shown: _ShownConfigs,
     ) -> _CreateResult:
         if isinstance(decided, ApiError):
             return _CreateResult(name=name, error_code=decided.error_code, error_message=decided.message)
-        topic = None if request.validate_only else self._controller.image.topics.get(name)
+        topic = None if request.validate_only else self._metadata.image.topics.get(name)
         topic_id = topic.topic_id if topic is not None else ZERO_UUID
         leaderless = topic is not None and any(partition.leader < 0 for partition in topic.partitions)
         if not request.validate_only and (request.timeout_ms <= 0 or leaderless):
@@ -98,16 +112,7 @@ class TopicHandlers:
             replication_factor=len(decided.assignment[0]),
         )
         if version >= _FIRST_CREATE_VERSION_WITH_CONFIGS:
-            result.configs = [
-                CreateTopicsResponse.CreatableTopicConfigs(
-                    name=entry.name,
-                    value=entry.value,
-                    read_only=entry.read_only,
-                    config_source=entry.source,
-                    is_sensitive=entry.sensitive,
-                )
-                for entry in self._describe_topic_config(decided.config)
-            ]
+            result.configs = shown.of(decided.config)
         return result
 
     # -- DeleteTopics --------------------------------------------------------------------------------------------------
@@ -144,7 +149,7 @@ class TopicHandlers:
         return DeleteTopicsResponse(responses=results)
 
     def _judge_deletion(self, name: str | None, topic_id: UUID) -> _DeleteResult:
-        image = self._controller.image
+        image = self._metadata.image
         error_code = ErrorCode.NONE
         if topic_id == ZERO_UUID:
             if name is None:  # Kafka's answer: the unnamed topic is one that nobody is authorized for
@@ -191,6 +196,36 @@ class TopicHandlers:
         return _PartitionsResult(
             name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NONE
         )
+
+
+class _ShownConfigs:
+    """The configurations of new topics as the answer has them, each made once for all topics that share it."""
+
+    def __init__(self, describe: DescribeTopicConfig, version: int | None) -> None:
+        """With `version`, they are encoded at once."""
+        self._describe = describe
+        self._version = version
+        self._made: dict[int, tuple[Sequence[DescribedConfig], list[_CreatedConfig]]] = {}
+
+    def of(self, overrides: Mapping[str, str]) -> list[_CreatedConfig]:
+        """Every value of a topic that has these overrides."""
+        described = self._describe(overrides)
+        known = self._made.get(id(described))
+        if known is None:
+            shown = [
+                _CreatedConfig(
+                    name=each.name,
+                    value=each.value,
+                    read_only=each.read_only,
+                    config_source=each.source,
+                    is_sensitive=each.sensitive,
+                )
+                for each in described
+            ]
+            if self._version is not None:
+                shown = ItemEncoder(_CreatedConfig, CreateTopicsResponse, self._version, shown).array()
+            known = self._made[id(described)] = (described, shown)
+        return known[1]
 
 
 def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> NewTopic:

@@ -1,38 +1,34 @@
-"""One client connection: an asyncio protocol around `FrameReader` and the dispatcher."""
+"""The incoming side of a client connection: an asyncio protocol that hands requests to the dispatcher in order."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, cast
 
-from broker.network.file_slice import FileSlice, Part
-from broker.network.limits import RequestMemory
-from broker.registry import CloseConnection
-from broker.seams import Executor
+from broker.environment.contract import Clock, Executor
+from broker.network.limits import ReplyMemory, RequestMemory
+from broker.network.registry import ANYTHING, CloseConnection, Waiting
+from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
+from broker.network.slices import SLICE_S
+from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
-from protocol.frames import FrameError, FrameReader, ReceiveBuffer
+from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
 
 logger = logging.getLogger("kafka.network.Connection")
 
-MAX_WAITING_REQUESTS = 128
-"""Requests of one connection that may wait at once; reading pauses above it. Clients keep 5 (Java) to a few dozen."""
-
-CHUNK_BYTES = 1 << 20
-"""What is read from a log at a time when a reply is sent."""
-
-WRITE_HIGH_WATER_BYTES = 1 << 20
-
-Parts = list[Part]
+MAX_WAITING_REQUESTS: Final = 128
+"""Requests of one connection that may wait at once. Clients keep 5 (Java) to a few dozen."""
 
 
 class Dispatch(Protocol):
     """What a connection needs of the dispatcher."""
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Awaitable[Parts | None] | None:
-        """The reply's parts, an awaitable of them, or None when nothing is sent.
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
+        """The reply's parts, now or later, or None when nothing is sent.
 
         Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
         """
@@ -42,8 +38,10 @@ class Dispatch(Protocol):
 class ConnectionOwner(Protocol):
     """What a connection needs of the server that accepted it."""
 
+    clock: Clock
     executor: Executor
     request_memory: RequestMemory
+    reply_memory: ReplyMemory
     receive_buffer: ReceiveBuffer
     max_request_bytes: int
     on_read_error: Callable[[str, OSError], None]
@@ -61,18 +59,20 @@ class Connection(asyncio.BufferedProtocol):
     """State of one connection. Owned by the loop; nothing here is shared with threads."""
 
     __slots__ = (
+        "_barriers",
+        "_continues",
         "_dispatcher",
         "_held_bytes",
         "_loop",
-        "_outgoing",
         "_paused_reasons",
         "_reader",
-        "_reading_file",
         "_replies",
         "_server",
         "_transport",
-        "_writing_paused",
+        "_unsent_bytes",
+        "_writer",
         "client_address",
+        "client_ids",
         "closed",
         "counted",
         "last_active_s",
@@ -85,33 +85,40 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(server.max_request_bytes, server.receive_buffer)
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
+        self._writer: ReplyWriter
         self.listener_name = listener_name
         self.client_address = ""
         self.peer_name = ""
         self.last_active_s = 0.0
+        """When bytes last moved, in either direction."""
         self.closed = False
         self.counted = False
         """Whether `ConnectionLimits` counts this connection."""
-        # Per-request state: replies in request order. A Future marks a request that still waits.
         self._replies: deque[Parts | asyncio.Future[Parts | None]] = deque()
-        self._outgoing: deque[Part] = deque()
-        self._writing_paused = False
-        self._reading_file = False
-        self._paused_reasons: set[str] = set()
+        """Replies in request order, beginning with one that waits. A Future marks those that wait."""
+        self._barriers: dict[frozenset[ApiKey], int] = {}
+        """What the requests that wait let pass, where that is not anything, and how many of them do."""
+        self._continues = False
+        """Whether the next turn of the event loop takes up the requests that this one did not get to."""
+        self.client_ids: dict[int, tuple[bytes, str | None]] = {}
+        """The last client id in each version of the request header, and the bytes that said it (see the dispatcher)."""
+        self._paused_reasons: dict[str, None] = {}
         self._held_bytes = 0
-        """Size of a frame that arrives in pieces, as charged to queued.max.request.bytes."""
+        """Requests that wait and a frame that arrives in pieces, as charged to queued.max.request.bytes."""
+        self._unsent_bytes = 0
+        """Replies that the client does not read, as charged to `ReplyMemory` and last seen by `is_moving`."""
 
     # -- asyncio: connection -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface of asyncio.Transport without being one.
         self._transport = cast("asyncio.Transport", transport)
+        self._writer = ReplyWriter(self, self._server.executor, self._transport)
         peer = transport.get_extra_info("peername")
         # A dual-stack listener sees an IPv4 peer as ::ffff:a.b.c.d; limits and groups know it as a.b.c.d.
         self.client_address = str(peer[0]).removeprefix("::ffff:") if peer else ""
         self.peer_name = f"{peer[0]}:{peer[1]}" if peer else "an unknown peer"
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._server.connection_made(self)
         if self._paused_reasons:
             # uvloop begins to read after this call whatever was said in it, so say it again. What arrives before that
@@ -119,18 +126,19 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._pause_again)
 
     def _pause_again(self) -> None:
-        if self._paused_reasons and self._transport is not None and not self._transport.is_closing():
+        if self._paused_reasons and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.closed = True
-        self._outgoing.clear()
+        self._writer.discard()
         for reply in self._replies:
             if isinstance(reply, asyncio.Future):
                 # A waiting fetch has nobody to wait for; what changes state goes on (see the dispatcher).
                 reply.cancel()
         self._replies.clear()
         self._release_held_bytes()
+        self._server.reply_memory.forget(self)
         self._server.connection_lost(self)
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
@@ -139,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         With `soon` in the next turn of the event loop: asyncio's transports do not bear to be aborted by what they call
         in the midst of a write (`resume_writing`).
         """
-        if not self.closed and self._transport is not None:
+        if not self.closed:
             logger.log(level, "Closing connection of %s: %s", self.peer_name, reason)
             self.closed = True
             if soon:
@@ -147,61 +155,117 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.abort()
 
-    # -- asyncio: bytes in ---------------------------------------------------------------------------------------------
+    # -- requests in ---------------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active_s = self._loop.time()
-        reader = self._reader
-        try:
-            for frame in reader.buffer_updated(nbytes):
-                self._process(frame)
-                if self.closed:
-                    return
-        except FrameError as error:
-            self.close(str(error), level=logging.WARNING)
+        frame = None if self._replies or self._must_wait() else self._reader.only_frame(nbytes)
+        if frame is None:
+            self._reader.received(nbytes)
+            self._take_up_requests()
             return
-        if reader.partial_frame_bytes != self._held_bytes:
-            self._account_partial_frame(reader.partial_frame_bytes)
-        self._balance()
+        parts = self._process(frame)
+        if parts is not None:
+            self._writer.send(parts)
+            if self._writer.is_behind:
+                self._settle()
 
     def eof_received(self) -> bool:
         # A client that half-closes has nothing more to ask; what it was promised is dropped, as Kafka does.
         return False
 
-    def _process(self, frame: memoryview) -> None:
+    def _take_up_requests(self) -> None:
+        """Process the requests that are here, one after another, and keep those whose turn has not come."""
+        reader = self._reader
+        writer = self._writer
+        ends_s = 0.0
+        try:
+            while not self._must_wait():
+                frame = reader.next_frame()
+                if frame is None:
+                    break
+                if self._barriers and not self._passes(frame):
+                    reader.put_back()
+                    break
+                parts = self._process(frame)
+                if parts is not None and writer.queue(parts) > LARGE_BYTES:
+                    writer.flush()
+                if not reader.has_unread:
+                    break
+                now_s = self._server.clock.monotonic_s()
+                if not ends_s:
+                    ends_s = now_s + SLICE_S
+                elif now_s >= ends_s:
+                    self.take_up_again()
+                    break
+        except FrameError as error:
+            self.close(str(error), level=logging.WARNING)
+        reader.keep()
+        if self.closed:
+            return
+        writer.flush()
+        self._settle()
+
+    def _continue(self) -> None:
+        self._continues = False
+        if not self.closed:
+            self._take_up_requests()
+
+    def _must_wait(self) -> bool:
+        """Whether no request may be taken up, whatever it is. Something calls `_take_up_requests` when that is over."""
+        return (
+            self.closed
+            or self._continues
+            or self._writer.is_behind
+            or len(self._replies) >= MAX_WAITING_REQUESTS
+            or (self._server.reply_memory.is_exhausted and self._server.reply_memory.keeps_waiting(self))
+        )
+
+    def _passes(self, frame: memoryview) -> bool:
+        api_key = int.from_bytes(frame[:2], "big")
+        return all(api_key in lets_pass for lets_pass in self._barriers)
+
+    def _process(self, frame: memoryview) -> Parts | None:
+        """Dispatch one request; gives its reply if that is the next one to be sent."""
         try:
             reply = self._dispatcher.dispatch(self, frame)
         except (CloseConnection, DecodeError, ApiError) as error:
             # An ApiError that comes this far concerns the request as a whole: there is no item to give its code to.
             self.close(str(error), level=logging.WARNING)
-            return
+            return None
         except Exception:
             logger.exception("Unexpected error while serving %s", self.peer_name)
             self.close("an unexpected error in the broker", level=logging.ERROR)
-            return
+            return None
         if reply is None:
-            return
-        if isinstance(reply, list):
-            if self._replies:
-                self._replies.append(reply)
-            else:
-                self._outgoing.extend(reply)
-            return
-        future = asyncio.ensure_future(reply)
-        self._replies.append(future)
-        future.add_done_callback(self._on_reply_ready)
+            return None
+        if isinstance(reply, Waiting):
+            self._replies.append(reply.future)
+            if reply.lets_pass is not ANYTHING:
+                self._barriers[reply.lets_pass] = self._barriers.get(reply.lets_pass, 0) + 1
+            reply.future.add_done_callback(partial(self._on_reply_ready, reply.lets_pass))
+            return None
+        if self._replies:
+            self._replies.append(reply)
+            return None
+        return reply
 
-    # -- replies out ---------------------------------------------------------------------------------------------------
-
-    def _on_reply_ready(self, future: asyncio.Future[Parts | None]) -> None:
-        if future.cancelled() or self.closed:
-            if not future.cancelled() and future.exception() is not None:
-                logger.debug("A request of %s failed after it hung up", self.peer_name, exc_info=future.exception())
+    def _on_reply_ready(self, lets_pass: frozenset[ApiKey], future: asyncio.Future[Parts | None]) -> None:
+        if lets_pass is not ANYTHING:
+            self._barriers[lets_pass] -= 1
+            if not self._barriers[lets_pass]:
+                del self._barriers[lets_pass]
+        error = None if future.cancelled() else future.exception()
+        if self.closed:
+            if error is not None:
+                logger.debug("A request of %s failed after it hung up", self.peer_name, exc_info=error)
             return
-        error = future.exception()
+        if future.cancelled():
+            self.close("a request was given up by the broker")
+            return
         if isinstance(error, CloseConnection | ApiError):
             self.close(str(error), level=logging.WARNING)
             return
@@ -215,112 +279,67 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(first, asyncio.Future):
                 if not first.done():
                     break
-                self._outgoing.extend(first.result() or ())
-            else:
-                self._outgoing.extend(first)
+                first = first.result() or []
+            self._writer.queue(first)
             replies.popleft()
-        self._balance()
+        self._take_up_requests()
 
-    def _balance(self) -> None:
-        """Write what can be written, then read on or stop reading according to what is left."""
-        if self._outgoing:
-            self._pump()
-        if bool(self._outgoing) or len(self._replies) > MAX_WAITING_REQUESTS:
+    # -- replies out ---------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        self._writer.pause()
+
+    def resume_writing(self) -> None:
+        self.last_active_s = self._loop.time()
+        self._writer.resume()
+
+    def replies_sent(self) -> None:
+        """See `broker.network.reply_writer.Replying`."""
+        self.take_up_again()
+
+    def reading_failed(self, path: str, error: OSError) -> None:
+        """See `broker.network.reply_writer.Replying`."""
+        self._server.on_read_error(path, error)
+
+    # -- flow control --------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Charge what this connection holds, and read on only if nothing waits to be taken up or to be sent."""
+        reader = self._reader
+        if reader.held_bytes != self._held_bytes:
+            self._account_held(reader.held_bytes)
+        is_behind = self._writer.is_behind
+        if is_behind or self._unsent_bytes:
+            self._unsent_bytes = self._writer.unsent_bytes if is_behind else 0
+            self._server.reply_memory.hold(self, self._unsent_bytes)
+        if is_behind or reader.has_unread or len(self._replies) >= MAX_WAITING_REQUESTS:
             self.pause_reading("backlog")
         elif self._paused_reasons:
             self.resume_reading("backlog")
 
-    def _pump(self) -> None:
-        transport = self._transport
-        outgoing = self._outgoing
-        if transport is None or self.closed:
-            outgoing.clear()
-            return
-        while outgoing and not self._writing_paused and not self._reading_file:
-            lines: list[bytes | memoryview | bytearray] = []
-            size = 0
-            while outgoing and size < CHUNK_BYTES:
-                part = outgoing[0]
-                if isinstance(part, FileSlice):
-                    try:
-                        chunk = part.try_read(min(len(part), CHUNK_BYTES))
-                    except OSError as error:
-                        self._give_up_reply(part, error)
-                        return
-                    if chunk is None:
-                        self._read_cold(part)
-                        break
-                    if not chunk:
-                        self.close(f"{part!r} is no longer readable", level=logging.WARNING, soon=True)
-                        return
-                    part.advance(len(chunk))
-                    if not len(part):
-                        outgoing.popleft()
-                    lines.append(chunk)
-                    size += len(chunk)
-                else:
-                    lines.append(part)
-                    size += len(part)
-                    outgoing.popleft()
-            if lines:
-                transport.writelines(lines)
-        # The loop flushes what it was given; `resume_writing` continues here.
-
-    def _read_cold(self, part: FileSlice) -> None:
-        """Have a thread bring the next chunk into memory, then go on."""
-        self._reading_file = True
-        task = asyncio.ensure_future(self._server.executor.run(part.read, min(len(part), CHUNK_BYTES)))
-        task.add_done_callback(self._on_cold_read)
-
-    def _on_cold_read(self, future: asyncio.Future[bytes | bytearray]) -> None:
-        self._reading_file = False
-        if future.cancelled() or self.closed or self._transport is None:
-            return
-        part = self._outgoing[0]
-        error = future.exception()
-        if error is not None or not isinstance(part, FileSlice) or not future.result():
-            self._give_up_reply(part, error)
-            return
-        chunk = future.result()
-        part.advance(len(chunk))
-        if not len(part):
-            self._outgoing.popleft()
-        self._transport.write(chunk)
-        self._balance()
-
-    def _give_up_reply(self, part: Part, error: BaseException | None) -> None:
-        """The reply is half sent, or about to be, so that the client cannot be told otherwise."""
-        is_deleted = isinstance(error, FileNotFoundError)
-        level = logging.WARNING if is_deleted else logging.ERROR
-        self.close(f"{part!r} could not be read: {error}", level=level, soon=True)
-        if isinstance(error, OSError) and isinstance(part, FileSlice) and not is_deleted:
-            self._server.on_read_error(part.path, error)
-
-    def pause_writing(self) -> None:
-        self._writing_paused = True
-
-    def resume_writing(self) -> None:
-        self._writing_paused = False
-        self._balance()
-
-    # -- flow control --------------------------------------------------------------------------------------------------
-
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason given has been taken back."""
-        if not self._paused_reasons and self._transport is not None and not self._transport.is_closing():
+        if not self._paused_reasons and not self._transport.is_closing():
             self._transport.pause_reading()
-        self._paused_reasons.add(reason)
+        self._paused_reasons[reason] = None
 
     def resume_reading(self, reason: str) -> None:
         """Take `reason` back."""
         if reason in self._paused_reasons:
-            self._paused_reasons.discard(reason)
-            if not self._paused_reasons and self._transport is not None and not self._transport.is_closing():
+            del self._paused_reasons[reason]
+            if not self._paused_reasons and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _account_partial_frame(self, claimed: int) -> None:
-        """Charge a frame that arrives in pieces to the broker's memory for requests (queued.max.request.bytes)."""
+    def take_up_again(self) -> None:
+        """Go on with the requests that are here, in a turn of its own."""
+        if not self._continues and not self.closed:
+            self._continues = True
+            self._loop.call_soon(self._continue)
+
+    def _account_held(self, claimed: int) -> None:
+        """Charge what is kept of requests to the broker's memory for them (queued.max.request.bytes)."""
         self._release_held_bytes()
+        self.resume_reading("queued.max.request.bytes")
         if claimed:
             self._held_bytes = claimed
             self._server.request_memory.take(self, claimed)
@@ -331,6 +350,15 @@ class Connection(asyncio.BufferedProtocol):
             self._held_bytes = 0
 
     @property
-    def is_idle(self) -> bool:
-        """Nothing waits and nothing is being sent: connections.max.idle.ms counts from `last_active_s`."""
-        return not self._replies and not self._outgoing
+    def unsent_bytes(self) -> int:
+        """Replies that the client does not read."""
+        return self._writer.unsent_bytes if self._writer.is_behind else 0
+
+    def has_moved_since(self, time_s: float, now_s: float) -> bool:
+        """Whether any byte went in or out after `time_s`. A socket that is full says only here that it took some."""
+        unsent_bytes = self.unsent_bytes
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes = unsent_bytes
+            self._server.reply_memory.hold(self, unsent_bytes)
+            self.last_active_s = now_s
+        return self.last_active_s >= time_s

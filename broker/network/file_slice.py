@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.file_system import File
+from storage.io.file_system import File
 
 
 class FileSlice:
@@ -30,6 +30,10 @@ class FileSlice:
     def try_read(self, size: int) -> bytes | bytearray | None:
         """The next `size` bytes if they are in memory; None when reading them would block on the disk."""
         return self._file.try_pread(self._position, size)
+
+    def try_send(self, socket: int, size: int) -> int | None:
+        """Have the kernel send the next `size` bytes, or some of them; see `storage.io.file_system.File.try_send`."""
+        return self._file.try_send(socket, self._position, size)
 
     def read(self, size: int) -> bytes | bytearray:
         """The next `size` bytes, waiting for the disk."""

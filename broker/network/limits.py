@@ -1,10 +1,13 @@
-"""How many connections and how many request bytes the broker takes on (Kafka's ConnectionQuotas and MemoryPool)."""
+"""What the broker takes on: connections, bytes of requests and of replies (Kafka's ConnectionQuotas and MemoryPool)."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
+
+MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
+"""What encoded replies that their clients do not read may hold in all. Kafka has no limit of this kind."""
 
 
 class Throttled(Protocol):
@@ -133,3 +136,49 @@ class RequestMemory:
     def _charge(self, connection: Throttled, size: int) -> None:
         self._held[connection] = size
         self._held_bytes += size
+
+
+class Answered(Protocol):
+    """A connection as `ReplyMemory` sees it."""
+
+    def take_up_again(self) -> None:
+        """Take up requests again."""
+        ...
+
+
+class ReplyMemory:
+    """What encoded replies that nobody has read yet hold in all.
+
+    A connection takes up no request while replies of its own are unread. Above the limit nobody does, until some are
+    read or those who do not read are hung up on (`SocketServer` sees to that).
+    """
+
+    def __init__(self, limit_bytes: int = MAX_UNREAD_REPLY_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._held: dict[Answered, int] = {}
+        self._waiting: dict[Answered, None] = {}
+        self.is_exhausted = False
+
+    def hold(self, connection: Answered, size: int) -> None:
+        """Charge `size` bytes to `connection`, in place of what it was charged before."""
+        self._held_bytes += size - self._held.pop(connection, 0)
+        if size:
+            self._held[connection] = size
+        self.is_exhausted = self._held_bytes > self._limit_bytes
+        if not self.is_exhausted and self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for each in waiting:
+                each.take_up_again()
+
+    def keeps_waiting(self, connection: Answered) -> bool:
+        """Whether `connection` has to wait; its `take_up_again` is called when that is over."""
+        if self.is_exhausted:
+            self._waiting[connection] = None
+        return self.is_exhausted
+
+    def forget(self, connection: Answered) -> None:
+        """Called by a connection that closed."""
+        self._waiting.pop(connection, None)
+        if connection in self._held:
+            self.hold(connection, 0)

@@ -1,6 +1,4 @@
-"""The controller's decisions, as pure functions: an image and a request in, znode operations and new image parts out.
-
-Nothing here waits, writes or draws a random number: chance comes in as a function, and whoever calls carries the
-operations out (`broker.controller_service`). Every transaction begins with a check of /controller_epoch, so a broker
-that ceased to be the controller without noticing changes nothing (Kafka's KAFKA-6082).
+"""The controller: what it believes (`context`), its decisions as pure functions of that (topics, elections, start-up),
+and its commands to brokers. Nothing here waits, writes or draws a random number: chance comes in as a function, and
+`broker.controller` carries the operations out and sends the commands.
 """

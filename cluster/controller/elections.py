@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cluster.coordination.contract import Operation, SetData
-from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.controller.context import ControllerContext
+from cluster.metadata_image import PartitionImage
 from cluster.znodes import NO_LEADER, PartitionState, partition_state_path
+from cluster.zookeeper.contract import Operation, SetData
 from protocol.topic_partition import TopicPartition
 
 NO_STATE = -1
 """Partition epoch and leader epoch of a partition whose state node does not exist yet."""
 
 
-def initial_state(replicas: tuple[int, ...], image: MetadataImage) -> PartitionState | None:
+def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> PartitionState | None:
     """The first leader and ISR of a new partition: its live replicas. None while no replica is alive."""
-    alive = tuple(broker for broker in replicas if broker in image.brokers)
+    alive = tuple(broker for broker in replicas if broker in context.live_brokers)
     if not alive:
         return None
-    return PartitionState(leader=alive[0], leader_epoch=0, isr=alive, controller_epoch=image.controller_epoch)
+    return PartitionState(leader=alive[0], leader_epoch=0, isr=alive, controller_epoch=context.controller_epoch)
 
 
-def elect_at_start(partition: PartitionImage, image: MetadataImage, *, unclean: bool) -> PartitionState | None:
+def elect_at_start(partition: PartitionImage, context: ControllerContext, *, unclean: bool) -> PartitionState | None:
     """The state of a partition after a start of this cluster, or None when nothing has to change.
 
     A live leader stays. Its epoch stays too after a clean stop; after an unclean one it grows, so that what recovery
@@ -30,49 +31,54 @@ def elect_at_start(partition: PartitionImage, image: MetadataImage, *, unclean: 
     the ISR in the order of the replicas. When no member lives there is no leader, and the ISR stays, because only its
     members have every committed record.
     """
-    if partition.leader in image.brokers:
-        return _next_state(partition, partition.leader, partition.isr, image) if unclean else None
-    alive = tuple(broker for broker in partition.isr if broker in image.brokers)
+    if partition.leader in context.live_brokers:
+        return _next_state(partition, partition.leader, partition.isr, context) if unclean else None
+    alive = tuple(broker for broker in partition.isr if broker in context.live_brokers)
     leader = next((broker for broker in partition.replicas if broker in alive), NO_LEADER)
     if leader == partition.leader:
         return None
-    return _next_state(partition, leader, alive or partition.isr, image)
+    return _next_state(partition, leader, alive or partition.isr, context)
 
 
-def elect_without(partition: PartitionImage, broker_id: int, image: MetadataImage) -> PartitionState:
+def elect_without(partition: PartitionImage, broker_id: int, context: ControllerContext) -> PartitionState:
     """The state of a partition whose replica on `broker_id`, its leader, cannot be used: the next live member of the
     ISR leads; without one nobody does, and the ISR stays.
     """
-    alive = tuple(broker for broker in partition.isr if broker in image.brokers and broker != broker_id)
+    unusable = (*partition.offline_replicas, broker_id)
+    alive = tuple(broker for broker in partition.isr if broker in context.live_brokers and broker not in unusable)
     leader = next((broker for broker in partition.replicas if broker in alive), NO_LEADER)
-    return _next_state(partition, leader, alive or partition.isr, image)
+    return _next_state(partition, leader, alive or partition.isr, context)
 
 
 def offline_operations(
-    replicas: Iterable[TopicPartition], broker_id: int, image: MetadataImage
-) -> tuple[list[Operation], list[TopicImage]]:
-    """What has partitions led by others, or by nobody, whose replicas on `broker_id` cannot be used."""
+    replicas: Iterable[TopicPartition], broker_id: int, context: ControllerContext
+) -> tuple[list[Operation], dict[str, list[PartitionImage]]]:
+    """What follows when `broker_id` says that it cannot use these replicas: the partitions that it leads are led by
+    others, or by nobody. Gives the partitions that changed by topic; a replica known to be offline changes nothing.
+    """
     operations: list[Operation] = []
-    changed: dict[str, TopicImage] = {}
+    changed: dict[str, list[PartitionImage]] = {}
     for topic_partition in replicas:
         name, number = topic_partition
-        partition = image.partition(topic_partition)
-        if partition is None or partition.leader != broker_id:
+        partition = context.partition(topic_partition)
+        if partition is None or broker_id in partition.offline_replicas:
             continue
-        state = elect_without(partition, broker_id, image)
-        version = partition.partition_epoch
-        operations.append(SetData(partition_state_path(name, number), state.encode(), version))
-        after = replace(
-            partition_image(number, partition.replicas, state, version + 1),
-            offline_replicas=(*partition.offline_replicas, broker_id),
-        )
-        changed[name] = changed.get(name, image.topics[name]).with_partitions([after])
-    return operations, list(changed.values())
+        after = partition
+        if partition.leader == broker_id:
+            state = elect_without(partition, broker_id, context)
+            version = partition.partition_epoch
+            operations.append(SetData(partition_state_path(name, number), state.encode(), version))
+            after = partition_image(number, partition.replicas, state, version + 1)
+        after = replace(after, offline_replicas=(*partition.offline_replicas, broker_id))
+        changed.setdefault(name, []).append(after)
+    return operations, changed
 
 
-def _next_state(partition: PartitionImage, leader: int, isr: tuple[int, ...], image: MetadataImage) -> PartitionState:
+def _next_state(
+    partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
+) -> PartitionState:
     return PartitionState(
-        leader, partition.leader_epoch + 1, isr, image.controller_epoch, partition.leader_recovery_state
+        leader, partition.leader_epoch + 1, isr, context.controller_epoch, partition.leader_recovery_state
     )
 
 

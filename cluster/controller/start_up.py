@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
+from cluster.controller.context import ControllerContext
 from cluster.controller.elections import elect_at_start, partition_image
 from cluster.controller.topics import new_partitions
-from cluster.coordination.contract import Create, Operation, SetData
-from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (
     PartitionState,
     TopicAssignment,
@@ -21,6 +21,7 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
+from cluster.zookeeper.contract import Create, Operation, SetData
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """What an adopted topic is configured with where nothing better is known: its own limits are lost, and the broker's
@@ -40,7 +41,7 @@ class FoundReplica(NamedTuple):
 def adopt(
     found: Iterable[FoundReplica],
     broker_id: int,
-    image: MetadataImage,
+    context: ControllerContext,
     configs: Mapping[str, Mapping[str, str]],
     new_id: Callable[[], UUID],
 ) -> tuple[list[Operation], list[TopicImage]]:
@@ -61,7 +62,7 @@ def adopt(
         partitions = []
         for number in range(max(replicas) + 1):
             epoch = replicas[number].leader_epoch + 1 if number in replicas else 0
-            state = PartitionState(broker_id, epoch, (broker_id,), image.controller_epoch)
+            state = PartitionState(broker_id, epoch, (broker_id,), context.controller_epoch)
             partitions.append(partition_image(number, (broker_id,), state, partition_epoch=0))
         operations.extend(_adoption_operations(name, topic_id, partitions, adopted_config(name, configs)))
         topics.append(TopicImage(name, topic_id, tuple(partitions)))
@@ -104,7 +105,7 @@ class ReadTopic(NamedTuple):
         return TopicImage(self.name, self.assignment.topic_id, tuple(partitions))
 
 
-def take_over(topic: ReadTopic, image: MetadataImage, *, unclean: bool) -> tuple[list[Operation], TopicImage]:
+def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) -> tuple[list[Operation], TopicImage]:
     """Complete a topic that a crash left half created, and elect leaders (see `elect_at_start`)."""
     operations: list[Operation] = []
     if not topic.has_partitions_node:
@@ -112,13 +113,13 @@ def take_over(topic: ReadTopic, image: MetadataImage, *, unclean: bool) -> tuple
     missing = {
         number: replicas for number, replicas in topic.assignment.partitions.items() if number not in topic.states
     }
-    created, changed = new_partitions(topic.name, missing, image)
+    created, changed = new_partitions(topic.name, missing, context)
     operations.extend(created)
     result = topic.image().with_partitions(changed)
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
         partition = result.partitions[number]
-        state = elect_at_start(partition, image, unclean=unclean)
+        state = elect_at_start(partition, context, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
             elected.append(partition_image(number, partition.replicas, state, version + 1))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
 from cluster.controller.assignment import Assignment, assign_replicas
+from cluster.controller.context import ControllerContext, flat_name
 from cluster.controller.elections import initial_state, partition_image
-from cluster.coordination.contract import Create, Delete, Operation, SetData
-from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
+from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (
     TopicAssignment,
     config_path,
@@ -22,6 +21,7 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
+from cluster.zookeeper.contract import Create, Delete, Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import validate_topic_name
 
@@ -64,17 +64,18 @@ class TopicPlan:
 
 def plan_topic(
     topic: NewTopic,
-    image: MetadataImage,
-    planned: Iterable[str],
+    context: ControllerContext,
+    planned: Mapping[str, str],
     defaults: TopicDefaults,
     validate_config: Callable[[Mapping[str, str]], None],
     random_below: RandomBelow,
 ) -> TopicPlan:
     """Decide on one topic. Raises ApiError with Kafka's code and words, judged in Kafka's order.
 
-    `planned` are the topics that are about to be created before this one; it may not collide with them either.
+    `planned` are the topics that are about to be created before this one, by their `flat_name`: it may not collide with
+    them either.
     """
-    if topic.name in image.topics:
+    if topic.name in context.topics:
         raise _exists(topic.name)
     nulls = [key for key, value in topic.config.items() if value is None]
     if nulls:
@@ -89,18 +90,18 @@ def plan_topic(
     if not assignment:
         partitions = defaults.num_partitions if topic.num_partitions == USE_DEFAULT else topic.num_partitions
         factor = defaults.replication_factor if topic.replication_factor == USE_DEFAULT else topic.replication_factor
-        assignment = dict(enumerate(_spread(image, partitions, factor, random_below)))
+        assignment = dict(enumerate(_spread(context, partitions, factor, random_below)))
     validate_topic_name(topic.name)
-    _refuse_collision(topic.name, chain(image.topics, planned))
+    _refuse_collision(topic.name, context, planned)
     _validate_assignment(assignment)
     config = {key: value for key, value in topic.config.items() if value is not None}
     validate_config(config)
     return TopicPlan(topic.name, tuple(assignment[number] for number in range(len(assignment))), config)
 
 
-def _spread(image: MetadataImage, partitions: int, factor: int, random_below: RandomBelow) -> Assignment:
+def _spread(context: ControllerContext, partitions: int, factor: int, random_below: RandomBelow) -> Assignment:
     _refuse_excess(partitions)
-    racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
+    racks = context.racks
     count = max(len(racks), 1)
     return assign_replicas(
         racks, partitions, factor, start_index=random_below(count), replica_shift=random_below(count)
@@ -116,12 +117,14 @@ def _exists(name: str) -> ApiError:
     return ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
 
 
-def _refuse_collision(name: str, others: Iterable[str]) -> None:
+def _refuse_collision(name: str, context: ControllerContext, planned: Mapping[str, str]) -> None:
     """Metric names map '.' to '_', so two topics that differ in nothing else would share their metrics."""
     if "." not in name and "_" not in name:
         return
-    flat = name.replace(".", "_")
-    colliding = [other for other in others if other.replace(".", "_") == flat]
+    colliding = [*context.names_like(name)]
+    flat = flat_name(name)
+    if flat in planned:
+        colliding.append(planned[flat])
     if colliding:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -153,7 +156,9 @@ def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
     return f"HashMap({', '.join(entries)})"
 
 
-def creation_operations(plan: TopicPlan, topic_id: UUID, image: MetadataImage) -> tuple[list[Operation], TopicImage]:
+def creation_operations(
+    plan: TopicPlan, topic_id: UUID, context: ControllerContext
+) -> tuple[list[Operation], TopicImage]:
     """What creates the topic, its leaders included, in Kafka's order: configuration, topic, partitions."""
     assignment = dict(enumerate(plan.assignment))
     operations: list[Operation] = [
@@ -161,18 +166,18 @@ def creation_operations(plan: TopicPlan, topic_id: UUID, image: MetadataImage) -
         Create(topic_path(plan.name), TopicAssignment(topic_id, assignment).encode()),
         Create(partitions_path(plan.name)),
     ]
-    state_operations, partitions = new_partitions(plan.name, assignment, image)
+    state_operations, partitions = new_partitions(plan.name, assignment, context)
     return operations + state_operations, TopicImage(plan.name, topic_id, partitions)
 
 
 def new_partitions(
-    topic: str, assignment: Mapping[int, tuple[int, ...]], image: MetadataImage
+    topic: str, assignment: Mapping[int, tuple[int, ...]], context: ControllerContext
 ) -> tuple[list[Operation], tuple[PartitionImage, ...]]:
     """The nodes of partitions that have none yet, with their first leader where a replica is alive."""
     operations: list[Operation] = []
     images: list[PartitionImage] = []
     for number, replicas in assignment.items():
-        state = initial_state(replicas, image)
+        state = initial_state(replicas, context)
         if state is not None:
             operations.append(Create(partition_path(topic, number)))
             operations.append(Create(partition_state_path(topic, number), state.encode()))
@@ -184,7 +189,7 @@ def expand_topic(
     topic: TopicImage,
     count: int,
     assignments: Sequence[tuple[int, ...]] | None,
-    image: MetadataImage,
+    context: ControllerContext,
 ) -> dict[int, tuple[int, ...]]:
     """Replicas of the partitions to add so that `topic` has `count`. Raises ApiError with Kafka's code and words."""
     existing = len(topic.partitions)
@@ -198,20 +203,20 @@ def expand_topic(
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {existing} partitions.")
     if assignments is None:
         _refuse_excess(added)
-        return dict(enumerate(_spread_further(topic, added, image), existing))
+        return dict(enumerate(_spread_further(topic, added, context), existing))
     if len(assignments) != added:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Increasing the number of partitions by {added} but {len(assignments)} assignments provided.",
         )
-    _validate_added(topic, assignments, image)
+    _validate_added(topic, assignments, context)
     return dict(enumerate(assignments, existing))
 
 
-def _spread_further(topic: TopicImage, added: int, image: MetadataImage) -> Assignment:
+def _spread_further(topic: TopicImage, added: int, context: ControllerContext) -> Assignment:
     """New partitions continue the round robin that the topic's first partition began."""
     first_replicas = topic.partitions[0].replicas
-    racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
+    racks = context.racks
     brokers = sorted(racks)
     start = next((index for index, broker in enumerate(brokers) if broker >= first_replicas[0]), 0)
     return assign_replicas(
@@ -224,8 +229,8 @@ def _spread_further(topic: TopicImage, added: int, image: MetadataImage) -> Assi
     )
 
 
-def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], image: MetadataImage) -> None:
-    unknown = sorted({broker for replicas in assignments for broker in replicas} - set(image.brokers))
+def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], context: ControllerContext) -> None:
+    unknown = sorted({broker for replicas in assignments for broker in replicas} - set(context.live_brokers))
     if unknown:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -252,11 +257,11 @@ def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], i
 
 
 def expansion_operations(
-    topic: TopicImage, added: Mapping[int, tuple[int, ...]], image: MetadataImage
+    topic: TopicImage, added: Mapping[int, tuple[int, ...]], context: ControllerContext
 ) -> tuple[list[Operation], TopicImage]:
     """What adds partitions to a topic."""
     assignment = {each.partition: each.replicas for each in topic.partitions} | dict(added)
-    state_operations, partitions = new_partitions(topic.name, added, image)
+    state_operations, partitions = new_partitions(topic.name, added, context)
     grown = SetData(topic_path(topic.name), TopicAssignment(topic.topic_id, assignment).encode())
     return [grown, *state_operations], topic.with_partitions(partitions)
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from cluster.coordination.contract import Check, Create, Operation, SetData
 from cluster.znodes import CONTROLLER_EPOCH
+from cluster.zookeeper.contract import Check, Create, Operation, SetData
 
 _OPERATION_OVERHEAD_BYTES = 64
 """What ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
+
+
+NODES_PER_SHARE = 200
+"""Topics, partitions or configurations that are written together: some 5 ms of work."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,20 @@ def fenced(operations: Iterable[Operation], term: ControllerTerm, max_bytes: int
         size += operation_size
     if len(transaction) > 1:
         yield transaction
+
+
+def shares(items: Sequence[T], nodes: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """`items`, of which each takes that many nodes, in shares to be written by a transaction each, so that others get
+    their turn in between.
+    """
+    first = total = 0
+    for at, item in enumerate(items):
+        total += nodes(item)
+        if total >= NODES_PER_SHARE:
+            yield items[first : at + 1]
+            first, total = at + 1, 0
+    if first < len(items):
+        yield items[first:]
 
 
 def _size(operation: Operation) -> int:

@@ -66,6 +66,22 @@ from protocol.messages.offsets import (
 )
 from protocol.messages.produce import ProduceRequest, ProduceResponse
 from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+from protocol.messages.reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from protocol.messages.security import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
 from protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -77,7 +93,7 @@ from protocol.messages.topics import (
     DeleteTopicsResponse,
 )
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from protocol.schema import Request, Response
+from protocol.wire.schema import Request, Response
 
 __all__ = [
     "REQUEST_TYPES",
@@ -100,14 +116,22 @@ __all__ = [
     "DeleteRecordsResponse",
     "DeleteTopicsRequest",
     "DeleteTopicsResponse",
+    "DescribeAclsRequest",
+    "DescribeAclsResponse",
+    "DescribeClientQuotasRequest",
+    "DescribeClientQuotasResponse",
     "DescribeClusterRequest",
     "DescribeClusterResponse",
     "DescribeConfigsRequest",
     "DescribeConfigsResponse",
+    "DescribeDelegationTokenRequest",
+    "DescribeDelegationTokenResponse",
     "DescribeGroupsRequest",
     "DescribeGroupsResponse",
     "DescribeLogDirsRequest",
     "DescribeLogDirsResponse",
+    "DescribeUserScramCredentialsRequest",
+    "DescribeUserScramCredentialsResponse",
     "FetchRequest",
     "FetchResponse",
     "FindCoordinatorRequest",
@@ -128,6 +152,8 @@ __all__ = [
     "ListGroupsResponse",
     "ListOffsetsRequest",
     "ListOffsetsResponse",
+    "ListPartitionReassignmentsRequest",
+    "ListPartitionReassignmentsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetCommitKey",
@@ -159,10 +185,14 @@ _REQUESTS: tuple[type[Request], ...] = (
     DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
+    DescribeDelegationTokenRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeUserScramCredentialsRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -172,6 +202,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     LeaveGroupRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
+    ListPartitionReassignmentsRequest,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -189,10 +220,14 @@ _RESPONSES: tuple[type[Response], ...] = (
     DeleteGroupsResponse,
     DeleteRecordsResponse,
     DeleteTopicsResponse,
+    DescribeAclsResponse,
+    DescribeClientQuotasResponse,
     DescribeClusterResponse,
     DescribeConfigsResponse,
+    DescribeDelegationTokenResponse,
     DescribeGroupsResponse,
     DescribeLogDirsResponse,
+    DescribeUserScramCredentialsResponse,
     FetchResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,
@@ -202,6 +237,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     LeaveGroupResponse,
     ListGroupsResponse,
     ListOffsetsResponse,
+    ListPartitionReassignmentsResponse,
     MetadataResponse,
     OffsetCommitResponse,
     OffsetDeleteResponse,

@@ -6,7 +6,7 @@ Resource types: 2 topic, 4 broker, 8 broker logger (Kafka class `ConfigResource.
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, boolean, field, int8, int16, int32, nullable_string, string
+from protocol.wire.schema import Request, Response, Struct, boolean, field, int8, int16, int32, nullable_string, string
 
 
 class DescribeConfigsRequest(Request, api_key=ApiKey.DESCRIBE_CONFIGS, versions="0-4", flexible="4+"):

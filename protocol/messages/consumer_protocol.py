@@ -6,7 +6,7 @@ knows and ignores what follows: read the version, then use `decode_prefix`.
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, field, int32, nullable_bytes, nullable_string, string
+from protocol.wire.schema import Message, Struct, field, int32, nullable_bytes, nullable_string, string
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, field, int8, int16, int32, nullable_string, string
+from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, nullable_string, string
 
 
 class FindCoordinatorRequest(Request, api_key=ApiKey.FIND_COORDINATOR, versions="0-6", flexible="3+"):

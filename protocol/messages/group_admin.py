@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, boolean, bytes_, field, int16, int32, nullable_string, string
+from protocol.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    boolean,
+    bytes_,
+    field,
+    int16,
+    int32,
+    nullable_string,
+    string,
+)
 
 
 class DescribeGroupsRequest(Request, api_key=ApiKey.DESCRIBE_GROUPS, versions="0-5", flexible="5+"):

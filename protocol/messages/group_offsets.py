@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, boolean, field, int16, int32, int64, nullable_string, string
+from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, nullable_string, string
 
 
 class OffsetCommitRequest(Request, api_key=ApiKey.OFFSET_COMMIT, versions="0-9", flexible="8+"):

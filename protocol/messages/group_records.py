@@ -6,7 +6,7 @@ deletes what the key names.
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, bytes_, field, int32, int64, nullable_string, string
+from protocol.wire.schema import Message, Struct, bytes_, field, int32, int64, nullable_string, string
 
 
 class OffsetCommitKey(Message, versions="0-1"):

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, boolean, bytes_, field, int16, int32, nullable_string, string
+from protocol.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    boolean,
+    bytes_,
+    field,
+    int16,
+    int32,
+    nullable_string,
+    string,
+)
 
 
 class JoinGroupRequest(Request, api_key=ApiKey.JOIN_GROUP, versions="0-9", flexible="6+"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.schema import Message, field, int16, int32, nullable_string
+from protocol.wire.schema import Message, field, int16, int32, nullable_string
 
 
 class RequestHeader(Message, versions="0-2", flexible="2+"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, boolean, field, int16, int32, int64, string
+from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, string
 
 
 class AlterReplicaLogDirsRequest(Request, api_key=ApiKey.ALTER_REPLICA_LOG_DIRS, versions="0-2", flexible="2+"):

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, boolean, field, int8, int16, int32, nullable_string, string, uuid
 from protocol.uuids import ZERO_UUID
+from protocol.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    boolean,
+    field,
+    int8,
+    int16,
+    int32,
+    nullable_string,
+    string,
+    uuid,
+)
 
 
 class MetadataRequest(Request, api_key=ApiKey.METADATA, versions="0-12", flexible="9+"):

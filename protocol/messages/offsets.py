@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import Request, Response, Struct, field, int8, int16, int32, int64, string
+from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, int64, string
 
 
 class ListOffsetsRequest(Request, api_key=ApiKey.LIST_OFFSETS, versions="0-9", flexible="6+"):

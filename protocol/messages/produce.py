@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import (
+from protocol.wire.schema import (
     Request,
     Response,
     Struct,

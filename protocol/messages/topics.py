@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.schema import (
+from protocol.uuids import ZERO_UUID
+from protocol.wire.schema import (
     Request,
     Response,
     Struct,
@@ -17,7 +18,6 @@ from protocol.schema import (
     string,
     uuid,
 )
-from protocol.uuids import ZERO_UUID
 
 
 class CreateTopicsRequest(Request, api_key=ApiKey.CREATE_TOPICS, versions="0-7", flexible="5+"):

@@ -5,7 +5,7 @@ A null value deletes the transactional id that the key names.
 
 from __future__ import annotations
 
-from protocol.schema import Message, Struct, int8, int16, int32, int64, string
+from protocol.wire.schema import Message, Struct, int8, int16, int32, int64, string
 
 
 class TransactionLogKey(Message, versions="0"):

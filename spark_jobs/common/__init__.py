@@ -1,1 +1,1 @@
-"""What the jobs share: session, source, value schemas, options, files beside a table, progress."""
+"""Modules shared by the jobs: session, source, value schemas, options, files beside a table, progress."""

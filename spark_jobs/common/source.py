@@ -19,7 +19,7 @@ FETCH_OPTIONS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceConfig:
-    """What to read. Exactly one of `topics` (comma separated) and `pattern` (a Java regular expression) is given.
+    """Topics to read. Exactly one of `topics` (comma separated) and `pattern` (a Java regular expression) is given.
 
     `starting` counts for a new checkpoint only: `earliest`, `latest`, `@TIMESTAMP` (milliseconds or ISO 8601, UTC
     unless it says otherwise), or Spark's JSON of offsets. `client_properties` are Kafka's own, without a prefix.

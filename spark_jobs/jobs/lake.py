@@ -1,4 +1,4 @@
-"""`lake`: topics to a partitioned Parquet table, exactly once, with what does not parse set aside.
+"""`lake`: write topics to a partitioned Parquet table, exactly once; set aside what does not parse.
 
     python -m spark_jobs.jobs.lake --bootstrap-servers 127.0.0.1:9092 --topics flights --schema flights.ddl \
         --output /lake/flights --checkpoint /lake/checkpoints/flights --trigger available-now
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import signal
 import sys
 import uuid
@@ -146,7 +147,7 @@ def replace_batch(rows: DataFrame, batch_id: int, partition_by: Sequence[str], p
 
 
 class LakeWriter:
-    """What the query calls for each batch; counts what it wrote since it was made."""
+    """Writer that the query calls for each batch; counts the records it has written."""
 
     def __init__(self, config: LakeConfig) -> None:
         self.config = config
@@ -213,7 +214,10 @@ def start(spark: SparkSession, config: LakeConfig, trigger: dict[str, Any]) -> t
 
 def build_parser() -> argparse.ArgumentParser:
     """The job's options."""
-    parser = argparse.ArgumentParser(prog="lake", description="Stream topics into partitioned Parquet, exactly once.")
+    parser = argparse.ArgumentParser(
+        prog=os.environ.get("ODRADEK_COMMAND", "lake"),
+        description="Stream topics into partitioned Parquet, exactly once.",
+    )
     add_common_options(parser)
     table = parser.add_argument_group("table")
     table.add_argument("--output", required=True, metavar="DIR")

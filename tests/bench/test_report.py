@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import select
+from bench.__main__ import SCENARIOS, select, unworsened
+from bench.brokers import side
 from bench.report import Row, goal, heading, line, number, rows
-from bench.scenarios import SCENARIOS, Context, Sample, Scenario
+from bench.scenarios import Context, Sample, Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +53,9 @@ def test_what_a_warm_broker_does_is_shown_without_targets() -> None:
         (Row("t", "x/s", (10, 17.9), target=1.8), ">= 1.80  MISSED"),
         (Row("t", "ms", (1000, 150), target=0.15, at_least=False, limit=400), "<= 0.15, <= 400 ms  ok"),
         (Row("t", "ms", (10_000, 500), target=0.15, at_least=False, limit=400), "<= 0.15, <= 400 ms  MISSED"),
+        (Row("t", "ms", (10, 90), target=1, at_least=False, limit=100, either=True), "<= 1.00 or <= 100 ms  ok"),
+        (Row("t", "ms", (900, 800), target=1, at_least=False, limit=100, either=True), "<= 1.00 or <= 100 ms  ok"),
+        (Row("t", "ms", (99, 101), target=1, at_least=False, limit=100, either=True), "<= 1.00 or <= 100 ms  MISSED"),
         (Row("t", "ms", (10, 20)), ""),
         (Row("t", "s", (0, 1), target=0.5, at_least=False), ""),
     ],
@@ -74,12 +78,23 @@ def test_table_lines_up() -> None:
 def test_names_select_scenarios() -> None:
     assert select(None) == SCENARIOS
     assert [chosen.name for chosen in select("start,produce-100")] == ["produce-100", "start"]
+    assert [chosen.name for chosen in select("start*,fsync-1")] == ["fsync-1", "start", "start-1000", "start-10000"]
     with pytest.raises(ValueError, match="nonsense"):
         select("start,nonsense")
 
 
+def test_two_checkouts_are_held_to_what_was() -> None:
+    faster, latency, memory = (unworsened(each) for each in select("produce-100,latency,memory"))
+    assert (faster.target, faster.cpu_target, faster.limit) == (0.97, 1.03, None)
+    assert (latency.target, memory.target, memory.limit) == (1.1, 1.03, None)
+    assert side(str(ROOT)).name == ROOT.name
+    assert (side("kafka").is_kafka, side("odradek").is_kafka) == (True, False)
+    with pytest.raises(ValueError, match="nor a checkout"):
+        side("/nowhere")
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_whole_of_it_with_our_broker_on_both_sides(tmp_path: Path) -> None:
     if shutil.which("cc") is None or not Path("/usr/include/librdkafka/rdkafka.h").exists():
         if os.environ.get("CI") == "true":
@@ -87,12 +102,13 @@ def test_the_whole_of_it_with_our_broker_on_both_sides(tmp_path: Path) -> None:
         pytest.skip("a C compiler and librdkafka-dev are needed")
     out = tmp_path / "bench.json"
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "bench", "--sides", "odradek,odradek", "--scale", "0.01", "--rounds", "1",
-         "--only", "produce-100,consume-100,unbatched,latency,start,partitions", "--json", str(out)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=280, check=False,
+        [sys.executable, "-P", "-m", "bench", "--sides", f"odradek,{ROOT}", "--scale", "0.01", "--rounds", "1",
+         "--only", "produce-100,consume-100,unbatched,latency,start,partitions,wait-create", "--json", str(out)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=560, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
-    assert result["sides"] == ["Odradek", "Odradek"]
-    assert set(result["samples"]) == {"produce-100", "consume-100", "unbatched", "latency", "start", "partitions"}
+    assert result["sides"] == ["Odradek", ROOT.name]
+    named = {"produce-100", "consume-100", "unbatched", "latency", "start", "partitions"}
+    assert set(result["samples"]) == named | {"wait-create"}
     assert all(figure > 0 for row in result["rows"] if not row["title"].startswith(" ") for figure in row["figures"])

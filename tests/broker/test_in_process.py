@@ -10,9 +10,9 @@ from protocol.messages import (
     FetchResponse,
     ProduceResponse,
 )
-from protocol.records import Record, read_batches
-from tests.broker.in_process import InProcessBroker, Wire
-from tests.wire_requests import fetch, new_topic, produce, produce_records, values_in
+from protocol.records.batch import Record, read_batches
+from tests.kit.in_process import InProcessBroker, Wire
+from tests.kit.wire_requests import fetch, new_topic, produce, produce_records, values_in
 
 
 def test_records_come_back() -> None:
@@ -109,7 +109,7 @@ def test_a_compacted_topic_is_compacted_in_process() -> None:
             for number in range(20):
                 records = [Record(0, 1_700_000_000_000, key, b"%d" % number, []) for key in (b"a", b"b")]
                 await wire.ask(produce_records("t", records), 11)
-            await broker.server._upkeep.flush()  # only what is on stable storage is compacted
+            await broker.server.serving.logs.maintenance.flush()  # only what is on stable storage is compacted
             while len(found := await read_all(wire, "t", 40)) > 8:
                 await asyncio.sleep(0.001)
             assert found[-2:] == [b"19", b"19"]

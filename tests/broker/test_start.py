@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import ROOT, BrokerProcess, free_port
+from tests.kit.broker_process import ROOT, BrokerProcess, free_port
+from tests.kit.waiting import eventually
 
 SECONDS = 60
 
@@ -181,7 +181,7 @@ def test_a_disk_that_cannot_be_written(directory: str, tmp_path: Path) -> None:
         ({"listeners": "PLAINTEXT//nowhere"}, ["listeners", "PLAINTEXT//nowhere"]),
         ({"metrics_listener": "nowhere"}, ["metrics.listener", "nowhere", "host:port"]),
         ({"metrics_listener": "127.0.0.1:70000"}, ["metrics.listener", "between 0 and 65535"]),
-        ({"listeners": "SSL://127.0.0.1:9093", "security_inter_broker_protocol": "SSL"}, ["SSL", "not implemented"]),
+        ({"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"}, ["SSL", "not implemented"]),
         ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, ["authorizer.class.name"]),
         ({"process_roles": "broker"}, ["process.roles"]),
         ({"zookeeper_connect": "localhost:2181"}, ["zookeeper.connect"]),
@@ -247,13 +247,7 @@ def test_a_start_that_takes_long_is_ended_by_a_signal(tmp_path: Path) -> None:
     with broker.output.open("wb") as output:
         process = broker.spawn(output)
     try:
-        deadline = time.monotonic() + SECONDS
-        while True:
-            with contextlib.suppress(OSError):  # there is no reader yet
-                writer = os.open(journal, os.O_WRONLY | os.O_NONBLOCK)
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        writer = eventually("it reads the journal", lambda: opened_for_writing(journal), lambda found: found >= 0)
         try:
             process.terminate()
             assert process.wait(SECONDS) == 1
@@ -264,6 +258,14 @@ def test_a_start_that_takes_long_is_ended_by_a_signal(tmp_path: Path) -> None:
         process.wait()
     assert "Told to stop while still starting" in broker.output.read_text()
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def opened_for_writing(pipe: Path) -> int:
+    """A descriptor, -1 while nobody reads."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return -1
 
 
 def test_a_broker_without_an_id_gets_one_and_keeps_it(tmp_path: Path) -> None:
@@ -283,3 +285,32 @@ def test_a_clean_stop_does_not_wait_for_clients_that_wait(tmp_path: Path) -> Non
         started = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - started < 10
+
+
+def test_a_development_broker_needs_no_file(tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "broker", "--dev"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}, stdout=file, stderr=file,
+        )  # fmt: skip
+    try:
+        eventually("it says where it is", output.read_text, lambda text: "metrics           http://" in text)
+        address = output.read_text().partition("bootstrap server  ")[2].split()[0]
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
+        assert list(tmp_path.glob("odradek-*/data"))
+    finally:
+        process.terminate()
+        code = process.wait(SECONDS)
+    assert code == 0, output.read_text()
+    assert not list(tmp_path.glob("odradek-*"))
+
+
+def test_help_is_no_mistake() -> None:
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "broker", "--help"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--dev" in result.stdout

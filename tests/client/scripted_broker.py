@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from client.connection import Connection, connect
+from client.environment import LoopNetwork
 from protocol.api_keys import ApiKey
-from protocol.frames import ReceiveBuffer
 from protocol.messages import REQUEST_TYPES, ApiVersionsResponse, RequestHeader
-from protocol.schema import Request, Response
+from protocol.wire.frames import ReceiveBuffer
+from protocol.wire.schema import Request, Response
 
 LENGTH = struct.Struct(">i")
 Answer = Callable[["Peer", RequestHeader, Request | None], Awaitable[None]]
@@ -35,10 +36,14 @@ class Peer:
 
 
 async def offer_versions(peer: Peer, header: RequestHeader, request: Request | None) -> None:
-    """Answer ApiVersions with a broker that speaks Metadata v1 to v12."""
+    """Answer ApiVersions with a broker that speaks Metadata v1 to v12, and FindCoordinator."""
     del request
     versions = ApiVersionsResponse.ApiVersion
-    offered = [versions(api_key=3, min_version=1, max_version=12), versions(api_key=18, min_version=0, max_version=4)]
+    offered = [
+        versions(api_key=3, min_version=1, max_version=12),
+        versions(api_key=10, min_version=0, max_version=4),
+        versions(api_key=18, min_version=0, max_version=4),
+    ]
     response = ApiVersionsResponse(error_code=0, api_keys=offered)
     peer.reply(header.correlation_id, response, header.request_api_version)
 
@@ -90,6 +95,7 @@ async def connected(answers: dict[ApiKey, Answer], request_timeout_ms: int = 60_
     """A connection to such a broker."""
     async with broker(answers) as port:
         connection = await connect(
+            LoopNetwork(),
             "127.0.0.1",
             port,
             client_id="test",

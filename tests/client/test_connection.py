@@ -17,7 +17,7 @@ from protocol.messages import (
     MetadataResponse,
     RequestHeader,
 )
-from protocol.schema import Request
+from protocol.wire.schema import Request
 from tests.client.scripted_broker import Answer, Peer, connected
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from client.fetcher import PartitionState
-from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from client.errors import DisconnectedError
+from client.fetcher import Fetcher, PartitionState
+from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchResponse
-from protocol.records import CompressionType, Record, build_batch
+from protocol.records.batch import CompressionType, Record, build_batch
+from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from protocol.topic_partition import TopicPartition
 
 
 def batch(base_offset: int, *values: bytes, producer_id: int = -1, compressed: bool = False) -> bytes:
@@ -123,3 +130,39 @@ def test_read_uncommitted_leaves_markers_out_only() -> None:
     state = state_at(0, data)
     assert values(state.take_records(100)) == [b"a", b"b"]
     assert state.position == 3
+
+
+def test_a_fetch_that_begins_after_the_assignment_has_changed_ends() -> None:
+    """Otherwise nothing is fetched from that leader again."""
+
+    class Client:
+        settings = SimpleNamespace(retry_backoff_ms=1, request_timeout_ms=1)
+
+        async def node_connection(self, _leader: int, _purpose: str) -> Any:
+            raise DisconnectedError("nobody is there")
+
+    class Metadata:
+        current = SimpleNamespace(
+            partition=lambda *_: None, topics={"t": SimpleNamespace(topic_id=None)}, topic_names={}
+        )
+
+        def leader_of(self, _partition: TopicPartition) -> Any:
+            return SimpleNamespace(leader=0)
+
+        def mark_stale(self) -> None:
+            """Nobody asks for other metadata."""
+
+    async def scenario() -> None:
+        partition = TopicPartition("t", 0)
+        client: Any = Client()
+        metadata: Any = Metadata()
+        fetcher = Fetcher(client, ConsumerSettings.parse({}), metadata, asyncio.Event())
+        fetcher.assign([partition])
+        fetcher.states[partition].seek(0)
+        fetcher.start()
+        fetcher.assign([])
+        (fetch,) = fetcher._fetches.values()
+        await fetch
+        assert not fetcher._fetches
+
+    asyncio.run(scenario())

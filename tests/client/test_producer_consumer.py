@@ -17,10 +17,10 @@ from client.errors import ClientTimeoutError, FencedError, NoOffsetError
 from client.producer import Producer
 from client.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import Record
+from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
-from tests.broker_process import BrokerProcess, free_port
 from tests.client.proxy import proxy
+from tests.kit.broker_process import BrokerProcess, free_port
 
 SETTINGS = {
     "group.min.session.timeout.ms": "500",

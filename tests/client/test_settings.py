@@ -6,7 +6,7 @@ import pytest
 
 from client.errors import SettingsError
 from client.settings import ClientSettings, ConsumerSettings, ProducerSettings
-from protocol.records import CompressionType
+from protocol.records.batch import CompressionType
 
 
 def test_addresses() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
 from tests.compat.driver_process import Driver
+from tests.kit.broker_process import BrokerProcess
 
 BROKER_SETTINGS = {"num.partitions": "1", "group.min.session.timeout.ms": "1000"}
 """Sessions may be shorter than Kafka's 6 s, so that a test can wait for one to end."""

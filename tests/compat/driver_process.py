@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.jars import java, kafka_classpath, newest_clients_classpath
+from tests.kit.jars import java, kafka_classpath, newest_clients_classpath
 
 T = TypeVar("T")
 SLICE = 10_000
@@ -232,12 +232,3 @@ class Member:
     def leave(self) -> None:
         """Close it in order."""
         self._driver.ask("leave", member=self._name)
-
-
-def eventually(what: str, observe: Callable[[], T], holds: Callable[[T], bool], patience_s: float = PATIENCE_S) -> T:
-    """Observe until it holds, and give what was seen; fails with what was seen last."""
-    deadline = time.monotonic() + patience_s
-    while not holds(seen := observe()):
-        assert time.monotonic() < deadline, f"{what}: still {seen}"
-        time.sleep(0.05)
-    return seen

@@ -12,36 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ErrorCode
-from protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse, ProduceRequest, ProduceResponse
-from protocol.records import Record, build_batch, read_batches
-from tests.broker_process import BrokerProcess
-from tests.wire_client import ConnectionClosed, WireClient
-from tests.wire_requests import fetch
+from protocol.messages import DeleteRecordsResponse, ProduceResponse
+from protocol.records.batch import Record, build_batch, read_batches
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.wire_client import ConnectionClosed, WireClient
+from tests.kit.wire_requests import delete_records, fetch, produce_batch
 
 TOPIC = "t"
 PATIENCE_S = 60.0
-
-
-def produce_batch(batch: bytes) -> ProduceRequest:
-    """One batch for the partition."""
-    data = ProduceRequest.PartitionProduceData(index=0, records=batch)
-    return ProduceRequest(
-        acks=-1, timeout_ms=10_000, topic_data=[ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])]
-    )
 
 
 def connect(broker: BrokerProcess) -> WireClient:
     """A connection."""
     host, port = broker.address.split(":")
     return WireClient(host, int(port))
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait. Raises AssertionError when that takes too long."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.02)
 
 
 class Sender(threading.Thread):
@@ -70,7 +54,9 @@ class Sender(threading.Thread):
     def _send(self, client: WireClient, name: bytes) -> None:
         size = self._random.choice(self._sizes)
         value = name + self._random.randbytes(64) + bytes(size)
-        response = client.ask(produce_batch(build_batch([Record(0, 1_700_000_000_000, None, value)])), 11)
+        response = client.ask(
+            produce_batch(TOPIC, build_batch([Record(0, 1_700_000_000_000, None, value)]), acks=-1), 11
+        )
         assert isinstance(response, ProduceResponse)
         answer = response.responses[0].partition_responses[0]
         if answer.error_code == ErrorCode.NONE:
@@ -112,22 +98,14 @@ class Reader(threading.Thread):
 
 def client_start(client: WireClient) -> int:
     """The log start: where an out of range reader goes on."""
-    response = client.ask(delete_request(0), 2)
+    response = client.ask(delete_records(TOPIC, 0), 2)
     assert isinstance(response, DeleteRecordsResponse)
     return int(response.topics[0].partitions[0].low_watermark)
 
 
-def delete_request(offset: int) -> DeleteRecordsRequest:
-    """DeleteRecords up to `offset`."""
-    partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
-    return DeleteRecordsRequest(
-        topics=[DeleteRecordsRequest.DeleteRecordsTopic(name=TOPIC, partitions=[partition])], timeout_ms=10_000
-    )
-
-
 def delete_all(client: WireClient) -> ErrorCode:
     """Delete all records; gives the answer."""
-    response = client.ask(delete_request(-1), 2)
+    response = client.ask(delete_records(TOPIC, -1), 2)
     assert isinstance(response, DeleteRecordsResponse)
     return ErrorCode(response.topics[0].partitions[0].error_code)
 

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
-from protocol.records import read_batches
-from tests.wire_client import WireClient
+from protocol.records.batch import read_batches
+from tests.kit.wire_client import WireClient
 
 PATIENCE_S = 60.0
 MOST_IN_FLIGHT = 100

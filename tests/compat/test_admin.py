@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker_process import BrokerProcess
-from tests.compat.driver_process import CLIENTS, T0, ClientError, Driver, Record, eventually
+from tests.compat.driver_process import CLIENTS, T0, ClientError, Driver, Record
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("client", CLIENTS)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from tests.broker_process import BrokerProcess
 from tests.compat.conftest import NewDriver
-from tests.compat.driver_process import CLIENTS, ClientError, Driver, Record, eventually
+from tests.compat.driver_process import CLIENTS, ClientError, Driver, Record
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
 
 KILLS = 2
 BETWEEN_KILLS = 3000

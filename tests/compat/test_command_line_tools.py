@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.jars import java, kafka_classpath
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.jars import java, kafka_classpath
 
 TIMEOUT_S = 60
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker_process import BrokerProcess
 from tests.compat.conftest import NewDriver
-from tests.compat.driver_process import CLIENTS, Driver, Member, Record, eventually
+from tests.compat.driver_process import CLIENTS, Driver, Member, Record
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
 
 OLD, NEW = 20, 50
 """Records in the first topic of a name and in the second."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from protocol.errors import ErrorCode
-from protocol.messages import FetchResponse, MetadataRequest, MetadataResponse, ProduceResponse
-from tests.broker_process import BrokerProcess
-from tests.compat.raw_load import connect, until
-from tests.small_disk import mount_again, shut_down, small_disk
-from tests.wire_client import WireClient
-from tests.wire_requests import fetch, new_topic, produce, values_in
+from protocol.messages import FetchResponse, MetadataResponse, ProduceResponse
+from tests.compat.raw_load import connect
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.small_disk import mount_again, shut_down, small_disk
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import WireClient
+from tests.kit.wire_requests import fetch, metadata, new_topic, produce, values_in
 
 
 def errors(client: WireClient, topic: str, value: bytes) -> tuple[ErrorCode, ErrorCode]:
@@ -25,7 +26,7 @@ def errors(client: WireClient, topic: str, value: bytes) -> tuple[ErrorCode, Err
 
 
 def leader(client: WireClient, topic: str) -> tuple[int, list[int]]:
-    response = client.ask(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)]), 9)
+    response = client.ask(metadata(topic), 9)
     assert isinstance(response, MetadataResponse)
     partition = response.topics[0].partitions[0]
     return partition.leader_id, list(partition.offline_replicas)
@@ -53,15 +54,15 @@ def test_one_of_two_disks(tmp_path: Path) -> None:
                     assert errors(client, topic, b"before") == SOUND
                 assert (disk / "data" / "two-0").is_dir()
                 shut_down(disk)
-                until(lambda: errors(client, "two", b"fails") == BROKEN, "a failing disk")
-                until(lambda: leader(client, "two") == (-1, [0]), "no leader")
+                eventually("a failing disk", lambda: errors(client, "two", b"fails") == BROKEN)
+                eventually("no leader", lambda: leader(client, "two") == (-1, [0]))
                 assert errors(client, "one", b"while it is away") == SOUND
                 client.ask(new_topic("three"), 7)
                 assert errors(client, "three", b"elsewhere") == SOUND
             assert broker.stop() == 0
             broker.start()
             with connect(broker) as client:
-                until(lambda: leader(client, "two") == (-1, [0]), "no leader after a start")
+                eventually("no leader after a start", lambda: leader(client, "two") == (-1, [0]))
                 assert errors(client, "two", b"fails") == BROKEN
                 assert errors(client, "one", b"while it is away") == SOUND
             assert broker.stop() == 0

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import CreateTopicsRequest, CreateTopicsResponse
-from tests.broker_process import BrokerProcess
-from tests.compat.raw_load import TOPIC, Sender, client_start, connect, delete_all, goes_on, judge, load, until
-from tests.small_disk import fill, small_disk, usable_bytes
-from tests.wire_client import WireClient
+from protocol.messages import CreateTopicsResponse
+from tests.compat.raw_load import TOPIC, Sender, client_start, connect, delete_all, goes_on, judge, load
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.small_disk import fill, small_disk, usable_bytes
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import WireClient
+from tests.kit.wire_requests import new_topic
 
 MB = 1 << 20
 DISK_MB = 64
@@ -37,10 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def create(client: WireClient, topic: str) -> tuple[ErrorCode, str | None]:
-    new = CreateTopicsRequest.CreatableTopic(
-        name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=[]
-    )
-    response = client.ask(CreateTopicsRequest(topics=[new], timeout_ms=10_000), 7)
+    response = client.ask(new_topic(topic), 7)
     assert isinstance(response, CreateTopicsResponse)
     return ErrorCode(response.topics[0].error_code), response.topics[0].error_message
 
@@ -49,11 +48,11 @@ def await_full(disk: Path, senders: list[Sender]) -> None:
     """Until nobody can write, and nothing is on its way that gives space back: what the last deletion of records left
     is removed a while later, and a refusal in the midst of that does not last.
     """
-    until(lambda: not list(disk.rglob("*.deleted")), "a disk without deleted segments")
+    eventually("a disk without deleted segments", lambda: not list(disk.rglob("*.deleted")))
     for sender in senders:
         sender.refusals.clear()
     enough = RESERVE + RESERVE // 16  # with so much clients may write again
-    until(lambda: all(each.refusals for each in senders) and usable_bytes(disk) < enough, "a full disk")
+    eventually("a full disk", lambda: all(each.refusals for each in senders) and usable_bytes(disk) < enough)
 
 
 def test_the_reserve_is_kept_through_cycles_restarts_and_a_kill(disk: Path, tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_the_reserve_is_kept_through_cycles_restarts_and_a_kill(disk: Path, tmp_
                     assert (error, str(disk / "data") in (message or "")) == (ErrorCode.POLICY_VIOLATION, True)
                     assert judge(client, senders, client_start(client)) > 10
                     assert delete_all(client) is ErrorCode.NONE
-                until(goes_on(senders), "a producer that goes on")
+                eventually("a producer that goes on", goes_on(senders))
             assert usable_bytes(disk) > RESERVE - 2 * MB
         with connect(broker) as client:
             judge(client, senders, client_start(client))
@@ -111,7 +110,7 @@ def test_without_a_reserve_a_full_disk_corrupts_nothing(end: str, disk: Path, tm
                 for sender in senders:
                     sender.refusals.clear()
                 fill(ballast, 2 * MB)
-                until(lambda: all(each.refusals for each in senders), "a full disk")
+                eventually("a full disk", lambda: all(each.refusals for each in senders))
                 fill(disk / "rest")
                 time.sleep(0.5)
                 if end != "none":
@@ -124,12 +123,12 @@ def test_without_a_reserve_a_full_disk_corrupts_nothing(end: str, disk: Path, tm
                 ballast.unlink()
                 if end != "none":
                     broker.start()
-                until(goes_on(senders), "a producer that goes on")
+                eventually("a producer that goes on", goes_on(senders))
                 with connect(broker) as client:
                     assert judge(client, senders, client_start(client)) > 10
-                    # The senders may have filled the disk again: there may be no room to note the deletion, until
+                    # The senders may have filled the disk again: there may be no room to note the deletion
                     # what it deletes is gone.
-                    until(lambda: delete_all(client) is ErrorCode.NONE, "a deletion")
+                    eventually("a deletion", lambda: delete_all(client) is ErrorCode.NONE)
     finally:
         broker.kill()
     said = broker.output.read_text()

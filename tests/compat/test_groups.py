@@ -13,8 +13,8 @@ from tests.compat.driver_process import (
     Member,
     Record,
     State,
-    eventually,
 )
+from tests.kit.waiting import eventually
 
 PARTITIONS = 4
 SHORT_SESSION_MS = 4000

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.jars import require
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.jars import require
 
 TIMEOUT_S = 60
 

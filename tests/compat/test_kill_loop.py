@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
 from tests.compat.steady_load import PATIENCE_S, Committer, Sender, create_topics, judge
+from tests.kit.broker_process import BrokerProcess
 
 TOPICS = {
     "flushed": {"flush.messages": "1", "segment.bytes": "200000"},

@@ -11,16 +11,18 @@ import time
 from pathlib import Path
 
 from protocol.errors import ErrorCode
-from protocol.messages import CreateTopicsRequest, CreateTopicsResponse, ProduceResponse
-from protocol.records import Record, build_batch, read_batches
+from protocol.messages import CreateTopicsResponse, ProduceResponse
+from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
-from storage.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from storage.file_system import OsFileSystem
+from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from storage.io.os_file_system import OsFileSystem
 from tests.broker.test_in_process import fetch
-from tests.broker_process import BrokerProcess
-from tests.compat.raw_load import PATIENCE_S, TOPIC, connect, produce_batch, until
+from tests.compat.raw_load import PATIENCE_S, TOPIC, connect
 from tests.compat.test_moving_replicas import NAMES, broker_with_directories, move_through_a_kill
-from tests.wire_client import ConnectionClosed, WireClient
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import ConnectionClosed, WireClient
+from tests.kit.wire_requests import new_topic, produce_batch
 
 KEYS = 40
 KILLS = 6
@@ -59,7 +61,7 @@ class Writer(threading.Thread):
         value = None if self._random.random() < 0.3 else b"%d " % self.count + bytes(200)
         self.possible.setdefault(key, {None}).add(value)
         record = Record(0, time.time_ns() // 1_000_000, key, value)
-        response = client.ask(produce_batch(build_batch([record])), 11)
+        response = client.ask(produce_batch(TOPIC, build_batch([record]), acks=-1), 11)
         assert isinstance(response, ProduceResponse)
         if response.responses[0].partition_responses[0].error_code == ErrorCode.NONE:
             self.possible[key] = {value}
@@ -67,11 +69,7 @@ class Writer(threading.Thread):
 
 
 def create(client: WireClient) -> None:
-    configs = [CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in CONFIGS.items()]
-    topic = CreateTopicsRequest.CreatableTopic(
-        name=TOPIC, num_partitions=1, replication_factor=1, assignments=[], configs=configs
-    )
-    response = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7)
+    response = client.ask(new_topic(TOPIC, configs=CONFIGS), 7)
     assert isinstance(response, CreateTopicsResponse)
     assert response.topics[0].error_code == ErrorCode.NONE
 
@@ -99,7 +97,7 @@ def clean_until(path: Path) -> int | None:
 
 def await_cleaning(path: Path, clean: int) -> None:
     """Until the partition is clean beyond that offset."""
-    until(lambda: (clean_until(path) or 0) > clean, "a cleaning")
+    eventually("a cleaning", lambda: (clean_until(path) or 0) > clean)
 
 
 def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
@@ -134,7 +132,7 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
         }
         assert not wrong
         others = [tmp_path / name for name in NAMES if name != place]
-        until(lambda: list(map(clean_until, others)) == [None, None], "the end of the last move")
+        eventually("the end of the last move", lambda: list(map(clean_until, others)) == [None, None])
         assert broker.stop() == 0
     finally:
         writer.stopping.set()

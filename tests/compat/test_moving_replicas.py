@@ -17,12 +17,13 @@ from protocol.messages import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tests.broker_process import BrokerProcess
 from tests.compat.conftest import NewDriver
-from tests.compat.driver_process import JAVA_CLIENTS, ClientError, Driver, Record, eventually
-from tests.compat.raw_load import TOPIC, client_start, connect, count, goes_on, judge, load, until
-from tests.wire_client import WireClient
-from tests.wire_requests import new_topic
+from tests.compat.driver_process import JAVA_CLIENTS, ClientError, Driver, Record
+from tests.compat.raw_load import TOPIC, client_start, connect, count, goes_on, judge, load
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import WireClient
+from tests.kit.wire_requests import new_topic
 
 NAMES = ("data", "data-2", "data-3")
 
@@ -79,7 +80,7 @@ def move_through_a_kill(broker: BrokerProcess, path: Path, after_s: float) -> No
     broker.kill()
     broker.start()
     with connect(broker) as client:
-        until(lambda: where(client) == {path.name: False}, f"a move to {path.name}")
+        eventually(f"a move to {path.name}", lambda: where(client) == {path.name: False})
 
 
 def test_under_load(tmp_path: Path) -> None:
@@ -90,10 +91,10 @@ def test_under_load(tmp_path: Path) -> None:
             client.ask(new_topic(TOPIC), 7)
             with load(broker, (10, 300, 3000)) as (senders, reader):
                 for name in (*NAMES[1:], *NAMES, NAMES[1]):
-                    until(goes_on(senders), "a producer that goes on")
+                    eventually("a producer that goes on", goes_on(senders))
                     move(client, tmp_path / name)
-                    until(lambda name=name: where(client) == {name: False}, f"a move to {name}")  # type: ignore[misc]
-                until(goes_on(senders), "a producer that goes on")
+                    eventually(f"a move to {name}", lambda name=name: where(client) == {name: False})  # type: ignore[misc]
+                eventually("a producer that goes on", goes_on(senders))
             assert not any(each.refusals for each in senders)
             assert reader.errors == set()
             assert judge(client, senders, client_start(client)) == count(senders)
@@ -112,7 +113,7 @@ def test_killed_again_and_again(flush_messages: str, tmp_path: Path) -> None:
             client.ask(new_topic(TOPIC), 7)
         with load(broker, (10, 300, 3000)) as (senders, _):
             for number in range(8):
-                until(goes_on(senders), "a producer that goes on")
+                eventually("a producer that goes on", goes_on(senders))
                 name = NAMES[(number + 1) % len(NAMES)]
                 move_through_a_kill(broker, tmp_path / name, chance.random() * 0.06)
         with connect(broker) as client:
@@ -140,7 +141,7 @@ def test_a_client_library_asks_for_it(tmp_path: Path) -> None:
                 check=False,
             )
             assert done.stdout == "NoError\n", done.stderr
-            until(lambda: where(client) == {NAMES[2]: False}, "the move")
+            eventually("the move", lambda: where(client) == {NAMES[2]: False})
     finally:
         broker.kill()
 

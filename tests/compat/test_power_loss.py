@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.broker_process import PATIENCE_S, BrokerProcess
 from tests.compat.steady_load import Sender, create_topics, judge
 from tests.compat.test_kill_loop import SETTINGS, await_more
-from tests.small_disk import mount_again, shut_down, small_disk
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.small_disk import mount_again, shut_down, small_disk
+from tests.kit.waiting import eventually
 
 DISK_MEGABYTES = 256
 
@@ -30,11 +30,8 @@ def freeze(broker: BrokerProcess, *, between_calls: bool) -> None:
     """
     broker.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{broker.pid}/task")
-    deadline = time.monotonic() + PATIENCE_S
     for task in tasks.iterdir() if between_calls else [tasks / str(broker.pid)]:
-        while (task / "stat").read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < deadline, f"{task} does not stop"
-            time.sleep(0.001)
+        eventually(f"{task} stops", (task / "stat").read_text, lambda stat: ") T " in stat, pause_s=0.001)
 
 
 @pytest.fixture

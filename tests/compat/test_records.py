@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.compression import CompressionType
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest
-from protocol.records import Record as WireRecord
-from protocol.records import build_batch, read_batches
-from tests.broker_process import BrokerProcess
+from protocol.records.batch import Record as WireRecord
+from protocol.records.batch import build_batch, read_batches
+from protocol.records.compression import CompressionType
 from tests.compat.driver_process import (
     CLIENTS,
     T0,
     ClientError,
     Driver,
     Record,
-    eventually,
 )
-from tests.wire_client import WireClient
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import WireClient
 
 CODECS = {
     "none": CompressionType.NONE,

@@ -10,7 +10,7 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from tests.jars import java, kafka_classpath
+from tests.kit.jars import java, kafka_classpath
 
 SINGLE = {
     "num.io.threads": ("0", "-1", "x", "2147483648", "1"),

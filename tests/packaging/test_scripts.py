@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import struct
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.kit.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_TEXT = "# an empty lock: nothing to install\n"
@@ -75,6 +79,28 @@ def test_a_changed_lock_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
     assert run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr == ""
 
 
+def test_what_a_start_imports_is_compiled_where_python_keeps_nothing(checkout: Path, tmp_path: Path) -> None:
+    module = checkout / "tools" / "echo_tool.py"
+
+    def is_compiled(path: Path) -> bool:
+        """For the file as it is now: a compiled module holds its source's time and size."""
+        compiled = path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc"
+        wanted = struct.pack("<II", int(path.stat().st_mtime), path.stat().st_size)
+        return compiled.exists() and compiled.read_bytes()[8:16] == wanted
+
+    assert is_compiled(module), "making the environment compiles the checkout"
+    module.write_text(module.read_text() + "# an update\n")
+    assert not is_compiled(module)
+    for _ in range(2):
+        called = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+        assert (called.stdout, called.stderr) == (f"called [] {tmp_path}\n", "")
+        assert is_compiled(module)
+        assert is_compiled(checkout / "broker" / "__main__.py")
+    (checkout / "broker" / "__main__.py").write_text("does not compile")
+    called = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path, PYTHONDONTWRITEBYTECODE="1")
+    assert called.stderr == "", "what cannot be compiled is not told before somebody needs it"
+
+
 def test_another_interpreter_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
     stamp = checkout / ".venv" / "odradek.stamp"
     stamp.write_text("1 1\n" + LOCK_TEXT)
@@ -132,23 +158,85 @@ def test_daemon_writes_to_log_dir_and_is_found_by_stop(checkout: Path, tmp_path:
     )
     assert (started.returncode, started.stdout, started.stderr) == (0, "", "")
     await_text(output, "started")
-    # A private `ps` shows this broker alone: the machine may run others, which a test must not stop.
-    private = tmp_path / "private"
-    private.mkdir()
-    (private / "ps").write_text(f'#!/bin/sh\n/bin/ps "$@" | grep -F "{checkout}"\n')
-    (private / "ps").chmod(0o755)
-    path = f"{private}:{os.environ['PATH']}"
+    path = private_ps(tmp_path, checkout)
     stopped = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
     assert (stopped.returncode, stopped.stdout) == (0, "")
-    await_text(output, "stopping")
+    eventually("it stops", output.read_text, lambda text: "stopping" in text)
     # It may take the process a moment to leave the table after its last line.
-    deadline = time.monotonic() + 60
-    while True:
-        again = run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path)
-        if again.returncode or time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
+    again = eventually(
+        "the stop", lambda: run(checkout / "bin" / "kafka-server-stop.sh", cwd=tmp_path, PATH=path),
+        lambda done: done.returncode != 0,
+    )  # fmt: skip
     assert (again.returncode, again.stdout) == (1, "No kafka server to stop\n")
+
+
+@pytest.fixture
+def four_brokers(checkout: Path, tmp_path: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Brokers by id: from the file, from an override, and a generated one in the log directory."""
+    (checkout / "broker" / "__main__.py").write_text("import time\nprint('started', flush=True)\ntime.sleep(100)\n")
+    (tmp_path / "one.properties").write_text("broker.id = 1\n")
+    (tmp_path / "generated.properties").write_text(f"# broker.id=1\nlog.dirs={tmp_path},other\n")
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=1003\n")
+    commands = {
+        "1": ["one.properties"],
+        "2": [str(tmp_path / "one.properties"), "--override", "broker.id=2"],
+        "1003": ["generated.properties"],
+        "0": ["--dev"],
+    }
+    brokers = {}
+    for node_id, arguments in commands.items():
+        brokers[node_id] = subprocess.Popen(
+            [str(checkout / "bin" / "kafka-server-start.sh"), *arguments],
+            cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    for process in brokers.values():
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+    yield brokers
+    for process in brokers.values():
+        process.kill()
+        process.communicate(timeout=60)
+
+
+def test_stop_one_broker_of_several(
+    checkout: Path, tmp_path: Path, four_brokers: dict[str, subprocess.Popen[str]]
+) -> None:
+    def stop(*options: str) -> tuple[int, str]:
+        done = run(
+            checkout / "bin" / "kafka-server-stop.sh", *options, cwd=tmp_path, PATH=private_ps(tmp_path, checkout)
+        )
+        return done.returncode, done.stdout
+
+    for stopped, node_id in enumerate(("1003", "2", "0"), 1):
+        assert stop(f"--node-id={node_id}", "--process-role=controller") == (0, "")
+        assert four_brokers[node_id].wait(60) == -signal.SIGTERM
+        assert [each.poll() for each in four_brokers.values()].count(None) == len(four_brokers) - stopped
+    assert stop("--node-id=7") == (1, "No kafka server to stop with node.id 7\n")
+    assert stop("--process-role=controller") == (1, "No kafka server to stop\n")
+    assert four_brokers["1"].poll() is None
+    assert stop("--process-role=broker") == (0, "")
+    assert four_brokers["1"].wait(60) == -signal.SIGTERM
+    assert run(checkout / "bin" / "kafka-server-stop.sh", "--nodeid=1", cwd=tmp_path).returncode == 1
+    assert run(checkout / "bin" / "kafka-server-stop.sh", "--help", cwd=tmp_path).returncode == 0
+
+
+def private_ps(directory: Path, checkout: Path) -> str:
+    """A PATH whose `ps` shows the brokers of `checkout` alone: a test must not stop others of this machine."""
+    private = directory / "private"
+    private.mkdir(exist_ok=True)
+    (private / "ps").write_text(f'#!/bin/sh\n/bin/ps "$@" | grep -F "{checkout}"\n')
+    (private / "ps").chmod(0o755)
+    return f"{private}:{os.environ['PATH']}"
+
+
+def test_a_checkout_has_the_command_of_a_wheel(checkout: Path, tmp_path: Path) -> None:
+    said = run(checkout / "bin" / "odradek", "echo-tool", "a b", cwd=tmp_path)
+    assert said.stdout == f"called ['a b'] {tmp_path}\n", said.stderr
+    started = run(checkout / "bin" / "odradek", "server-start", "s.properties", cwd=tmp_path)
+    assert started.stdout == f"called ['s.properties'] {tmp_path}\n", started.stderr
+    assert run(checkout / "bin" / "odradek", "server-start", cwd=tmp_path).stderr.startswith(
+        "USAGE: odradek server-start "
+    )
 
 
 def await_text(path: Path, text: str) -> None:

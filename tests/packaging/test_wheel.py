@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
-import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -17,18 +16,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import free_port
+from tests.kit.broker_process import PATIENCE_S, await_port, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
 
 
+def strangers_environment() -> dict[str, str]:
+    """The environment without anything that leads to the checkout."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+
+
 def run(*command: str | Path, cwd: Path, timeout_s: float = 60, given: str = "") -> subprocess.CompletedProcess[str]:
     """Run to the end with output captured, away from the checkout and without anything of it in the environment."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s,
-        check=False, input=given,
+        [str(part) for part in command], cwd=cwd, env=strangers_environment(), capture_output=True, text=True,
+        timeout=timeout_s, check=False, input=given,
     )  # fmt: skip
 
 
@@ -52,11 +55,14 @@ def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -
     """An environment with the locked dependencies and the wheel, and nothing else."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
     prepared = run(
-        sys.executable, ROOT / "bin" / "prepare_venv.py", venv, ROOT / "requirements" / "broker.txt", cwd=venv.parent
-    )
+        sys.executable, ROOT / "bin" / "prepare_venv.py", venv, ROOT / "requirements" / "broker.txt", cwd=venv.parent,
+        timeout_s=300,
+    )  # fmt: skip
     assert prepared.returncode == 0, prepared.stderr
     wheel = next(distributions.glob("*.whl"))
-    installed = run(venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", wheel, cwd=venv.parent)
+    # As in most container images. What pip installs is to be compiled all the same.
+    pip = ("env", "PYTHONDONTWRITEBYTECODE=1", venv / "bin" / "python", "-m", "pip")
+    installed = run(*pip, "install", "--quiet", "--no-deps", wheel, cwd=venv.parent)
     assert installed.returncode == 0, installed.stderr
     return venv
 
@@ -86,25 +92,13 @@ def server_start(environment: Path, working_directory: Path) -> Iterator[tuple[s
     with (working_directory / "output").open("w") as output:
         process = subprocess.Popen(
             [str(environment / "bin" / "odradek"), "server-start", str(properties)],
-            cwd=working_directory, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True,
+            cwd=working_directory, env=strangers_environment(), stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
     yield process, address
     if process.poll() is None:
         process.kill()
     process.wait(10)
-
-
-def await_listening(address: str, process: subprocess.Popen[str], timeout_s: float = 60) -> None:
-    host, port = address.split(":")
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError(f"nothing listens on {address}; the process {process.poll()=}")
 
 
 def test_sdist_carries_the_locks_and_the_scripts(distributions: Path) -> None:
@@ -123,6 +117,28 @@ def test_wheel_has_one_top_level_package(distributions: Path) -> None:
     assert set(ROOMS) <= rooms
 
 
+def test_wheel_carries_nothing_that_only_tests_or_developers_use(distributions: Path) -> None:
+    with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
+        names = [name.lower() for name in wheel.namelist()]
+        sources = {name: wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py")}
+    rooms = {name.split("/")[2] for name in names if name.startswith("odradek/_server/")}
+    assert rooms == {*ROOMS, "bin"}
+    assert [name for name in names if re.search(r"(?<!perf[-_])test|memory_|fixture|simulat|/bench", name)] == []
+    imports = re.compile(r"^\s*(?:from|import) (tests|bench|scripts|pytest|hypothesis|mypyc)\b", re.MULTILINE)
+    assert {name: found for name, text in sources.items() if (found := imports.findall(text))} == {}
+
+
+def test_what_few_need_is_imported_when_it_is_needed(environment: Path, tmp_path: Path) -> None:
+    """kazoo talks to a real ZooKeeper, prometheus-client to whoever scrapes; a development broker needs neither."""
+    server = site_packages(environment) / "odradek" / "_server"
+    script = (
+        f"import sys; sys.path.insert(0, {str(server)!r}); import broker.main, broker.server;"
+        "print(sorted({'kazoo', 'prometheus_client', 'pyspark'} & set(sys.modules)))"
+    )
+    said = run(environment / "bin" / "python", "-c", script, cwd=tmp_path)
+    assert (said.stdout, said.stderr) == ("[]\n", "")
+
+
 def test_no_room_reaches_site_packages(environment: Path, tmp_path: Path) -> None:
     present = {path.stem for path in site_packages(environment).iterdir()}
     assert "odradek" in present
@@ -130,6 +146,14 @@ def test_no_room_reaches_site_packages(environment: Path, tmp_path: Path) -> Non
     for room in ROOMS:
         imported = run(environment / "bin" / "python", "-c", f"import {room}", cwd=tmp_path)
         assert "ModuleNotFoundError" in imported.stderr, room
+
+
+def test_what_is_installed_is_compiled(environment: Path) -> None:
+    for package in ("odradek", "kazoo"):
+        modules = {path.parent / path.stem for path in (site_packages(environment) / package).rglob("*.py")}
+        tag = f".{sys.implementation.cache_tag}.pyc"
+        assert len(modules) > 20
+        assert [at for at in modules if not (at.parent / "__pycache__" / f"{at.name}{tag}").exists()] == [], package
 
 
 def test_metadata_names_the_locked_dependencies() -> None:
@@ -168,7 +192,7 @@ def test_server_and_tools(
     environment: Path, working_directory: Path, server_start: tuple[subprocess.Popen[str], str]
 ) -> None:
     process, address = server_start
-    await_listening(address, process)
+    await_port(int(address.rpartition(":")[2]), process, working_directory / "output", PATIENCE_S)
     odradek = environment / "bin" / "odradek"
     created = run(
         odradek, "topics", "--bootstrap-server", address, "--create", "--topic", "from-a-wheel", cwd=working_directory

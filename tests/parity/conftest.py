@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.apache_kafka import ApacheKafka
-from tests.broker_process import BrokerProcess
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.broker_process import BrokerProcess
 from tests.parity.subject import Target
 
 SETTINGS = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +22,11 @@ from protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from protocol.records import BatchOptions, Record, build_batch
-from protocol.schema import Request
+from protocol.records.batch import BatchOptions, Record, build_batch
+from protocol.wire.schema import Request
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.transcript import Mask, Plain
-from tests.wire_client import ConnectionClosed, WireClient
 
 PATIENCE_S = 60.0
 TIMESTAMP = 1_600_000_000_000
@@ -97,15 +97,8 @@ class Subject:
 
     def until(self, done: Callable[[], Any]) -> Any:
         """Call `done` until it gives something true. Raises AssertionError when that takes too long."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            result = done()
-            if result:
-                return result
-            if time.monotonic() > deadline:
-                where = f"{Path(done.__code__.co_filename).name}:{done.__code__.co_firstlineno}"
-                raise AssertionError(f"{done.__qualname__} ({where}) did not come true within {PATIENCE_S:.0f} s")
-            time.sleep(0.01)
+        where = f"{Path(done.__code__.co_filename).name}:{done.__code__.co_firstlineno}"
+        return eventually(f"{done.__qualname__} ({where})", done, patience_s=PATIENCE_S, pause_s=0.01)
 
     # -- what most scenarios need --------------------------------------------------------------------------------------
 

@@ -22,12 +22,12 @@ from protocol.messages import (
     ListOffsetsRequest,
     MetadataRequest,
 )
-from protocol.records import Record, build_batch, read_batches
+from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
-from storage.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from storage.file_system import OsFileSystem
-from tests.apache_kafka import ApacheKafka
-from tests.broker_process import BrokerProcess
+from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from storage.io.os_file_system import OsFileSystem
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.broker_process import BrokerProcess
 from tests.parity.scenarios.configs_alter import DELETE, SET, Change, await_value, incremental
 from tests.parity.scenarios.configs_bad_values import ALTER_LOG_DIRS_RATE
 from tests.parity.scenarios.configs_describe import BROKER

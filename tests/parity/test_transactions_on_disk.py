@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from protocol.messages import FetchRequest
-from tests.apache_kafka import ApacheKafka
-from tests.broker_process import BrokerProcess
-from tests.parity.subject import PATIENCE_S, Subject, Target
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.waiting import eventually
+from tests.kit.wire_client import WireClient
+from tests.parity.subject import Subject, Target
 from tests.parity.test_log_directories import move
-from tests.wire_client import WireClient
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
@@ -120,10 +120,7 @@ def values(address: str, isolation: str, count: int) -> list[str]:
 
 def await_end(address: str, offset: int) -> None:
     """Wait for the log's end: Kafka writes what ends a transaction after it has answered."""
-    deadline = time.monotonic() + PATIENCE_S
-    while answers(address, range(1))[0][0] != offset:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually("the log's end", lambda: answers(address, range(1))[0][0], lambda end: end == offset)
 
 
 COMMITTED = ["committed 1", "committed 2", "plain 1", "committed 3"]

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import RecordBatch, TimestampType, read_batches
-from protocol.schema import Struct
+from protocol.records.batch import RecordBatch, TimestampType, read_batches
 from protocol.uuids import ZERO_UUID
+from protocol.wire.schema import Struct
 
 Plain = Any
 """None, bool, int, float, str, lists and dicts of those."""

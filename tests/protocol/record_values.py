@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from protocol.compression import CompressionType, compress
-from protocol.records import Header, Record
+from protocol.records.batch import Header, Record
+from protocol.records.compression import CompressionType, compress
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -9,11 +9,11 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.compaction import Survivors, filter_batch, note_keys, survivors_of
-from protocol.compression import CompressionType
-from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import Record, RecordBatch, RecordBatchBuilder, build_batch
+from protocol.records.batch import Record, RecordBatch, RecordBatchBuilder, build_batch
+from protocol.records.compaction import LatestOffsets, filter_batch, latest_offsets_of, note_keys
+from protocol.records.compression import CompressionType
+from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from tests.protocol.record_values import INT64_MAX, header_lists, normal, patch, seal
 
 NOW_MS = 1_800_000_000_000
@@ -202,20 +202,20 @@ def test_survivors_say_what_the_map_says(several: list[Sparse], capacity: int, d
             end = note_keys(batch, latest, capacity, first_dirty)
             if end < batch.next_offset:
                 break
-    survivors = survivors_of(latest, first_dirty, end)
+    latest_offsets = latest_offsets_of(latest, first_dirty, end)
     for batch in log:
         plain = filter_batch(batch, latest, end, NOW_MS, delete_retention_ms=1)
-        quick = filter_batch(batch, latest, end, NOW_MS, delete_retention_ms=1, survivors=survivors)
+        quick = filter_batch(batch, latest, end, NOW_MS, delete_retention_ms=1, latest_offsets=latest_offsets)
         assert (quick is None) == (plain is None)
         assert bytes(quick or b"") == bytes(plain or b"")
 
 
 def test_survivors_are_not_made_where_they_cost_more_than_the_map() -> None:
-    assert survivors_of({b"a": 5}, 5, 69) is not None
-    assert survivors_of({b"a": 5}, 5, 70) is None
-    assert survivors_of({}, 5, 5) is None
-    assert survivors_of({b"a": 4}, 5, 9) is None
-    assert survivors_of({b"a": 9}, 5, 9) is None
+    assert latest_offsets_of({b"a": 5}, 5, 69) is not None
+    assert latest_offsets_of({b"a": 5}, 5, 70) is None
+    assert latest_offsets_of({}, 5, 5) is None
+    assert latest_offsets_of({b"a": 4}, 5, 9) is None
+    assert latest_offsets_of({b"a": 9}, 5, 9) is None
 
 
 def test_discarded_batches_leave_at_most_their_header() -> None:
@@ -261,13 +261,13 @@ def test_timestamps_that_overflow_wrap_as_in_the_reader() -> None:
 
 def same_failure(payload: bytes, count: int) -> None:
     """Both passes must say INVALID_RECORD or get through, and never loop or fail otherwise."""
-    survivors = Survivors(0, bytearray(b"\1") * count)
+    latest_offsets = LatestOffsets(0, bytearray(b"\1") * count)
     for codec in (CompressionType.NONE, CompressionType.LZ4):
         batch = RecordBatch(memoryview(seal(payload, count, codec=codec)))
         for act in (
             lambda: note_keys(batch, {}, 1000),  # noqa: B023
             lambda: filter_batch(batch, {b"a": 9}, 4, NOW_MS, delete_retention_ms=1),  # noqa: B023
-            lambda: filter_batch(batch, {}, 99, NOW_MS, delete_retention_ms=1, survivors=survivors),  # noqa: B023
+            lambda: filter_batch(batch, {}, 99, NOW_MS, delete_retention_ms=1, latest_offsets=latest_offsets),  # noqa: B023
         ):
             try:
                 act()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from protocol.compaction import filter_batch
-from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from protocol.records import Record, RecordBatch, build_batch
+from protocol.records.batch import Record, RecordBatch, build_batch
+from protocol.records.compaction import filter_batch
+from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from tests.protocol.test_records_java import ask_java, base64_text, random_batch
 
 NOW_MS, RETENTION_MS = 1_800_000_000_000, 86_400_000

@@ -18,9 +18,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol import compression
-from protocol.compression import CompressionType, compress, decompress
 from protocol.errors import ApiError, ErrorCode
+from protocol.records import compression
+from protocol.records.compression import CompressionType, compress, decompress
 
 CODECS = [codec for codec in CompressionType if codec is not CompressionType.NONE]
 TEXT = b"".join(b"line %d of a text that repeats itself, " % at for at in range(5000))
@@ -69,7 +69,8 @@ def test_gzip_without_isal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_codec_libraries_are_imported_late() -> None:
     program = (
-        "import sys, protocol.records; print(sorted(sys.modules.keys() & {'isal', 'lz4', 'cramjam', 'zstandard'}))"
+        "import sys, protocol.records.batch; "
+        "print(sorted(sys.modules.keys() & {'isal', 'lz4', 'cramjam', 'zstandard'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -191,7 +192,7 @@ BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
 
 BOMB_PROGRAM = """
 import pathlib, resource, sys
-from protocol.compression import CompressionType, decompress
+from protocol.records.compression import CompressionType, decompress
 from protocol.errors import ApiError
 import isal.isal_zlib, cramjam, lz4.frame, zstandard
 codec, data = CompressionType(int(sys.argv[1])), sys.stdin.buffer.read()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.frames import FrameError, FrameReader, ReceiveBuffer
+from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
 
 
 def stream_of(frames: list[bytes]) -> bytes:
@@ -26,9 +26,17 @@ def receive(reader: FrameReader, data: bytes) -> list[bytes]:
         assert count > 0
         buffer[:count] = data[position : position + count]
         position += count
-        for frame in reader.buffer_updated(count):
-            assert not frame.readonly
-            frames.append(bytes(frame))
+        reader.received(count)
+        frames += remaining(reader)
+    return frames
+
+
+def remaining(reader: FrameReader) -> list[bytes]:
+    """The complete frames that are here."""
+    frames = []
+    while (frame := reader.next_frame()) is not None:
+        assert not frame.readonly
+        frames.append(bytes(frame))
     return frames
 
 
@@ -47,7 +55,41 @@ def test_any_split_of_the_stream_gives_the_same_frames(frames: list[bytes], piec
         position += len(piece)
         turn += 1
     assert got == frames
-    assert reader.partial_frame_bytes == 0
+    assert reader.held_bytes == 0
+
+
+@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@given(
+    frames=st.lists(st.binary(max_size=40), max_size=8),
+    pieces=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    steps=st.lists(st.sampled_from(["take", "put back", "stop"]), min_size=1, max_size=12),
+)
+def test_whoever_stops_between_two_frames_finds_the_rest(
+    frames: list[bytes], pieces: list[int], steps: list[str]
+) -> None:
+    shared = ReceiveBuffer(64)
+    reader = FrameReader(100, shared)
+    data, got, position, turn = stream_of(frames), [], 0, 0
+    while position < len(data):
+        piece = data[position : position + pieces[turn % len(pieces)]]
+        position += len(piece)
+        turn += 1
+        reader.get_buffer()[: len(piece)] = piece
+        reader.received(len(piece))
+        for step in steps:
+            frame = None if step == "stop" else reader.next_frame()
+            if frame is None:
+                break
+            if step == "put back":
+                reader.put_back()
+            else:
+                got.append(bytes(frame))
+        reader.keep()
+        shared.view[:] = b"\xaa" * len(shared.view)  # another connection receives
+    assert got + remaining(reader) == frames
+    assert not reader.has_unread
+    reader.keep()
+    assert reader.held_bytes == 0
 
 
 def test_frames_of_all_sizes_through_one_shared_buffer() -> None:
@@ -74,7 +116,10 @@ def test_a_frame_in_one_piece_is_not_copied() -> None:
     reader = FrameReader(1000, shared)
     data = stream_of([b"abc", b"defg"])
     reader.get_buffer()[: len(data)] = data
-    first, second = reader.buffer_updated(len(data))
+    reader.received(len(data))
+    first, second = reader.next_frame(), reader.next_frame()
+    assert first is not None
+    assert second is not None
     assert first.obj is second.obj is shared.view.obj
     first[0] = ord("x")
     assert bytes(shared.view[4:7]) == b"xbc"
@@ -85,7 +130,8 @@ def test_a_large_frame_is_received_where_it_stays() -> None:
     reader = FrameReader(1 << 20, shared)
     data = stream_of([bytes(500_000)])
     reader.get_buffer()[:4096] = data[:4096]
-    assert list(reader.buffer_updated(4096)) == []
+    reader.received(4096)
+    assert reader.next_frame() is None
     assert reader.get_buffer().obj is not shared.view.obj
     assert receive(reader, data[4096:]) == [bytes(500_000)]
 
@@ -123,7 +169,7 @@ def test_a_length_alone_allocates_nothing() -> None:
     taken, _ = tracemalloc.get_traced_memory()
     assert taken < 200_000
     for reader in readers:
-        assert reader.partial_frame_bytes == 100 << 20
+        assert reader.held_bytes == 100 << 20
         assert receive(reader, bytes(1000)) == []
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from protocol.errors import ApiError, EncodeError
-from protocol.schema import Message
-from tests.jars import java, kafka_classpath
+from protocol.wire.schema import Message
+from tests.kit.jars import java, kafka_classpath
 from tests.protocol.values import EVERY_VERSION, MESSAGES, SeededSource, build, to_json
 
 VALUES_PER_VERSION = 30

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from tests.jars import java, kafka_classpath
+from tests.kit.jars import java, kafka_classpath
 
 
 @pytest.mark.java

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from protocol.api_keys import NEVER_FLEXIBLE
 from protocol.errors import DecodeError
 from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES, RequestHeader
-from protocol.schema import Message, Request, Response, Struct, fields_of
-from protocol.wire_types import (
+from protocol.wire.schema import Message, Request, Response, Struct, fields_of
+from protocol.wire.wire_types import (
     ArrayOf,
     Blob,
     FieldSpec,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.compression import CompressionType
 from protocol.errors import ApiError, ErrorCode
-from protocol.records import (
+from protocol.records.batch import (
     Record,
     RecordBatch,
     RecordBatchBuilder,
@@ -18,6 +17,7 @@ from protocol.records import (
     read_batches,
     recompress,
 )
+from protocol.records.compression import CompressionType
 from tests.protocol.record_values import model_batch, normal, patch
 
 ROWS = [

@@ -14,11 +14,11 @@ from aiokafka.record import default_records as aiokafka_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.compression import CompressionType
 from protocol.errors import ApiError, ErrorCode
-from protocol.record_runs import MIN_RUN_RECORDS, find_run
-from protocol.records import Record, RecordBatch, build_batch, build_values_batch
-from protocol.varint import SMALL_VARINTS, decode_varint, encode_varint
+from protocol.records.batch import Record, RecordBatch, build_batch, build_values_batch
+from protocol.records.compression import CompressionType
+from protocol.records.record_runs import MIN_RUN_RECORDS, find_run
+from protocol.records.varint import SMALL_VARINTS, decode_varint, encode_varint
 from tests.protocol.record_values import (
     INT64_MAX,
     INT64_MIN,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.control_records import (
+from protocol.errors import ApiError
+from protocol.records.batch import Record, RecordBatch
+from protocol.records.control_records import (
     ControlRecordType,
     EndTxnMarker,
     build_end_txn_marker,
     control_type,
     decode_end_txn_marker,
 )
-from protocol.errors import ApiError
-from protocol.records import Record, RecordBatch
 
 
 @pytest.mark.parametrize("kind", [ControlRecordType.COMMIT, ControlRecordType.ABORT])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from protocol.compression import CompressionType
-from protocol.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
-from protocol.records import Header, Record, RecordBatch, build_batch, offset_of_max_timestamp
-from tests.jars import java, kafka_classpath
+from protocol.records.batch import Header, Record, RecordBatch, build_batch, offset_of_max_timestamp
+from protocol.records.compression import CompressionType
+from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
+from tests.kit.jars import java, kafka_classpath
 
 BATCHES = 400
 

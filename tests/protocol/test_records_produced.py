@@ -13,10 +13,10 @@ import cramjam
 import lz4.frame
 import pytest
 
-from protocol.compression import CompressionType, compress
 from protocol.errors import ApiError, ErrorCode
-from protocol.record_validation import RecordValidationError, TimestampRule, validate_records_deep
-from protocol.records import Record, RecordBatch, TimestampType, build_batch
+from protocol.records.batch import Record, RecordBatch, TimestampType, build_batch
+from protocol.records.compression import CompressionType, compress
+from protocol.records.record_validation import RecordValidationError, TimestampRule, validate_records_deep
 from tests.protocol.record_values import model_bytes, model_varint, patch, seal, seal_raw
 
 NOW = 1_795_266_832_069

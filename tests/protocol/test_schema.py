@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
-from protocol.encode_compiler import varint
 from protocol.errors import ApiError, DecodeError, EncodeError, ErrorCode
 from protocol.messages import FetchResponse, JoinGroupResponse, MetadataRequest, ProduceRequest, RequestHeader
-from protocol.schema import (
+from protocol.wire.encode_compiler import varint
+from protocol.wire.schema import (
     Message,
     Request,
     Struct,
@@ -35,7 +35,7 @@ from protocol.schema import (
     uint32,
     uuid,
 )
-from protocol.wire_types import MAX_ELEMENTS
+from protocol.wire.wire_types import MAX_ELEMENTS
 
 
 class Sample(Request, api_key=ApiKey.HEARTBEAT, versions="1-4", flexible="3+"):

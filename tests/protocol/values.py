@@ -10,14 +10,14 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 import protocol.messages
-from protocol.schema import Message, Struct, fields_of
 from protocol.uuids import uuid_to_text
-from protocol.wire_types import ArrayOf, Blob, FieldSpec, Fixed, StructOf, Text, WireType
+from protocol.wire.schema import Message, Struct, fields_of
+from protocol.wire.wire_types import ArrayOf, Blob, FieldSpec, Fixed, StructOf, Text, WireType
 
 MESSAGES: dict[str, type[Message]] = {
     name: value
     for name, value in vars(protocol.messages).items()
-    if isinstance(value, type) and issubclass(value, Message) and value.__module__ != "protocol.schema"
+    if isinstance(value, type) and issubclass(value, Message) and value.__module__ != "protocol.wire.schema"
 }
 EVERY_VERSION = [
     (message, version)

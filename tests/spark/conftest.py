@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.jars import spark_environment
+from tests.kit.jars import spark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

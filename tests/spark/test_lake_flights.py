@@ -26,8 +26,8 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.broker_process import ROOT, BrokerProcess
-from tests.jars import spark_environment
+from tests.kit.broker_process import ROOT, BrokerProcess
+from tests.kit.jars import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 

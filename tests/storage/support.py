@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from protocol.errors import ApiError
-from protocol.records import Record, RecordBatch, build_batch, read_batches
+from protocol.records.batch import Record, RecordBatch, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
-from storage.appendable_log import LogAppendInfo
-from storage.file_system import FileSystem
-from storage.log_config import LogConfig
-from storage.log_directory_survey import LoadReport
-from storage.log_flush import run_together
+from storage.io.file_system import FileSystem
+from storage.log.appendable_log import LogAppendInfo
+from storage.log.log_config import LogConfig
+from storage.log.log_flush import run_together
+from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.memory_file_system import Fault, MemoryFileSystem
-from storage.unified_log import UnifiedLog
+from storage.recovery.log_directory_survey import LoadReport
+from tests.kit.memory_file_system import Fault, MemoryFileSystem
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=0x1234_5678_9ABC_DEF0_1234_5678_9ABC_DEF0)
@@ -79,11 +79,11 @@ def load_logs(manager: LogManager, now_ms: int, topic_configs: Mapping[str, LogC
     return manager.complete_load(loads)
 
 
-def close_cleanly(manager: LogManager, now_ms: int, broker_epoch: int = -1) -> None:
+def close_cleanly(manager: LogManager, broker_epoch: int = -1) -> None:
     """Close every log, waiting for the disk on this thread."""
     tasks = manager.begin_close(manager.logs_to_close())
     run_together(tasks)
-    manager.complete_close(tasks, now_ms, broker_epoch)
+    manager.complete_close(tasks, broker_epoch)
 
 
 def new_log(config: LogConfig | None = None, file_system: FileSystem | None = None) -> UnifiedLog:
@@ -102,11 +102,11 @@ def reopen(file_system: MemoryFileSystem, config: LogConfig | None = None) -> Un
 
 def flush_dirty(manager: LogManager, now_ms: int) -> None:
     """Do the flushes that are due. A directory that fails goes offline."""
-    tasks = [log.prepare_flush(offset) for log, offset in manager.due_flushes(now_ms)]
+    tasks = [log.prepare_flush(now_ms, offset) for log, offset in manager.due_flushes(now_ms)]
     run_together(tasks)
     for task in tasks:
         with contextlib.suppress(ApiError):
-            task.complete(now_ms)
+            task.complete()
 
 
 def delete_expired(manager: LogManager, now_ms: int) -> int:

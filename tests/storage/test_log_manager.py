@@ -11,13 +11,13 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
-from storage.file_system import OsFileSystem
-from storage.log_config import LogConfig
-from storage.log_loading import LoadProgress
+from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
+from storage.directory.partition_metadata import write_topic_id
+from storage.io.os_file_system import OsFileSystem
+from storage.log.log_config import LogConfig
 from storage.log_manager import LogDirError, LogManager
-from storage.memory_file_system import Fault, MemoryFileSystem
-from storage.partition_metadata import write_topic_id
+from storage.recovery.directory_loading import LoadProgress
+from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import (
     DIR,
     T0,
@@ -89,7 +89,7 @@ class TestPlacement:
         again = manager.get_or_create(lost[1].topic_partition, UUID(int=2), CONFIG, T0)
         assert again.directory.path == "/b"
         manager.checkpoint_recovery_points()
-        close_cleanly(manager, T0)
+        close_cleanly(manager)
         file_system.kill_process()
         assert not file_system.exists("/a/.kafka_cleanshutdown")
         assert file_system.exists("/b/.kafka_cleanshutdown")
@@ -209,7 +209,7 @@ class TestDeletion:
 class TestLoading:
     def test_clean_stop_and_its_marker(self) -> None:
         file_system = MemoryFileSystem()
-        close_cleanly(filled(file_system), T0, broker_epoch=11)
+        close_cleanly(filled(file_system), broker_epoch=11)
         manager, report = open_manager(file_system, CONFIG)
         assert (report.clean, report.broker_epoch, report.repaired) == (True, 11, [])
         assert manager.logs[TP].recovery_point == 5
@@ -227,7 +227,7 @@ class TestLoading:
     @pytest.mark.parametrize("name", ["photos", "t-x", "t0", "-1", "t-0.abc-delete"])
     def test_what_is_no_partition(self, name: str) -> None:
         file_system = MemoryFileSystem()
-        close_cleanly(filled(file_system), T0)
+        close_cleanly(filled(file_system))
         file_system.make_dir(f"{DIR}/{name}")
         with pytest.raises(LogDirError, match="is not in the form of topic-partition") as caught:
             open_manager(file_system, CONFIG)
@@ -257,7 +257,7 @@ class TestLoading:
         for right, wrong, topic_id in (("/a", "/b", TOPIC_ID), ("/b", "/a", UUID(int=1))):
             disk = file_system.copy()
             manager, _ = open_manager(disk, CONFIG, "/a", "/b")
-            (path,) = manager.settle_rivals(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
+            (path,) = manager.resolve_conflicting_logs(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
             assert re.fullmatch(rf"{wrong}/t-0\.[0-9a-f]{{32}}-stray", path)
             assert manager.logs[TP].path == f"{right}/t-0"
             assert {each.path: each.log_count for each in manager.directories} == {right: 1, wrong: 0}
@@ -268,7 +268,7 @@ class TestLoading:
         manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
         other = manager.get_or_create(TopicPartition("t", 1), TOPIC_ID, CONFIG, T0)
         append(other, b"x")
-        close_cleanly(manager, T0)
+        close_cleanly(manager)
         file_system.kill_process()
         file_system.inject = lambda operation, path: (
             Fault(errno.EIO) if operation == "lock" and path.startswith("/a") else None
@@ -349,7 +349,7 @@ class TestLoading:
             manager.get_or_create(other, None, CONFIG, T0)
         assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         # It was not recovered, so the directory must not look clean to the next start.
-        close_cleanly(manager, T0)
+        close_cleanly(manager)
         _, report = open_manager(file_system, CONFIG)
         assert not report.clean
 
@@ -365,7 +365,7 @@ class TestLoading:
                 file_system = MemoryFileSystem()
                 manager = filled(file_system, 0)
                 if clean:
-                    close_cleanly(manager, T0)
+                    close_cleanly(manager)
                 file_system.write_file(f"{DIR}/t-0/{0:020d}.log", message * 3)
                 file_system.kill_process()
                 manager, report = open_manager(file_system, CONFIG)
@@ -417,7 +417,7 @@ class TestManyPartitions:
         tracemalloc.stop()
         assert created / len(names) < 1500
         assert file_system.open_file_count == 0
-        close_cleanly(manager, T0)
+        close_cleanly(manager)
         tracemalloc.start()
         manager, report = open_manager(file_system, CONFIG, str(tmp_path))
         loaded, _ = tracemalloc.get_traced_memory()
@@ -437,7 +437,7 @@ class TestManyPartitions:
                 append(log, b"%d" % turn)
         flush_dirty(manager, T0)
         assert file_system.open_file_count <= 20
-        close_cleanly(manager, T0)
+        close_cleanly(manager)
         manager, report = open_manager(file_system, config, str(tmp_path))
         assert report.clean
         for log in manager.logs.values():
@@ -473,7 +473,7 @@ class TestInterruptedSwaps:
             append(log, b"%d" % number, b"%d" % number)
             log.roll(T0)
         append(log, b"last")
-        close_cleanly(manager, T0)
+        close_cleanly(manager)
         file_system.kill_process()
         return file_system, f"{DIR}/t-0/"
 

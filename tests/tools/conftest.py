@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apache_kafka import ApacheKafka
-from tests.broker_process import ROOT, BrokerProcess
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.broker_process import ROOT, BrokerProcess
 from tests.tools.tool_pair import Runner, kafkas_runner, our_runner
 
 SETTINGS = {"offsets.topic.num.partitions": "4"}

@@ -16,8 +16,8 @@ from protocol.messages import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from protocol.records import CompressionType, Record, RecordBatchBuilder, build_batch
-from protocol.schema import encode_versioned
+from protocol.records.batch import CompressionType, Record, RecordBatchBuilder, build_batch
+from protocol.wire.schema import encode_versioned
 from tests.protocol.record_values import patch, seal, seal_raw
 
 T = 1_700_000_000_000

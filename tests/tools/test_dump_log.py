@@ -18,11 +18,11 @@ from uuid import UUID
 
 import pytest
 
-from protocol.records import BatchOptions, CompressionType, Record, TimestampType, build_batch
+from protocol.records.batch import BatchOptions, CompressionType, Record, TimestampType, build_batch
 from protocol.topic_partition import TopicPartition
-from storage.file_system import OsFileSystem
-from storage.log_config import LogConfig
-from tests.jars import java, kafka_classpath
+from storage.io.os_file_system import OsFileSystem
+from storage.log.log_config import LogConfig
+from tests.kit.jars import java, kafka_classpath
 from tests.storage.support import close_cleanly, open_manager
 from tests.tools.odd_segments import ZERO, T, write_all, write_damaged
 from tools.dump_log import main
@@ -244,7 +244,7 @@ def write_our_own(root: Path) -> None:
                 options |= {"producer_id": 70 + at, "producer_epoch": 0, "base_sequence": 0}
             data = memoryview(bytearray(build_batch(rows, **options)))
             log.append_as_leader(data, leader_epoch=at // 100, now_ms=T + 5000 + at)
-    close_cleanly(manager, T + 10_000)
+    close_cleanly(manager)
 
 
 @pytest.mark.java

@@ -10,10 +10,10 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages import AlterReplicaLogDirsRequest, DescribeLogDirsRequest, DescribeLogDirsResponse
-from tests.broker_process import BrokerProcess
+from tests.kit.broker_process import BrokerProcess
+from tests.kit.wire_client import WireClient
+from tests.kit.wire_requests import new_topic, produce
 from tests.tools.tool_pair import Runner
-from tests.wire_client import WireClient
-from tests.wire_requests import new_topic, produce
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 

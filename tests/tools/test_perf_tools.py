@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_process import BrokerProcess
+from tests.kit.broker_process import BrokerProcess
 from tools import consumer_perf_test, producer_perf_test
-from tools.common import ToolError
+from tools.support.common import ToolError
 
 _F1, _F2, _F4, _F6 = (rf"\d+\.\d{{{digits}}}" for digits in (1, 2, 4, 6))
 PRODUCER_TOTAL = re.compile(

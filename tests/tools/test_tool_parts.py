@@ -9,11 +9,13 @@ import pytest
 
 from client.metadata import PartitionMetadata
 from protocol.errors import ErrorCode
-from tools.common import ToolError
-from tools.group_reset import parse_datetime, parse_duration
-from tools.java_dates import format_date
-from tools.options import Option, OptionError, OptionParser
-from tools.throttle import Throttle
+from tools.producer_perf_test import Statistics
+from tools.support.common import ToolError
+from tools.support.group_reset import parse_datetime, parse_duration
+from tools.support.java_dates import format_date
+from tools.support.metrics import print_metrics
+from tools.support.options import Option, OptionError, OptionParser
+from tools.support.throttle import Throttle
 from tools.topics import is_reported, partition_line
 
 PARSER = OptionParser(
@@ -46,6 +48,7 @@ def test_options_are_read_as_jopt_reads_them() -> None:
     [
         (["--numbe", "1"], "numbe is not a recognized option"),
         (["--number"], "Option number requires an argument"),
+        (["--zookeeper", "zk:2181"], "zookeeper is not a recognized option; use --bootstrap-server"),
     ],
 )
 def test_command_lines_that_make_no_sense(words: list[str], reason: str) -> None:
@@ -101,7 +104,10 @@ def test_durations() -> None:
 def test_times() -> None:
     assert parse_datetime("1970-01-01T00:00:01.500") == 1_500
     assert parse_datetime("1970-01-01T02:00:00.000+02:00") == 0
-    assert parse_datetime("1970-01-01T00:00:00Z") == 0
+    assert parse_datetime("1970-1-1T0:0:0.7Z and more") == 7
+    assert parse_datetime("1970-01-01T02:00:00.000+0200") == 0
+    with pytest.raises(ToolError, match='Unparseable date: "1970-01-01T00:00:00Z"'):
+        parse_datetime("1970-01-01T00:00:00")
     for text in ("1970-01-01", "1970-13-01T00:00:00"):
         with pytest.raises(ToolError, match="ParseException"):
             parse_datetime(text)
@@ -128,3 +134,18 @@ def test_partitions_in_trouble_are_reported() -> None:
     assert is_reported(partition, "at-min-isr-partitions", 1, {2, 3})
     healthy = partition._replace(leader=2, isr=(1, 2, 3))
     assert not any(is_reported(healthy, report, 2, {1, 2, 3}) for report in (*reports, "at-min-isr-partitions"))
+
+
+def test_metrics_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    statistics = Statistics(3)
+    statistics.record(3, 300, 7)
+    print_metrics(statistics.metrics("c", "t", 1))
+    blank, head, *rows = capsys.readouterr().out.splitlines()
+    assert blank == ""
+    assert head.split() == ["Metric", "Name", "Value"]
+    assert rows == sorted(rows)
+    assert {row.index(" : ") for row in rows} == {head.index("   Value")}
+    values = {name.strip(): value for name, _, value in (row.rpartition(" : ") for row in rows)}
+    assert values["producer-metrics:record-send-total:{client-id=c}"] == "3.000"
+    assert values["producer-topic-metrics:record-error-total:{client-id=c, topic=t}"] == "1.000"
+    assert values["producer-topic-metrics:byte-total:{client-id=c, topic=t}"] == "300.000"

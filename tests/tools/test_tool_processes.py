@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker_process import ROOT, BrokerProcess, free_port
+from tests.kit.broker_process import ROOT, BrokerProcess, free_port
+from tests.kit.waiting import eventually
 
 PATIENCE_S = 60.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "ODRADEK_PYTHON": sys.executable}
@@ -51,10 +52,7 @@ def offsets(broker: BrokerProcess, topic: str) -> str:
 
 
 def await_offset(broker: BrokerProcess, topic: str, line: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while offsets(broker, topic) != line:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually("the offset", lambda: offsets(broker, topic), lambda said: said == line)
 
 
 def test_scripts_work_from_anywhere(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -94,6 +92,29 @@ def test_classes_without_a_tool_are_an_error() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_read_is_delivered_when_the_producer_is_ended(broker: BrokerProcess, number: signal.Signals) -> None:
     topic = f"ended-by-{number.name}"
+    producer = start_lingering(broker, topic)
+    producer.send_signal(number)
+    producer.communicate(timeout=PATIENCE_S)
+    assert producer.returncode == 128 + number
+    assert offsets(broker, topic) == f"{topic}:0:1\n{topic}:1:1\n"
+
+
+def test_what_was_read_is_delivered_when_the_producer_is_ended_at_its_end(broker: BrokerProcess) -> None:
+    """A tool that a busy machine kept from running finds the end of its input and the signal together."""
+    producer = start_lingering(broker, "ended-at-its-end")
+    producer.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, producer.pid, os.WSTOPPED)
+    assert producer.stdin is not None
+    producer.stdin.close()
+    producer.stdin = None
+    producer.send_signal(signal.SIGTERM)
+    producer.send_signal(signal.SIGCONT)
+    producer.communicate(timeout=PATIENCE_S)
+    assert offsets(broker, "ended-at-its-end") == "ended-at-its-end:0:1\nended-at-its-end:1:1\n"
+
+
+def start_lingering(broker: BrokerProcess, topic: str) -> subprocess.Popen[str]:
+    """A producer that has read a line which is not to be sent for minutes."""
     server = ["--bootstrap-server", broker.address, "--topic", topic]
     run("kafka-topics.sh", *server, "--create", "--partitions", "2")
     producer = start("console_producer", *server, "--timeout", "600000", "--property", "parse.key=true")
@@ -102,10 +123,7 @@ def test_what_was_read_is_delivered_when_the_producer_is_ended(broker: BrokerPro
     producer.stdin.flush()
     # A full batch does not wait: when it is there, the line before it, of the other partition, has been read.
     await_offset(broker, topic, f"{topic}:0:0\n{topic}:1:1\n")
-    producer.send_signal(number)
-    producer.communicate(timeout=PATIENCE_S)
-    assert producer.returncode == 128 + number
-    assert offsets(broker, topic) == f"{topic}:0:1\n{topic}:1:1\n"
+    return producer
 
 
 def test_a_consumer_that_is_ended_says_what_it_did(broker: BrokerProcess) -> None:
@@ -169,8 +187,10 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     said = run("kafka-topics.sh", *nobody, "--list")
     assert said.returncode == 1
     assert said.stdout == (
-        "Error while executing topic command : Timed out waiting for a node assignment. Call: describeTopics\n"
+        "Error while executing topic command : Timed out waiting for a node assignment. Call: describeTopics "
+        f"(Connection to {nobody[1]} could not be established: Connection refused)\n"
     )
+    assert nobody[1] in said.stderr.splitlines()[-1]
     assert "Broker may not be available" in said.stderr
     bad = run("kafka-topics.sh", "--bootstrap-server", "nowhere", "--list")
     assert bad.stdout == "Error while executing topic command : Invalid url in bootstrap.servers: nowhere\n"
@@ -234,3 +254,29 @@ def await_true(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_records_are_deleted_and_told_before_what_cannot_be(broker: BrokerProcess, tmp_path: Path) -> None:
+    run("kafka-topics.sh", "--bootstrap-server", broker.address, "--create", "--topic", "shrinks")
+    path = tmp_path / "offsets.json"
+    partitions = [{"topic": topic, "partition": 0, "offset": 0} for topic in ("missing", "shrinks")]
+    path.write_text(json.dumps({"partitions": partitions}))
+    deleting = start(
+        "delete_records", "--bootstrap-server", broker.address, "--offset-json-file", str(path),
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert deleting.stdout is not None
+    lines = [deleting.stdout.readline() for _ in range(3)]
+    assert lines[2] == "partition: shrinks-0\tlow_watermark: 0\n"
+    assert deleting.poll() is None
+    deleting.kill()
+    deleting.communicate(timeout=PATIENCE_S)
+
+
+def test_a_failed_topic_command_says_so_on_both_outputs(broker: BrokerProcess) -> None:
+    command = ("kafka-topics.sh", "--bootstrap-server", broker.address, "--create", "--topic", "twice")
+    assert run(*command).returncode == 0
+    again = run(*command)
+    reason = "Topic 'twice' already exists."
+    assert (again.returncode, again.stdout) == (1, f"Error while executing topic command : {reason}\n")
+    assert f"ERROR org.apache.kafka.common.errors.TopicExistsException: {reason}" in again.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jars import java, kafka_classpath
+from tests.kit.jars import java, kafka_classpath
 from tests.tools.tool_pair import CLASSES, JVM, Runner, comparable, play, read_story
 
 STORIES = Path(__file__).with_name("stories")

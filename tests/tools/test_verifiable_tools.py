@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker_process import ROOT, BrokerProcess
+from tests.kit.broker_process import ROOT, BrokerProcess
 from tools import verifiable_consumer, verifiable_producer
 
 

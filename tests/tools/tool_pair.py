@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.jars import java, kafka_classpath
+from tests.kit.jars import java, kafka_classpath
 
 ROOT = Path(__file__).resolve().parents[2]
 JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -19,12 +19,14 @@ TIMEOUT_MS = 60_000
 
 CLASSES = {
     "broker_api_versions": "kafka.admin.BrokerApiVersionsCommand",
+    "cluster": "org.apache.kafka.tools.ClusterTool",
     "configs": "kafka.admin.ConfigCommand",
     "console_consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "console_producer": "kafka.tools.ConsoleProducer",
     "consumer_groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "consumer_perf_test": "org.apache.kafka.tools.ConsumerPerformance",
     "delete_records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "e2e_latency": "org.apache.kafka.tools.EndToEndLatency",
     "get_offsets": "org.apache.kafka.tools.GetOffsetShell",
     "log_dirs": "org.apache.kafka.tools.LogDirsCommand",
     "producer_perf_test": "org.apache.kafka.tools.ProducerPerformance",

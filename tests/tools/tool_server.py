@@ -18,12 +18,14 @@ from typing import Any
 
 TOOLS = (
     "broker_api_versions",
+    "cluster",
     "configs",
     "console_consumer",
     "console_producer",
     "consumer_groups",
     "consumer_perf_test",
     "delete_records",
+    "e2e_latency",
     "get_offsets",
     "log_dirs",
     "producer_perf_test",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from protocol.messages import ApiVersionsRequest, MetadataRequest
+from tests.kit.wire_client import ConnectionClosed
 from tests.parity.subject import PATIENCE_S, Subject, scenario
-from tests.wire_client import ConnectionClosed
 
 METADATA, API_VERSIONS = 3, 18
 

@@ -232,7 +232,7 @@ def debugging_consumer(b: Subject) -> None:
 
 @scenario
 def compressed_batches_are_kept(b: Subject) -> None:
-    from protocol.compression import CompressionType
+    from protocol.records.compression import CompressionType
 
     topic = b.topic()
     for codec in CompressionType:
@@ -244,7 +244,7 @@ def compressed_batches_are_kept(b: Subject) -> None:
 
 @scenario
 def zstd_before_version_10(b: Subject) -> None:
-    from protocol.compression import CompressionType
+    from protocol.records.compression import CompressionType
 
     topic = b.topic()
     b.produce(topic, b"a" * 100, compression=CompressionType.ZSTD)

@@ -14,8 +14,8 @@ from protocol.messages import (
     ListGroupsRequest,
     SyncGroupRequest,
 )
+from tests.kit.wire_client import WireClient
 from tests.parity.subject import Subject, scenario
-from tests.wire_client import WireClient
 
 Protocols = tuple[tuple[str, bytes], ...]
 

@@ -81,7 +81,7 @@ def by_timestamp_across_segments(b: Subject) -> None:
 
 @scenario
 def by_timestamp_in_a_compressed_batch(b: Subject) -> None:
-    from protocol.compression import CompressionType
+    from protocol.records.compression import CompressionType
 
     topic = b.topic()
     b.produce(topic, b"a", b"b", b"c", compression=CompressionType.GZIP)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from protocol.compression import CompressionType
 from protocol.messages import ProduceRequest
-from protocol.records import Record, build_batch
+from protocol.records.batch import Record, build_batch
+from protocol.records.compression import CompressionType
 from tests.parity.subject import PATIENCE_S, TIMESTAMP, Subject, batch, produce_request, scenario
 
 CRC_AT, ATTRIBUTES_AT, LAST_OFFSET_DELTA_AT, COUNT_AT, MAGIC_AT, LENGTH_AT = 17, 21, 23, 57, 16, 8

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from protocol.compression import CompressionType
 from protocol.messages import FetchResponse
-from protocol.records import RecordBatch, read_batches
+from protocol.records.batch import RecordBatch, read_batches
+from protocol.records.compression import CompressionType
 from tests.parity.scenarios.fetch import fetch
 from tests.parity.scenarios.retention import alter
 from tests.parity.subject import Subject, batch, produce_request, scenario

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from protocol.compression import CompressionType
 from protocol.errors import ErrorCode
 from protocol.messages import ProduceResponse
+from protocol.records.compression import CompressionType
 from tests.parity.scenarios.fetch import fetch
 from tests.parity.scenarios.offsets_in_logs import list_offsets
 from tests.parity.scenarios.retention import alter, offset_at

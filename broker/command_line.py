@@ -1,0 +1,143 @@
+"""The arguments of the broker's process, and the broker that needs none (`--dev`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from config.broker_config import BrokerConfig
+from config.definitions import ConfigErrors
+
+DEVELOPMENT_PORT = 9092
+DEVELOPMENT_METRICS_PORT = 9308
+
+
+class UsageError(Exception):
+    """The command line cannot be understood; the message says which part."""
+
+
+class Arguments(NamedTuple):
+    """A parsed command line: the path of server.properties (None with `--dev`), and the overrides."""
+
+    path: str | None
+    overrides: dict[str, str]
+
+
+def usage() -> str:
+    """The usage line, naming the command that was typed."""
+    command = os.environ.get("ODRADEK_COMMAND", "kafka-server-start.sh")
+    return f"USAGE: {command} [-daemon] (server.properties | --dev) [--override property=value]*"
+
+
+def help_text() -> str:
+    """The answer to `--help`."""
+    return f"""{usage()}
+
+Run a broker in the foreground until Ctrl-C or SIGTERM.
+
+  server.properties      Configuration, in Kafka's format.
+  --dev                  Need no configuration: listen on 127.0.0.1:{DEVELOPMENT_PORT}, or on a free port when that one
+                         is in use, serve metrics, and keep data in a temporary directory that is deleted at the end.
+  --override KEY=VALUE   Set a configuration key; it wins over the file. May be given several times.
+  -daemon                Run in the background, with logs in $LOG_DIR. Must come first.
+
+`odradek check-config server.properties` says what each key of a file means here."""
+
+
+def parse_arguments(argv: list[str]) -> Arguments:
+    """Read the command line. Raises UsageError."""
+    path: str | None = None
+    development = False
+    overrides: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--dev":
+            development = True
+            continue
+        if word.startswith("--override="):
+            pair = word.removeprefix("--override=")
+        elif word == "--override" and rest:
+            pair = rest.pop(0)
+        elif path is None and not overrides and not word.startswith("-"):
+            path = word
+            continue
+        else:
+            raise UsageError(f"Found non argument parameters: {word}\n{usage()}")
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"Invalid command line property: {pair}\n{usage()}")
+        overrides[name.strip()] = value.strip()
+    if development and path is not None:
+        raise UsageError(f"--dev takes no file; give {path} without --dev, or --dev alone\n{usage()}")
+    if not development and path is None:
+        raise UsageError(usage())
+    return Arguments(path, overrides)
+
+
+@contextmanager
+def properties_file(arguments: Arguments) -> Iterator[str]:
+    """The path of the configuration file; with `--dev` one in a directory that is deleted in the end."""
+    if arguments.path is not None:
+        yield arguments.path
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="odradek-", ignore_cleanup_errors=True) as directory:
+        path = Path(directory, "server.properties")
+        path.write_text(development_properties(directory), encoding="utf-8")
+        yield str(path)
+
+
+def development_properties(directory: str) -> str:
+    """The configuration of a broker on this machine alone, with its data in `directory`."""
+    return (
+        "broker.id=0\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{free_port(DEVELOPMENT_PORT)}\n"
+        f"metrics.listener=127.0.0.1:{free_port(DEVELOPMENT_METRICS_PORT)}\n"
+        f"log.dirs={directory}/data\n"
+        "offsets.topic.replication.factor=1\n"
+        "transaction.state.log.replication.factor=1\n"
+        "transaction.state.log.min.isr=1\n"
+        "group.initial.rebalance.delay.ms=0\n"
+    )
+
+
+def free_port(preferred: int) -> int:
+    """`preferred` when nothing listens on it, else a port that the operating system gives."""
+    import socket
+
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            bound: int = probe.getsockname()[1]
+            return bound
+    return preferred
+
+
+def announcement(config: BrokerConfig) -> str:
+    """The lines that a development broker prints when it serves."""
+    address = config.advertised_listeners[0]
+    lines = [
+        "A broker for development is running. Stop it with Ctrl-C.",
+        f"  bootstrap server  {address.host or 'localhost'}:{address.port}",
+        f"  data              {', '.join(config.log_dirs)} (deleted when it stops)",
+    ]
+    if config.metrics_listener is not None:
+        lines.insert(2, f"  metrics           http://{config.metrics_listener}/metrics")
+    return "\n".join(lines)
+
+
+def start_failure(path: str, error: Exception) -> str:
+    """The reason not to start, with what can be done."""
+    if isinstance(error, OSError):
+        return f"cannot read {path}: {error.strerror or error}"
+    hint = f"\n`odradek check-config {path}` explains each key" if isinstance(error, ConfigErrors) else ""
+    return f"{error}{hint}"

@@ -1,0 +1,149 @@
+"""The seams: everything nondeterministic that the broker touches, as constructor arguments.
+
+A whole cluster can run in one process on virtual time from a seed only if no line of code reaches past these for the
+time, a random number, a thread, a process or a socket. `Environment` holds them all; `FileSystem` (storage) and
+`Coordination` (cluster) are defined where they are used.
+Timers are the event loop's own (`loop.call_later`): a simulated loop brings simulated timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from cluster.zookeeper.contract import Coordination
+from storage.compaction.clean_task import CleanResult, CleanTask
+from storage.io.file_system import FileSystem
+
+T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class Clock(Protocol):
+    """Time. `now_ms` is wall-clock milliseconds since 1970 and may jump; `monotonic_s` never goes back."""
+
+    def now_ms(self) -> int: ...
+
+    def monotonic_s(self) -> float: ...
+
+
+class Random(Protocol):
+    """Randomness."""
+
+    def randrange(self, stop: int) -> int:
+        """An integer in [0, stop)."""
+        ...
+
+    def uuid(self) -> UUID:
+        """A random (version 4) UUID, never one whose Kafka text form begins with a dash."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs what would block the event loop: fsync, cold reads, recovery."""
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        """Call `function(*args)` off the loop; the awaitable carries its result or exception."""
+        ...
+
+    def close(self) -> None:
+        """Wait for what runs, accept nothing more."""
+        ...
+
+
+class Listener(Protocol):
+    """A bound address, deaf until `start`: a broker knows that its ports are free before it touches anything."""
+
+    @property
+    def port(self) -> int:
+        """The port really bound (the asked one may have been 0)."""
+        ...
+
+    async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Accept connections. Raises OSError when another process came first."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting; established connections are the caller's."""
+        ...
+
+
+class Network(Protocol):
+    """Sockets."""
+
+    def bind(self, host: str | None, port: int) -> Listener:
+        """Take `host` (None: every interface) and `port`. Raises OSError when that address cannot be had."""
+        ...
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
+        """Open a connection. Raises OSError when nobody answers there."""
+        ...
+
+    def host_name(self) -> str:
+        """The name by which other machines reach this one."""
+        ...
+
+
+class CleanerWorker(Protocol):
+    """Does one task of compaction at a time."""
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        """The result of `storage.compaction.cleaner.clean`.
+
+        Raises WorkerFailure, WorkerDiedError (also after `close`).
+        """
+        ...
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        """Let the task that runs go at another rate from now on."""
+        ...
+
+    def abort(self) -> None:
+        """Have the task under way, if there is one, raise WorkerFailure of the kind ABORTED soon."""
+        ...
+
+    async def close(self) -> None:
+        """End it, whatever it does; a task under way raises WorkerDiedError."""
+        ...
+
+
+class Ensemble(Protocol):
+    """The service that keeps the znode tree, seen from one broker."""
+
+    def session(self) -> Coordination:
+        """A session, not yet connected."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of it. Sessions still open are not ended by this."""
+        ...
+
+
+class OpenEnsemble(Protocol):
+    """Reaches the service that keeps the znode tree."""
+
+    async def __call__(
+        self, environment: Environment, directory: str, on_failure: Callable[[OSError], None]
+    ) -> Ensemble:
+        """`directory` is where a tree of the broker's own is kept. `on_failure` is called once when the service fails
+        for good. Raises JournalError, CoordinationError, OSError.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """Everything that a broker does not decide itself."""
+
+    clock: Clock
+    random: Random
+    executor: Executor
+    network: Network
+    file_system: FileSystem
+    open_ensemble: OpenEnsemble
+    new_cleaner_worker: Callable[[], CleanerWorker]
+    most_connections: int | None = None
+    """Connections that the operating system allows; None: as many as come."""

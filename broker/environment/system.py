@@ -1,0 +1,174 @@
+"""The seams' real adapters: the only module that asks the operating system for time, chance, threads and sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from protocol.uuids import uuid_to_text
+
+T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+MAX_OPEN_FILES = 100_000
+"""What the broker asks for at most; Kafka's documentation recommends as much for large brokers."""
+
+ENOUGH_FILES = 1024
+"""Descriptors that the logs of a large broker get along with, each opened again when it is needed."""
+SPARE_FILES = 128
+"""Descriptors for what is opened for a moment: checkpoints, directories, and connections that are about to be refused.
+"""
+_ACCEPTED_AT_ONCE = 4
+"""Connections that asyncio's loop accepts in one turn."""
+
+
+def raise_open_file_limit() -> None:
+    """Allow this process as many open files as its hard limit permits: logs and connections share them.
+
+    Kafka leaves that to whoever starts it; a laptop's 256 or 1,024 would be gone after a few hundred clients.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (ValueError, OSError):
+        # macOS has a lower bound of its own (kern.maxfilesperproc) that getrlimit does not tell.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, 10_240), hard))
+
+
+def with_open_file_limit(error: Exception) -> str:
+    """The error's message; where it, or its cause, is that no more files may be open, also how many may be."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    cause = error if error.__cause__ is None else error.__cause__
+    is_limit = isinstance(cause, OSError) and cause.errno == errno.EMFILE
+    return f"{error} (this process may have {soft} files open: ulimit -n)" if is_limit else str(error)
+
+
+def room_for_connections(files_of_logs: int) -> int | None:
+    """How many connections leave the logs enough descriptors (they would use `files_of_logs`, and get along with
+    fewer), and some for everything else; None where nothing is limited.
+
+    Without any, no log can be rolled or flushed: that is no different from a disk that fails.
+    """
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    return max(soft - min(files_of_logs, ENOUGH_FILES) - min(SPARE_FILES, soft // 4), 1)
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class SystemRandom:
+    """The operating system's randomness."""
+
+    def __init__(self) -> None:
+        self._random = random.SystemRandom()
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> uuid.UUID:
+        # Kafka's Uuid.randomUuid skips ids whose text begins with '-', which command lines would take for an option.
+        while True:
+            candidate = uuid.UUID(int=self._random.getrandbits(128), version=4)
+            if not uuid_to_text(candidate).startswith("-"):
+                return candidate
+
+
+class ThreadExecutor:
+    """Threads, created when first needed, so that an idle broker has one."""
+
+    def __init__(self, max_workers: int) -> None:
+        self._pool = ThreadPoolExecutor(max_workers, thread_name_prefix="odradek-io")
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class _TcpListener:
+    def __init__(self, bound: socket.socket, backlog: int) -> None:
+        self._socket = bound
+        self._backlog = backlog
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        loop = asyncio.get_running_loop()
+        # asyncio takes as many connections in one turn as the backlog it is given, and closes a refused one some turns
+        # later: many that come at once would have all descriptors for that long, and the logs none.
+        at_once = min(self._backlog, _ACCEPTED_AT_ONCE)
+        self._server = await loop.create_server(protocol_factory, sock=self._socket, backlog=at_once)
+        self._socket.listen(self._backlog)
+
+    async def close(self) -> None:
+        if self._server is None:
+            self._socket.close()
+        else:
+            self._server.close()
+
+
+class TcpNetwork:
+    """TCP through the running event loop. `backlog` is Kafka's socket.listen.backlog.size."""
+
+    def __init__(self, backlog: int) -> None:
+        self._backlog = backlog
+
+    def bind(self, host: str | None, port: int) -> _TcpListener:
+        if host is None and socket.has_dualstack_ipv6():
+            return _TcpListener(self._bound(socket.AF_INET6, ("::", port), dual_stack=True), self._backlog)
+        family, address = socket.AF_INET, ("0.0.0.0", port)  # noqa: S104 - an empty host in `listeners` asks for it
+        if host is not None:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, address = found[0][0], found[0][4]  # type: ignore[assignment]
+        return _TcpListener(self._bound(family, address), self._backlog)
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
+        return await asyncio.get_running_loop().create_connection(protocol_factory, host, port)
+
+    def host_name(self) -> str:
+        return socket.getfqdn()
+
+    @staticmethod
+    def _bound(family: socket.AddressFamily, address: tuple[str, int], *, dual_stack: bool = False) -> socket.socket:
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if dual_stack:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            bound.setblocking(False)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
+        return bound

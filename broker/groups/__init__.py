@@ -1,0 +1,1 @@
+"""Runs the group coordinators of `cluster.groups`: their time, their timers and their log."""

@@ -1,0 +1,148 @@
+"""Read-only requests about features that this broker does not have, answered as by a Kafka that is not set up for them.
+
+User interfaces send them to every broker and take an error that is not expected for a broken cluster. The answers are
+those of Apache Kafka 3.9.1 in ZooKeeper mode without an authorizer, quotas, SCRAM users, tokens or reassignments.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.network.registry import CloseConnection, RequestContext, api
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+UNKNOWN: Final = 0
+"""The number that every enumeration of ACLs has for what a client does not know."""
+
+EXACT, DEFAULT, ANY_NAME = range(3)
+"""How a component of a quota filter matches."""
+
+QUOTA_ENTITY_NAMES: Final = {"user": "user", "client-id": "client", "ip": "ip"}
+"""The entity types, with their names in Kafka's messages."""
+
+
+class DisabledFeatureHandlers:
+    """Describes ACLs, tokens, quotas, SCRAM users and reassignments, of which there are none."""
+
+    @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), reads_only=True)
+    def describe_acls(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeAclsRequest,
+    ) -> DescribeAclsResponse:
+        """SECURITY_DISABLED: without an authorizer there are no ACLs to look at."""
+        filters = (
+            request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type,
+        )  # fmt: skip
+        if UNKNOWN in filters:
+            raise CloseConnection("DescribeAclsRequest contains UNKNOWN elements")
+        return DescribeAclsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.SECURITY_DISABLED,
+            error_message="No Authorizer is configured on the broker",
+            resources=[],
+        )
+
+    @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True)
+    def describe_delegation_token(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeDelegationTokenRequest,  # noqa: ARG002
+    ) -> DescribeDelegationTokenResponse:
+        """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: a PLAINTEXT listener does not know who asks."""
+        return DescribeDelegationTokenResponse(
+            error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, tokens=[], throttle_time_ms=0
+        )
+
+    @api(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), reads_only=True)
+    def list_partition_reassignments(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: ListPartitionReassignmentsRequest,  # noqa: ARG002
+    ) -> ListPartitionReassignmentsResponse:
+        """Nothing moves between brokers."""
+        return ListPartitionReassignmentsResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", topics=[]
+        )
+
+    @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True)
+    def describe_client_quotas(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeClientQuotasRequest,
+    ) -> DescribeClientQuotasResponse:
+        """No quotas; a filter that makes no sense is still an error."""
+        try:
+            check_quota_filter(request.components)
+        except ApiError as error:
+            return DescribeClientQuotasResponse(
+                throttle_time_ms=0, error_code=error.error_code, error_message=error.message or None, entries=None
+            )
+        return DescribeClientQuotasResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", entries=[])
+
+    @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), reads_only=True)
+    def describe_user_scram_credentials(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeUserScramCredentialsRequest,
+    ) -> DescribeUserScramCredentialsResponse:
+        """No user has credentials: each that is named does not exist."""
+        names = [user.name for user in request.users or ()]
+        results = [
+            DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
+                user=name, error_code=code, error_message=message, credential_infos=[]
+            )
+            for name, (code, message) in ((name, _no_user(name, names)) for name in sorted(set(names)))
+        ]
+        return DescribeUserScramCredentialsResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", results=results
+        )
+
+
+def _no_user(name: str, names: list[str]) -> tuple[ErrorCode, str]:
+    if not name:
+        return ErrorCode.RESOURCE_NOT_FOUND, "Username must not be empty"
+    if names.count(name) > 1:
+        reason = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        return ErrorCode.DUPLICATE_RESOURCE, reason
+    return ErrorCode.RESOURCE_NOT_FOUND, f"Attempt to describe a user credential that does not exist: {name}"
+
+
+def check_quota_filter(components: list[DescribeClientQuotasRequest.ComponentData]) -> None:
+    """Raise ApiError for a filter that Kafka refuses (`ZkAdminManager.describeClientQuotas`)."""
+    for component in components:
+        if component.match_type not in {EXACT, DEFAULT, ANY_NAME} or (
+            component.match_type == EXACT and component.match is None
+        ):
+            # Kafka fails on these with an exception that it does not explain.
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "")
+    kinds: set[str] = set()
+    for component in components:
+        kind = component.entity_type
+        if not kind:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Unexpected empty filter component entity type")
+        if kind not in QUOTA_ENTITY_NAMES:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"Custom entity type '{kind}' not supported")
+        if kind in kinds:
+            name = QUOTA_ENTITY_NAMES[kind]
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate {name} filter component entity type")
+        kinds.add(kind)
+    if "ip" in kinds and len(kinds) > 1:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "Invalid entity filter component combination, IP filter component should not be used with user or "
+            "clientId filter component.",
+        )

@@ -1,0 +1,136 @@
+"""The process in which compaction runs: `python -m broker.logs.cleaner_process`, started by
+`broker.logs.cleaner_worker`.
+
+JSON lines on standard input, one answer for each task on standard output:
+
+    {"bytes_per_second": 1000000.0}   from now on (also in the midst of a task)
+    {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's
+                                      or {"error": "what went wrong", "kind": "records", "errno": null,
+                                      "corrupt_range": [0, 4711]}, see `broker.logs.cleaner_failure`
+    {"abort": true}                   the task under way, if any, ends with an error of the kind "aborted"
+
+It ends when its input does: at once, whatever it is at, so that it never outlives its broker, also one that was killed.
+What it leaves then is a half-written `.cleaned` file, which the next start of the broker removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from broker.logs.rate_limiter import Throttle
+from protocol.errors import ApiError
+from storage.compaction.clean_source import CorruptSegmentError, LogCleaningAbortedError
+from storage.compaction.clean_task import CleanResult, CleanTask
+from storage.compaction.cleaner import clean
+from storage.io.file_system import FileSystem
+from storage.io.os_file_system import OsFileSystem
+
+NICENESS = 10
+"""Compaction gets what the broker leaves: a tenth of the share of a process that is as busy."""
+
+
+def do_clean(file_system: FileSystem, task: CleanTask, throttle: Callable[[int], None]) -> CleanResult:
+    """`storage.compaction.cleaner.clean`. Raises WorkerFailure, whatever went wrong."""
+    try:
+        return clean(file_system, task, throttle)
+    except CorruptSegmentError as error:
+        corrupt_range = error.base_offset, error.position
+        raise WorkerFailure(str(error), FailureKind.RECORDS, corrupt_range=corrupt_range) from error
+    except ApiError as error:
+        raise WorkerFailure(str(error), FailureKind.RECORDS) from error
+    except LogCleaningAbortedError as error:
+        raise WorkerFailure(str(error), FailureKind.ABORTED) from error
+    except OSError as error:
+        raise WorkerFailure(str(error), FailureKind.DISK, error.errno) from error
+    except Exception as error:
+        raise WorkerFailure(f"{type(error).__name__}: {error}", FailureKind.BUG) from error
+
+
+def end_if_alone() -> None:
+    """End the process if nobody is left at the other end of the input, even if there is more to read in it.
+
+    The thread that reads may be late; a log must not be touched once another broker may have it.
+    """
+    alone = select.poll()
+    alone.register(sys.stdin.fileno(), 0)
+    if alone.poll(0):
+        os._exit(0)
+
+
+class Abortion:
+    """Whether the task under way is to be given up; set on another thread, and cleared by the next task."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep so long at most. Raises LogCleaningAbortedError."""
+        if self.wanted.wait(seconds):
+            raise LogCleaningAbortedError("the broker wants it no more")
+
+
+def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abortion) -> dict[str, Any]:
+    """Do one task; the line that tells how it went."""
+
+    def pause(size: int) -> None:
+        throttle(size)
+        abortion.sleep(0)
+        end_if_alone()
+
+    end_if_alone()
+    try:
+        return {"result": do_clean(file_system, CleanTask.from_json(task), pause).to_json()}
+    except WorkerFailure as failure:
+        return {
+            "error": str(failure),
+            "kind": failure.kind.value,
+            "errno": failure.errno,
+            "corrupt_range": failure.corrupt_range,
+        }
+
+
+def read_lines(lines: TextIO, tasks: queue.SimpleQueue[str], throttle: Throttle, abortion: Abortion) -> None:
+    """Put what comes in where it belongs; ends the process at the end of the input."""
+    for text in lines:
+        message = json.loads(text)
+        if "bytes_per_second" in message:
+            throttle.bytes_per_second = message["bytes_per_second"]
+        if "abort" in message:
+            abortion.wanted.set()
+        if "task" in message:
+            abortion.wanted.clear()
+            tasks.put(message["task"])
+    os._exit(0)
+
+
+def main() -> None:
+    """Work until the input ends; does not return."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the broker, which ends this process
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    abortion = Abortion()
+    throttle = Throttle(time.monotonic, abortion.sleep)
+    tasks: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=read_lines, args=(sys.stdin, tasks, throttle, abortion), name="stdin", daemon=True).start()
+    file_system = OsFileSystem()
+    while True:
+        line = json.dumps(answer(file_system, tasks.get(), throttle, abortion))
+        try:
+            print(line, flush=True)
+        except BrokenPipeError:
+            os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

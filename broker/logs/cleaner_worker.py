@@ -1,0 +1,175 @@
+"""Who runs a clean, as the broker sees it: a process of its own.
+
+What does the work is imported there (`cleaner_process`) and not here: a broker starts without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from pathlib import Path
+from typing import Any
+
+from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from storage.compaction.clean_task import CleanResult, CleanTask
+
+IDLE_S = 60.0
+"""A worker without work for that long ends: its interpreter is worth more memory than its next start is worth time."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_START = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from broker.logs import compiled
+compiled.use()
+from broker.logs.cleaner_process import main
+main()
+"""
+_LONGEST_LINE = 1 << 26
+_LEAVING_S = 5.0
+
+
+class WorkerDiedError(Exception):
+    """The process ended in the midst of a task; the message says how."""
+
+
+class ProcessWorker:
+    """Runs tasks in a process, which is started for the first one and ended when there was none for `idle_s`."""
+
+    def __init__(self, idle_s: float = IDLE_S) -> None:
+        self._idle_s = idle_s
+        self._process: Process | None = None
+        self._is_closed = False
+        self._ending: asyncio.TimerHandle | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        # What is said to a task before its process has started is told with it.
+        self._rate = 0.0
+        self._is_aborted = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+        self._rate, self._is_aborted = bytes_per_second, False
+        was_there = self._process is not None
+        try:
+            answer = await self._ask(task)
+        except WorkerDiedError:
+            if not was_there:
+                raise
+            answer = await self._ask(task)  # it may have ended before it was asked
+        self._ending = asyncio.get_running_loop().call_later(self._idle_s, self._leave)
+        if "result" in answer:
+            return CleanResult.from_json(answer["result"])
+        corrupt_range = answer["corrupt_range"]
+        raise WorkerFailure(
+            answer["error"],
+            FailureKind(answer["kind"]),
+            answer["errno"],
+            None if corrupt_range is None else tuple(corrupt_range),
+        )
+
+    async def _ask(self, task: CleanTask) -> dict[str, Any]:
+        process = await self._started()
+        assert process.stdout is not None
+        try:
+            self._send({"bytes_per_second": _finite(self._rate), "task": task.to_json()})
+            if self._is_aborted:
+                self._send({"abort": True})
+            line = await process.stdout.readline()
+        except (OSError, ValueError, RuntimeError) as error:  # the last is uvloop's for a pipe that is closed
+            raise await self._died(process) from error
+        if not line.endswith(b"\n"):
+            raise await self._died(process)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._tell({"bytes_per_second": _finite(bytes_per_second)})
+
+    def abort(self) -> None:
+        self._is_aborted = True
+        self._tell({"abort": True})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._process is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._send(message)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._ending is not None:
+            self._ending.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process, patience_s=0)
+        await asyncio.gather(*self._leaving)
+
+    async def _started(self) -> Process:
+        if self._is_closed:
+            raise WorkerDiedError("it was closed")
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-c",
+                _START,
+                str(_ROOT),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=_LONGEST_LINE,
+            )
+        return self._process
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    async def _died(self, process: Process) -> WorkerDiedError:
+        if self._process is process:
+            self._process = None
+        code = await _end(process, _LEAVING_S)
+        return WorkerDiedError(f"killed by signal {-code}" if code < 0 else f"exit code {code}")
+
+    def _leave(self) -> None:
+        process, self._process, self._ending = self._process, None, None
+        if process is not None:
+            task = asyncio.get_running_loop().create_task(_let_go(process), name="cleaner-leaves")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+
+async def _let_go(process: Process) -> None:
+    await _end(process, patience_s=_LEAVING_S)
+
+
+async def _end(process: Process, patience_s: float) -> int:
+    """Close the input, wait `patience_s`, kill; gives the exit code."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if patience_s:
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(process.wait(), patience_s)
+    if process.returncode is None:
+        # Not by its own `kill`, which asks for the exit code and so takes it away from asyncio, that reports 255 then.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    return await process.wait()
+
+
+def _finite(bytes_per_second: float) -> float:
+    """JSON has no infinity."""
+    return bytes_per_second if math.isfinite(bytes_per_second) else sys.float_info.max

@@ -1,0 +1,73 @@
+"""What follows when a log directory fails (Kafka: `ReplicaManager.handleLogDirFailure`).
+
+Its replicas answer KAFKA_STORAGE_ERROR, the controller asks which they are, and the others go on. Without any
+directory left the broker stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from cluster.zookeeper.contract import CoordinationError
+from protocol.errors import ApiError
+from storage.directory.log_directory import LogDirectory
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
+
+
+class DirectoryFailures:
+    """Hears of failures on any thread, and acts on the event loop. `failed` is set when the broker must not go on."""
+
+    def __init__(self, failed: asyncio.Event) -> None:
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._directories: Sequence[LogDirectory] = ()
+        self._take_offline: Callable[[str], None] | None = None
+        self._tell_controller: Callable[[], Awaitable[None]] | None = None
+        self._reactions: dict[asyncio.Task[None], None] = {}
+
+    def report(self, path: str, reason: str) -> None:
+        """A directory has failed. May be called on any thread."""
+        logger.error("Stopping serving logs in dir %s: %s", path, reason)
+        self._loop.call_soon_threadsafe(self._react, path)
+
+    def watch(self, directories: Sequence[LogDirectory]) -> None:
+        """From now on the broker stops when none of `directories` is left."""
+        self._directories = directories
+
+    async def serve(self, take_offline: Callable[[str], None], tell_controller: Callable[[], Awaitable[None]]) -> None:
+        """From now on `take_offline(path)` is called for each directory that fails, then `tell_controller()`; for those
+        that have failed already, now.
+        """
+        self._take_offline, self._tell_controller = take_offline, tell_controller
+        failed = [directory.path for directory in self._directories if directory.failure is not None]
+        for path in failed:
+            take_offline(path)
+        if failed:
+            await self._tell()
+
+    async def close(self) -> None:
+        """Wait for what is under way."""
+        while self._reactions:
+            await asyncio.wait(self._reactions)
+
+    def _react(self, path: str) -> None:
+        if self._directories and all(each.failure for each in self._directories):
+            paths = ", ".join(each.path for each in self._directories)
+            logger.critical("Shutdown broker because all log dirs in %s have failed", paths)
+            self._failed.set()
+        if self._take_offline is None:  # the start is not there yet, and looks for itself
+            return
+        self._take_offline(path)
+        task = asyncio.create_task(self._tell(), name="log-directory-failure")
+        self._reactions[task] = None
+        task.add_done_callback(self._reactions.pop)
+
+    async def _tell(self) -> None:
+        assert self._tell_controller is not None
+        try:
+            await self._tell_controller()
+        except (ApiError, CoordinationError) as error:
+            logger.error("The cluster could not be told of replicas that are offline: %s", error)

@@ -1,0 +1,213 @@
+"""Fsync for everybody who waits for one (group commit): off the event loop, and never two of one log at a time.
+
+A log directory is flushed in rounds. A round takes the logs that are asked for at that moment, up to their ends, and
+fsyncs them on threads; whoever asks meanwhile, be it of the same log or another, is served by the next one. So the
+number of fsyncs depends on how fast the disk is, not on how many producers and requests wait. Many logs are shared out
+among a few threads: fsyncs that a journaling file system is asked for at once share its commits.
+
+What nobody waits for (sealed segments, flush.ms, a log that is moved) has rounds of its own beside these: they may have
+gigabytes to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from broker.environment.contract import Clock, Executor
+from protocol.errors import ApiError, ErrorCode
+from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import UNLIMITED
+from storage.log.log_flush import FlushTask, run_together
+from storage.log.unified_log import UnifiedLog
+
+URGENT_THREADS, BACKGROUND_THREADS = 4, 2
+"""Of the executor's, for one round. Four have nearly all that there is to gain, and others are left for reads."""
+
+
+@dataclass(slots=True)
+class FlushStatistics:
+    """Counters since the start: rounds, the logs in them, and the seconds from a round's beginning to its end."""
+
+    rounds: int = 0
+    logs: int = 0
+    total_time_s: float = 0.0
+
+
+class _Waiter(NamedTuple):
+    end_offset: int
+    truncations: int
+    future: asyncio.Future[None]
+
+
+class _Rounds:
+    """Rounds that follow each other."""
+
+    __slots__ = ("requested", "running", "threads", "under_way", "waiting")
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.requested: dict[UnifiedLog, int] = {}
+        """Logs that the next round flushes whether somebody waits or not, and up to where at least."""
+        self.waiting: dict[UnifiedLog, deque[_Waiter]] = {}
+        """Who waits for a log, in order."""
+        self.under_way = False
+        self.running: asyncio.Future[list[BaseException | None]] | None = None
+        """What the threads are at; the event loop itself would not hold on to it."""
+
+
+class _Directory:
+    """A log directory. A log that is in a round of one kind has to wait for the next one of the other."""
+
+    __slots__ = ("background", "in_flight", "urgent")
+
+    def __init__(self) -> None:
+        self.urgent = _Rounds(URGENT_THREADS)
+        self.background = _Rounds(BACKGROUND_THREADS)
+        self.in_flight: set[UnifiedLog] = set()
+
+    @property
+    def both(self) -> tuple[_Rounds, _Rounds]:
+        return self.urgent, self.background
+
+
+class GroupCommit:
+    """All fsyncs of logs while the broker runs. Belongs to the event loop, as the logs do.
+
+    `on_flushed(log)` is called when more of a log has come to be on stable storage, before those who wait for it go on.
+    """
+
+    def __init__(self, executor: Executor, clock: Clock, on_flushed: Callable[[UnifiedLog], None]) -> None:
+        self._executor = executor
+        self._clock = clock
+        self._on_flushed = on_flushed
+        self._directories: dict[LogDirectory, _Directory] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.statistics = FlushStatistics()
+
+    def request(self, log: UnifiedLog, offset: int = UNLIMITED) -> None:
+        """Have `log` flushed, at least up to `offset` (default: its end)."""
+        directory = self._directory_of(log)
+        rounds = directory.background
+        rounds.requested[log] = max(offset, rounds.requested.get(log, 0))
+        self._see_to(directory, rounds)
+
+    def wait(self, log: UnifiedLog, end_offset: int, *, urgent: bool = True) -> asyncio.Future[None]:
+        """Have `log` flushed; done once everything below `end_offset` is on stable storage. Those of one log are done
+        in the order of the calls.
+
+        What may have a lot to write should not be `urgent`. Fails with ApiError KAFKA_STORAGE_ERROR, or
+        NOT_LEADER_OR_FOLLOWER when the log was truncated meanwhile. Giving up on it calls nothing back.
+        """
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        directory = self._directory_of(log)
+        rounds = directory.urgent if urgent else directory.background
+        rounds.waiting.setdefault(log, deque()).append(_Waiter(end_offset, log.truncations, future))
+        self._see_to(directory, rounds)
+        return future
+
+    async def idle(self) -> None:
+        """Return when nothing is asked for and no thread is at it. To be called when nobody asks any more."""
+        await self._idle.wait()
+
+    def _directory_of(self, log: UnifiedLog) -> _Directory:
+        directory = self._directories.get(log.directory)
+        if directory is None:
+            directory = self._directories[log.directory] = _Directory()
+        return directory
+
+    def _see_to(self, directory: _Directory, rounds: _Rounds) -> None:
+        """A round follows, if none is under way, once this turn of the event loop is over."""
+        if not rounds.under_way:
+            rounds.under_way = True
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._begin_round, directory, rounds)
+
+    def _begin_round(self, directory: _Directory, rounds: _Rounds) -> None:
+        tasks: list[tuple[UnifiedLog, FlushTask]] = []
+        now_ms = self._clock.now_ms()
+        wanted = {**rounds.requested, **dict.fromkeys(rounds.waiting, UNLIMITED)}
+        for log, offset in wanted.items():
+            if log in directory.in_flight:
+                continue
+            for each in directory.both if offset == UNLIMITED else (rounds,):
+                each.requested.pop(log, None)
+            try:
+                tasks.append((log, log.prepare_flush(now_ms, offset)))
+            except ApiError as error:
+                _refuse(directory, log, error)
+        if not tasks:
+            rounds.under_way = False
+            self._go_on(directory)
+            return
+        directory.in_flight.update(log for log, _ in tasks)
+        shares = [tasks[first :: rounds.threads] for first in range(min(rounds.threads, len(tasks)))]
+        running = [self._executor.run(run_together, [task for _, task in share]) for share in shares]
+        rounds.running = asyncio.gather(*running, return_exceptions=True)
+        rounds.running.add_done_callback(partial(self._end_round, directory, rounds, tasks, self._clock.monotonic_s()))
+
+    def _end_round(
+        self,
+        directory: _Directory,
+        rounds: _Rounds,
+        tasks: list[tuple[UnifiedLog, FlushTask]],
+        began_s: float,
+        done: asyncio.Future[list[BaseException | None]],
+    ) -> None:
+        self.statistics.rounds += 1
+        self.statistics.logs += len(tasks)
+        self.statistics.total_time_s += self._clock.monotonic_s() - began_s
+        rounds.running = None
+        rounds.under_way = False
+        directory.in_flight.difference_update(log for log, _ in tasks)
+        failure = next((each for each in done.result() if each is not None), None)
+        for log, task in tasks:
+            if failure is not None:  # a mistake of ours, and nothing that it touched can be relied on
+                task.error = OSError(f"unexpected: {failure!r}")
+            try:
+                task.complete()
+            except ApiError as error:
+                _refuse(directory, log, error)
+            else:
+                self._on_flushed(log)
+                _release(directory, log)
+        self._go_on(directory)
+
+    def _go_on(self, directory: _Directory) -> None:
+        """Begin what can begin: logs that another round has in hand are seen to when it ends."""
+        for rounds in directory.both:
+            if not rounds.under_way and (rounds.requested.keys() | rounds.waiting.keys()) - directory.in_flight:
+                rounds.under_way = True
+                self._begin_round(directory, rounds)
+        if not any(rounds.under_way for each in self._directories.values() for rounds in each.both):
+            self._idle.set()
+
+
+def _refuse(directory: _Directory, log: UnifiedLog, error: ApiError) -> None:
+    """The log cannot be flushed: nobody is to wait for that."""
+    for rounds in directory.both:
+        for waiter in rounds.waiting.pop(log, ()):
+            if not waiter.future.done():
+                waiter.future.set_exception(ApiError(error.error_code, error.message))
+
+
+def _release(directory: _Directory, log: UnifiedLog) -> None:
+    """Let those go on who waited for what is flushed by now."""
+    for rounds in directory.both:
+        waiting = rounds.waiting.get(log, deque())
+        while waiting and (waiting[0].end_offset <= log.recovery_point or waiting[0].truncations != log.truncations):
+            _, truncations, future = waiting.popleft()
+            if future.done():
+                continue
+            if truncations == log.truncations:
+                future.set_result(None)
+            else:
+                gone = f"{log.topic_partition} was truncated before its records were flushed"
+                future.set_exception(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, gone))
+        if not waiting:
+            rounds.waiting.pop(log, None)

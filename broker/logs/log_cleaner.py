@@ -1,0 +1,428 @@
+"""Which logs are compacted when, and by whom (Kafka classes `LogCleaner`, `LogCleanerManager`).
+
+The event loop, which owns the logs, chooses the filthiest and takes over the result; everything in between is done by
+workers (`broker.logs.cleaner_worker`), as many as log.cleaner.threads says. What goes wrong with one partition sets
+that one aside until the broker starts again, and the cleaner goes on with the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from broker.environment.contract import CleanerWorker, Clock, Executor
+from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from broker.logs.cleaner_worker import WorkerDiedError
+from broker.logs.disk_tasks import run_disk_tasks
+from config.broker_config import BrokerConfig
+from protocol.errors import ApiError
+from protocol.topic_partition import TopicPartition
+from storage.compaction.clean_task import CleanResult, CleanTask
+from storage.compaction.cleanable_log import CleanableLog, cleanable_log, filthiest, plan_cleaning
+from storage.compaction.segment_replacement import ReplacementTask, is_unchanged
+from storage.directory.log_directory import LogDirectory
+from storage.log.segment_search import segment_index
+from storage.log.unified_log import UnifiedLog
+from storage.log.verification import Place
+from storage.log_manager import LogManager
+from storage.recovery.scrub import SegmentCheck
+
+logger = logging.getLogger("kafka.log.LogCleaner")
+
+BYTES_A_KEY = 160
+"""What a key of some 12 bytes was measured to take in the map of a worker: itself, its offset, its place in the table,
+which grows. Kafka keeps a hash of 16 bytes instead, in 24 bytes in all."""
+LOGS_AT_ONCE = 100
+"""Logs looked at before the event loop gets its turn."""
+CHECK_BYTES = 8 << 20
+"""Of a damaged segment, looked through at a time."""
+MOST_DEATHS = 3
+"""A partition on which that many workers died, one after the other, is set aside."""
+_MOST_MAP_BYTES = 2**31 - 1
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Uncleanable(NamedTuple):
+    """The partitions of a log directory that are set aside, and what would be cleaned of them."""
+
+    partitions: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class CleanerNumbers:
+    """What the metrics say, all of it replaced and never changed in place: they are read on another thread."""
+
+    max_dirty_percent: int = 0
+    max_compaction_delay_s: int = 0
+    uncleanable: Mapping[str, Uncleanable] = field(default_factory=dict)
+    last_run_ms: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class CleanerThread:
+    """What Kafka calls a cleaner thread: a worker, and what its last cleaning was like."""
+
+    number: int
+    worker: CleanerWorker
+    task: asyncio.Task[None] | None = None
+    cleaning: TopicPartition | None = None
+    """What its worker is busy with."""
+    is_dead: bool = False
+    clean_time_s: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    map_utilization: float = 0.0
+
+
+class LogCleaner:
+    """See the module. `config` gives the configuration in force, `high_watermarks` those of all partitions here."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        clock: Clock,
+        executor: Executor,
+        new_worker: Callable[[], CleanerWorker],
+        config: Callable[[], BrokerConfig],
+        checkpoint_recovery_points: Callable[[LogDirectory], Awaitable[None]],
+    ) -> None:
+        self._log_manager = log_manager
+        self._high_watermarks = high_watermarks
+        self._clock = clock
+        self._executor = executor
+        self._new_worker = new_worker
+        self._config = config
+        self._checkpoint_recovery_points = checkpoint_recovery_points
+        self._threads: list[CleanerThread] = []
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_started = False
+        self._changed = asyncio.Event()
+        """Set for a moment whenever the configuration changes, to end pauses that were begun under the old one."""
+        self._choosing = asyncio.Lock()
+        self._checkpointing = asyncio.Lock()
+        self._in_progress: set[UnifiedLog] = set()
+        self._deaths: defaultdict[UnifiedLog, int] = defaultdict(int)
+        self.numbers = CleanerNumbers()
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, unless log.cleaner.enable says otherwise."""
+        if self._config().log_cleaner_enable:
+            logger.info("Starting the log cleaner")
+            self._is_started = True
+            self.config_changed(self._config())
+
+    def config_changed(self, config: BrokerConfig) -> None:
+        """Go by `config` from now on: threads come and go, rates and pauses change at once."""
+        if not self._is_started:
+            return
+        if config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1) > _MOST_MAP_BYTES:
+            logger.warning(
+                "Cannot use more than 2G of cleaner buffer space per cleaner thread, ignoring excess buffer space..."
+            )
+        while len(self._threads) < config.log_cleaner_threads:
+            thread = CleanerThread(len(self._threads), self._new_worker())
+            thread.task = asyncio.get_running_loop().create_task(
+                self._run(thread), name=f"kafka-log-cleaner-thread-{thread.number}"
+            )
+            self._threads.append(thread)
+        while len(self._threads) > config.log_cleaner_threads:
+            ending = asyncio.get_running_loop().create_task(_end(self._threads.pop()), name="kafka-log-cleaner-end")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+        for thread in self._threads:
+            thread.worker.change_rate(_bytes_per_second(config))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def close(self) -> None:
+        """Stop at once; what was being cleaned is cleaned again after the next start."""
+        if self._is_started:
+            logger.info("Shutting down the log cleaner.")
+        self._is_started = False
+        threads, self._threads = self._threads, []
+        self._wake()
+        await asyncio.gather(*map(_end, threads), *self._ending)
+
+    async def _run(self, thread: CleanerThread) -> None:
+        while thread in self._threads:
+            try:
+                did_something = await self.clean_filthiest(thread)
+            except Exception:
+                logger.exception("Error due to")
+                did_something = False
+            if not did_something and thread in self._threads:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), self._config().log_cleaner_backoff_ms / 1000)
+
+    def abort(self, topic_partition: TopicPartition) -> None:
+        """Give up the cleaning of a log that is being moved from now on (Kafka's `abortAndPauseCleaning`); it is chosen
+        again when the move is over.
+        """
+        for thread in self._threads:
+            if thread.cleaning == topic_partition:
+                thread.worker.abort()
+
+    def _is_moved(self, log: UnifiedLog) -> bool:
+        return log.topic_partition in self._log_manager.futures.logs
+
+    # -- choosing ------------------------------------------------------------------------------------------------------
+
+    async def _choose(self) -> CleanableLog | None:
+        """The filthiest log that is due, marked as in progress."""
+        async with self._choosing:
+            now_ms, high_watermarks = self._clock.now_ms(), self._high_watermarks()
+            found: list[CleanableLog] = []
+            uncleanable: defaultdict[str, Uncleanable] = defaultdict(lambda: Uncleanable(0, 0))
+            for number, log in enumerate(list(self._log_manager.logs.values())):
+                if number % LOGS_AT_ONCE == LOGS_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                if log not in self._in_progress and log.config.is_compacted and not self._is_moved(log):
+                    one = self._look_at(log, high_watermarks.get(log.topic_partition, 0), now_ms)
+                    if one is not None:
+                        found.append(one)
+                if log.uncleanable_reason is not None:
+                    sum_of = uncleanable[log.directory.path]
+                    uncleanable[log.directory.path] = Uncleanable(
+                        sum_of.partitions + 1, sum_of.bytes + _dirty_bytes(log)
+                    )
+            self.numbers = CleanerNumbers(
+                int(100 * max((one.cleanable_ratio for one in found), default=0)),
+                max((one.max_compaction_delay_ms for one in found), default=0) // 1000,
+                dict(uncleanable),
+                now_ms,
+            )
+            chosen = filthiest(one for one in found if one.log.directory.failure is None)
+            if chosen is not None:
+                self._in_progress.add(chosen.log)
+            return chosen
+
+    def _look_at(self, log: UnifiedLog, high_watermark: int, now_ms: int) -> CleanableLog | None:
+        try:
+            found = cleanable_log(log, high_watermark, now_ms)
+        except (ApiError, OSError) as error:
+            self._set_aside(log, f"Failed to calculate log cleaning stats: {error}")
+            return None
+        if found is not None and found.warning is not None:
+            logger.warning(found.warning)
+        return found
+
+    # -- cleaning ------------------------------------------------------------------------------------------------------
+
+    async def clean_filthiest(self, thread: CleanerThread) -> bool:
+        """Clean the log that needs it most; whether there may be more to do at once."""
+        chosen = await self._choose()
+        if chosen is None:
+            return False
+        log = chosen.log
+        try:
+            config = self._config()
+            capacity = map_capacity(config)
+            task = plan_cleaning(chosen, self._clock.now_ms(), capacity, read_bytes(config))
+            await self.checkpoint()
+            if not await self._may_leave_gaps(log):
+                return False
+            began_s = self._clock.monotonic_s()
+            result = await self._clean(thread, log, task)
+            replacement = ReplacementTask(log, task, result)
+            await run_disk_tasks(self._executor, replacement)
+            await self.checkpoint()
+            if replacement.is_used:  # else the log was cut, moved or deleted meanwhile
+                thread.is_dead = False
+                self._deaths.pop(log, None)
+                thread.map_utilization = result.stats.map_keys / capacity
+                self._note(thread, log, task, result, self._clock.monotonic_s() - began_s)
+        except ValueError as error:
+            logger.error("Log cleaner thread %d cannot clean %s: %s", thread.number, log.topic_partition, error)
+            return False
+        except ApiError as error:  # the directory is offline now, and its owner has been told
+            logger.error("Log cleaner thread %d gave up %s: %s", thread.number, log.topic_partition, error)
+        except WorkerFailure as failure:
+            return await self._failed(log, task, failure)
+        except WorkerDiedError as death:
+            self._died(thread, log, death)
+        else:
+            return replacement.is_used
+        finally:
+            self._in_progress.discard(log)
+        return True
+
+    async def _clean(self, thread: CleanerThread, log: UnifiedLog, task: CleanTask) -> CleanResult:
+        if not self._is_moved(log):
+            thread.cleaning = log.topic_partition
+            try:
+                result = await thread.worker.clean(task, _bytes_per_second(self._config()))
+            finally:
+                thread.cleaning = None
+            if not self._is_moved(log):
+                return result
+        raise WorkerFailure("it is being moved to another log directory", FailureKind.ABORTED)
+
+    async def _may_leave_gaps(self, log: UnifiedLog) -> bool:
+        """Have recovery know that what is about to be cleaned has been on stable storage: it takes the gaps for losses
+        otherwise.
+        """
+        try:
+            await self._checkpoint_recovery_points(log.directory)
+        except ApiError as error:
+            logger.warning("Cleaning of %s has to wait for room on the disk: %s", log.topic_partition, error)
+            return False
+        return True
+
+    async def checkpoint(self) -> None:
+        """Write cleaner-offset-checkpoint where it has changed."""
+        async with self._checkpointing:
+            await run_disk_tasks(self._executor, *self._log_manager.cleaner_offset_tasks())
+
+    async def _failed(self, log: UnifiedLog, task: CleanTask, failure: WorkerFailure) -> bool:
+        """Whether to go on at once."""
+        if failure.kind is FailureKind.ABORTED or not is_unchanged(log, task):
+            logger.info("The cleaning for partition %s is aborted: %s", log.topic_partition, failure)
+            return self._is_moved(log)
+        if failure.kind is FailureKind.DISK and failure.errno in _FULL:
+            logger.warning("Cleaning of %s has to wait for room on the disk: %s", log.topic_partition, failure)
+            return False
+        if failure.kind is FailureKind.DISK:
+            doing = f"Failed to clean up log for {log.topic_partition} in dir {log.directory.path} due to IOException"
+            log.directory.fail(OSError(failure.errno, str(failure)), doing)
+        else:
+            if failure.corrupt_range is not None:
+                await self._examine(log, *failure.corrupt_range, str(failure))
+            self._set_aside(log, str(failure))
+        return True
+
+    async def _examine(self, log: UnifiedLog, base_offset: int, position: int, message: str) -> None:
+        """Have a segment that a worker found to be damaged looked through as a scrub would: so the damage is told and
+        counted as every other, once, and nobody is given it.
+        """
+        at = segment_index(log.segments, base_offset)
+        segment = log.segments[at]
+        if segment.base_offset != base_offset or segment is log.active_segment:
+            return
+        segment.limit_offset = log.segments[at + 1].base_offset
+        place: Place | None = None
+        while place is None or place.position < segment.size:
+            check = SegmentCheck(log, segment, place, CHECK_BYTES)
+            await run_disk_tasks(self._executor, check)
+            if check.place is None or check.place == place:
+                break
+            place = check.place
+        if not segment.corrupt_ranges:  # the worker sees more than a scrub does, a gap at the end for one
+            log.directory.report_corruption(segment.path, position, message)
+
+    def _died(self, thread: CleanerThread, log: UnifiedLog, death: WorkerDiedError) -> None:
+        if not self._is_started or thread not in self._threads:
+            return  # it was ended
+        thread.is_dead = True
+        self._deaths[log] += 1
+        logger.error("Log cleaner thread %d died while cleaning %s: %s", thread.number, log.topic_partition, death)
+        if self._deaths.get(log, 0) >= MOST_DEATHS:
+            del self._deaths[log]
+            self._set_aside(log, f"{MOST_DEATHS} cleaners died of it, the last one: {death}")
+
+    def _set_aside(self, log: UnifiedLog, reason: str) -> None:
+        log.uncleanable_reason = reason
+        logger.warning(
+            "Unexpected exception thrown when cleaning log %s. Marking its partition (%s) as uncleanable: %s",
+            log.path,
+            log.topic_partition,
+            reason,
+        )
+
+    def _note(
+        self, thread: CleanerThread, log: UnifiedLog, task: CleanTask, result: CleanResult, taken_s: float
+    ) -> None:
+        stats = result.stats
+        thread.clean_time_s = taken_s
+        thread.bytes_read, thread.bytes_written = stats.bytes_read, stats.bytes_written
+        read, megabytes = stats.map_bytes_read + stats.bytes_read, 1024 * 1024
+        logger.info(
+            "Log cleaner thread %d cleaned log %s (dirty section = [%d, %d]): "
+            "%.1f MB of log processed in %.1f seconds (%.1f MB/sec), buffer utilization %.1f%%, "
+            "start size %.1f MB (%d messages), end size %.1f MB (%d messages)",
+            thread.number,
+            log.topic_partition,
+            task.first_dirty_offset,
+            result.end_offset,
+            read / megabytes,
+            taken_s,
+            read / megabytes / max(taken_s, 0.001),
+            100 * thread.map_utilization,
+            stats.bytes_read / megabytes,
+            stats.messages_read,
+            stats.bytes_written / megabytes,
+            stats.messages_written,
+        )
+
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    @property
+    def dead_threads(self) -> int:
+        """Threads whose worker died and that have cleaned nothing since."""
+        return sum(thread.is_dead for thread in self._threads)
+
+    @property
+    def max_clean_time_s(self) -> float:
+        """How long the last cleaning took, of the thread where it took longest."""
+        return max((thread.clean_time_s for thread in self._threads), default=0.0)
+
+    @property
+    def recopy_percent(self) -> int:
+        """What the last cleanings of all threads kept of what they read."""
+        read = sum(each.bytes_read for each in self._threads)
+        written = sum(each.bytes_written for each in self._threads)
+        return 100 * written // max(read, 1)
+
+    @property
+    def max_buffer_utilization_percent(self) -> int:
+        """How full the map was in the last cleaning, of the thread where it was fullest."""
+        return int(100 * max((thread.map_utilization for thread in self._threads), default=0.0))
+
+    @property
+    def time_since_last_run_ms(self) -> int:
+        """Since logs were last looked at; 0 before the first time."""
+        last_ms = self.numbers.last_run_ms
+        return 0 if last_ms is None else max(self._clock.now_ms() - last_ms, 0)
+
+
+async def _end(thread: CleanerThread) -> None:
+    await thread.worker.close()
+    if thread.task is not None:
+        await thread.task
+
+
+def map_capacity(config: BrokerConfig) -> int:
+    """How many keys the map of a worker may hold."""
+    share = min(config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1), _MOST_MAP_BYTES)
+    return int(share // BYTES_A_KEY * min(config.log_cleaner_io_buffer_load_factor, 1.0))
+
+
+def read_bytes(config: BrokerConfig) -> int:
+    """Each worker's share of log.cleaner.io.buffer.size, of which half is for writing."""
+    return config.log_cleaner_io_buffer_size // max(config.log_cleaner_threads, 1) // 2
+
+
+def _bytes_per_second(config: BrokerConfig) -> float:
+    """Each worker's share of log.cleaner.io.max.bytes.per.second; no limit where that is not positive."""
+    limit = config.log_cleaner_io_max_bytes_per_second
+    return limit / max(config.log_cleaner_threads, 1) if limit > 0 else sys.float_info.max
+
+
+def _dirty_bytes(log: UnifiedLog) -> int:
+    """What could be cleaned of `log` if it were not set aside."""
+    segments = log.segments
+    first_dirty = log.log_start_offset if log.cleaner_checkpoint is None else log.cleaner_checkpoint
+    return sum(segment.size for segment in segments[segment_index(segments, first_dirty) : -1])

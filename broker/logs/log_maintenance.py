@@ -1,0 +1,219 @@
+"""What the logs need from time to time: flushes, checkpoints, removal of files, expiration of producers.
+
+What to do is decided on the event loop, which owns the logs; the disk is waited for on the executor's threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from broker.environment.contract import Clock, Executor
+from broker.logs.disk_tasks import run_disk_tasks
+from broker.logs.group_commit import GroupCommit
+from broker.supervisor import Supervisor
+from config.broker_config import BrokerConfig
+from protocol.errors import ApiError
+from protocol.topic_partition import TopicPartition
+from storage.directory.checkpoint_tasks import CheckpointTask
+from storage.directory.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from storage.directory.log_directory import LogDirectory
+from storage.log.unified_log import UnifiedLog
+from storage.log_manager import LogManager
+
+logger = logging.getLogger("kafka.log.LogManager")
+log_logger = logging.getLogger("kafka.log.UnifiedLog")
+
+FLUSH_CHECK_MS = 1_000
+"""How often sealed segments and logs whose flush.ms is over are looked for."""
+
+FILE_DELETION_CHECK_MS = 1_000
+"""How often files whose file.delete.delay.ms is over are looked for."""
+
+LOGS_PER_SLICE = 50
+"""Logs looked through for old segments or producers before the event loop gets its turn: a millisecond or two."""
+
+SEGMENTS_PER_SLICE = 25
+"""Segments renamed before the event loop gets its turn."""
+
+
+class LogMaintenance:
+    """The rounds, each a job of the supervisor's. A checkpoint file has one writer at a time."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        clock: Clock,
+        executor: Executor,
+        group_commit: GroupCommit,
+    ) -> None:
+        self._log_manager = log_manager
+        self._high_watermarks = high_watermarks
+        self._clock = clock
+        self._executor = executor
+        self._group_commit = group_commit
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
+        """Begin all rounds, at Kafka's intervals."""
+        for interval_ms, name, work in (
+            (min(config.log_flush_scheduler_interval_ms, FLUSH_CHECK_MS), "log-flusher", self.flush),
+            (FILE_DELETION_CHECK_MS, "delete-files", self.delete_files),
+            (
+                config.log_flush_offset_checkpoint_interval_ms,
+                "recovery-point-checkpoint",
+                self.checkpoint_recovery_points,
+            ),
+            (
+                config.log_flush_start_offset_checkpoint_interval_ms,
+                "log-start-checkpoint",
+                self.checkpoint_log_start_offsets,
+            ),
+            (
+                config.replica_high_watermark_checkpoint_interval_ms,
+                "high-watermark-checkpoint",
+                self.checkpoint_high_watermarks,
+            ),
+            (config.producer_id_expiration_check_interval_ms, "producer-expiration", self.expire_producers),
+        ):
+            supervisor.every(interval_ms, name, work)
+        supervisor.every(
+            config.log_retention_check_interval_ms,
+            "kafka-log-retention",
+            self.delete_old_segments,
+            initial_delay_ms=config.log_initial_task_delay_ms,
+        )
+
+    async def flush(self) -> None:
+        """Have sealed segments and logs whose flush.ms is over made safe from a power cut."""
+        for log, offset in self._log_manager.due_flushes(self._clock.now_ms()):
+            self._group_commit.request(log, offset)
+
+    async def delete_old_segments(self) -> None:
+        """Let go of what retention and DeleteRecords gave up (Kafka's `LogManager.cleanupLogs`).
+
+        Log starts are on disk before the first file is renamed (see `UnifiedLog.delete_old_segments`).
+        """
+        now_ms = self._clock.now_ms()
+        high_watermarks = self._high_watermarks()
+        logs = [log for log in self._log_manager.online_logs() if log.topic_partition in high_watermarks]
+        shortened: list[UnifiedLog] = []
+        for start in range(0, len(logs), LOGS_PER_SLICE):
+            part = logs[start : start + LOGS_PER_SLICE]
+            lookup = self._log_manager.timestamp_lookup(part, now_ms)
+            if lookup.is_needed:
+                await run_disk_tasks(self._executor, lookup)
+            shortened += [log for log in part if _expire(log, now_ms, high_watermarks[log.topic_partition])]
+            await asyncio.sleep(0)
+        if not shortened:
+            return
+        # On a full disk this cannot be written. Then room is worth more than what a power cut could bring back.
+        with contextlib.suppress(ApiError):
+            await self.checkpoint_log_start_offsets()
+        count = 0
+        for log in shortened:
+            with contextlib.suppress(ApiError):  # deleted meanwhile, or its directory is offline and its owner knows
+                while dropped := log.delete_old_segments(SEGMENTS_PER_SLICE):
+                    count += len(dropped)
+                    await asyncio.sleep(0)
+        logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
+
+    async def delete_files(self) -> None:
+        """Remove what was deleted file.delete.delay.ms ago, whatever was done to the wall clock meanwhile."""
+        passed_ms = round(self._clock.monotonic_s() * 1000)
+        await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(passed_ms))
+
+    async def checkpoint_recovery_points(self, needed_in: LogDirectory | None = None) -> None:
+        """Write recovery-point-offset-checkpoint of every log directory; what recovery points are now in `needed_in` is
+        durable afterwards.
+
+        Raises ApiError KAFKA_STORAGE_ERROR when the disk of `needed_in` is full; a directory that fails is offline.
+        """
+        await self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._log_manager.recovery_point_tasks, [needed_in])
+
+    async def checkpoint_log_start_offsets(self) -> None:
+        """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
+
+        Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails is offline.
+        """
+        all_of_them = self._log_manager.directories
+        await self._checkpoint(LOG_START_OFFSET_CHECKPOINT, self._log_manager.log_start_offset_tasks, all_of_them)
+
+    async def checkpoint_high_watermarks(self, needed_in: LogDirectory | None = None) -> None:
+        """As `checkpoint_recovery_points`, for replication-offset-checkpoint and the high watermarks."""
+
+        def new_tasks() -> list[CheckpointTask]:
+            return self._log_manager.high_watermark_tasks(self._high_watermarks())
+
+        await self._checkpoint(HIGH_WATERMARK_CHECKPOINT, new_tasks, [needed_in])
+
+    async def _checkpoint(
+        self,
+        name: str,
+        new_tasks: Callable[[], Sequence[CheckpointTask]],
+        needed_in: Sequence[LogDirectory | None],
+    ) -> None:
+        async with self._writing[name]:
+            tasks = new_tasks()
+            await run_disk_tasks(self._executor, *tasks)
+        for task in tasks:
+            if task.refusal is not None and task.directory in needed_in:
+                raise task.refusal
+
+    async def settle_deletions(self) -> None:
+        """To be called after logs were deleted, before others of their names are used.
+
+        Afterwards no checkpoint knows them (after a crash, what it says would be believed of the new logs), and no
+        power cut brings their directories back.
+        """
+        await self.checkpoint_recovery_points()
+        with contextlib.suppress(ApiError):  # a full disk; no topic of a name that is still known is made there
+            await self.checkpoint_log_start_offsets()
+        await self.checkpoint_high_watermarks()
+        logs = self._log_manager
+        online = [each for each in logs.directories if each.failure is None]
+        await run_disk_tasks(self._executor, *map(logs.directory_sync_task, online))
+
+    async def expire_producers(self) -> None:
+        """Forget idempotent producers that were silent for producer.id.expiration.ms."""
+        now_ms, expiration_ms = self._clock.now_ms(), self._log_manager.producer_id_expiration_ms
+        for number, log in enumerate(list(self._log_manager.logs.values()), start=1):
+            log.remove_expired_producers(now_ms, expiration_ms)
+            if number % LOGS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+
+
+def _expire(log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
+    """Move one log's start and say why; whether there are segments to delete now."""
+    if log.directory.failure is not None:  # deleted meanwhile, or offline
+        return False
+    before = log.log_start_offset
+    try:
+        expiry = log.expire_segments(now_ms, high_watermark)
+    except ApiError as error:
+        logger.error("Old segments of %s cannot be deleted: %s", log.topic_partition, error)
+        return False
+    for reason in expiry.reasons:
+        log_logger.info("%s %s", _named(log), reason)
+    if log.log_start_offset > before:
+        say_log_start_moved(log, "segment deletion")
+    if expiry.warning is not None:
+        log_logger.debug("%s %s", _named(log), expiry.warning)
+    return expiry.expired > 0
+
+
+def say_log_start_moved(log: UnifiedLog, cause: str) -> None:
+    """Kafka's line about a log start offset that was incremented."""
+    log_logger.info("%s Incremented log start offset to %d due to %s", _named(log), log.log_start_offset, cause)
+
+
+def _named(log: UnifiedLog) -> str:
+    return f"[UnifiedLog partition={log.topic_partition}, dir={log.directory.path}]"

@@ -1,0 +1,3 @@
+"""What the broker knows of the cluster and answers from memory: configurations in force, internal topics, and
+producer ids.
+"""

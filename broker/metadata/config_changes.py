@@ -1,0 +1,95 @@
+"""Changes of configurations as requests ask for them, applied to the overrides that there are (Kafka class
+`ConfigAdminManager`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from config.definitions import ConfigKey, ConfigType, value_to_text
+from protocol.config_resources import AlterConfigOp
+from protocol.errors import ApiError, ErrorCode
+
+
+class Change(NamedTuple):
+    """One key of a request; `operation` is a number that nobody has checked yet."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class Resource(NamedTuple):
+    """One resource of a request with its changes. `replaces`: all other keys go back to their defaults."""
+
+    resource_type: int
+    name: str
+    changes: Sequence[Change]
+    replaces: bool = False
+
+
+def check_changes(resource: Resource) -> None:
+    """Raise ApiError(INVALID_REQUEST) for changes that contradict each other or say nothing."""
+    names = [change.name for change in resource.changes]
+    if len(set(names)) != len(names):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [
+        change.name for change in resource.changes if change.value is None and change.operation != AlterConfigOp.DELETE
+    ]
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+
+
+class _Lookup(Protocol):
+    def __call__(self, name: str, /) -> ConfigKey | None: ...
+
+
+def applied(resource: Resource, overrides: Mapping[str, str], declared: _Lookup) -> dict[str, str]:
+    """The overrides after the changes (Kafka's `ConfigAdminManager.prepareIncrementalConfigs`)."""
+    result = {} if resource.replaces else dict(overrides)
+    for change in resource.changes:
+        operation = operation_of(change)
+        if operation is AlterConfigOp.DELETE or change.value is None:
+            result.pop(change.name, None)
+        elif operation is AlterConfigOp.SET:
+            result[change.name] = change.value
+        else:
+            key = declared(change.name)
+            if key is None:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{change.name} is not known, so it is no list")
+            if key.type is not ConfigType.LIST:
+                raise ApiError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Config value {operation.name.lower()} is not allowed for config key: {change.name}",
+                )
+            before = result.get(change.name, value_to_text(key.default) or "")
+            result[change.name] = _list_after(operation, before, change.value)
+    return result
+
+
+def _list_after(operation: AlterConfigOp, before: str, given: str) -> str:
+    elements = [element for element in before.split(",") if element]
+    if operation is AlterConfigOp.APPEND:
+        elements.extend(element for element in given.split(",") if element not in elements)
+    else:
+        for element in given.split(","):
+            if element in elements:
+                elements.remove(element)
+    return ",".join(elements)
+
+
+def operation_of(change: Change) -> AlterConfigOp:
+    """Raises ApiError(UNKNOWN_SERVER_ERROR), as Kafka does, for a number that stands for nothing."""
+    try:
+        return AlterConfigOp(change.operation)
+    except ValueError:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no operation has the number {change.operation}") from None
+
+
+def parse_id(text: str, what: str) -> int:
+    """A broker id as `Integer.parseInt` reads it."""
+    sign, digits = (text[0], text[1:]) if text[:1] in ("+", "-") else ("", text)
+    if not digits.isascii() or not digits.isdigit():
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {text}")
+    return int(sign + digits)

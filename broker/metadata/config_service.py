@@ -1,0 +1,361 @@
+"""The configuration in force: the file's, the cluster's dynamic defaults, this broker's own, a topic's overrides.
+
+One owner of what counts now (Kafka's `DynamicBrokerConfig`, KIP-226). Everything is derived from the static
+configuration and the MetadataImage, so nothing can go out of step; `changed` tells those who must act on a change.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from broker.metadata.metadata_cache import MetadataCache
+from broker.metadata.reconfiguration import check_local_retention, check_worker_counts
+from broker.metadata.topic_configs import log_config_of
+from cluster.metadata_image import MetadataImage
+from config.broker_config import BROKER_KEYS, LISTENER_KEY, BrokerConfig, base_name, check_promise
+from config.broker_config import declared_key as static_key
+from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
+from config.dynamic_keys import ALTER_LOG_DIRS_RATE, DYNAMIC_BROKER_KEYS
+from config.topic_config import (
+    BROKER_SYNONYMS,
+    TOPIC_KEYS,
+    check_topic_config,
+    parse_topic_config,
+    validate_topic_config,
+)
+from protocol.config_resources import ConfigResourceType, ConfigSource
+from protocol.errors import ApiError, ErrorCode
+from storage.log.log_config import LogConfig
+
+logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
+
+CLUSTER_DEFAULT = ""
+"""Name of the resource that holds the defaults of all brokers."""
+
+_SYNONYM_GROUPS = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+_GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
+_SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
+_NOT_YET_DYNAMIC = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
+"""Kafka changes these while it runs; this broker reads them at its start."""
+
+
+MOST_REMEMBERED: Final = 1000
+"""Sets of overrides of which is remembered what follows from them; clusters have few."""
+
+Overrides = tuple[tuple[str, str], ...]
+T = TypeVar("T")
+
+
+class Synonym(NamedTuple):
+    """A key and value that would count if the ones before it were not set. `value` is None when it is secret."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class DescribedConfig(NamedTuple):
+    """One value as DescribeConfigs shows it; `config_type` 0 stands for a key that nobody declares."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[Synonym, ...]
+    config_type: int
+    documentation: str | None
+
+
+class ConfigService:
+    """See the module. `static` is what the broker started with; `metadata` has the dynamic ones."""
+
+    def __init__(self, static: BrokerConfig, metadata: MetadataCache) -> None:
+        self.broker_id = static.broker_id
+        self._static = static
+        self._metadata = metadata
+        self._default_texts = {
+            name: text
+            for name, declared in BROKER_KEYS.items()
+            if (text := value_to_text(declared.default)) is not None
+        }
+        self._listeners: list[Callable[[BrokerConfig], None]] = []
+        self._overrides: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+        self._current = static
+        self._log_configs: dict[Overrides, LogConfig] = {}
+        self._described_topics: dict[Overrides, Sequence[DescribedConfig]] = {}
+        self._described_broker: Sequence[DescribedConfig] | None = None
+
+    # -- in force ------------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> BrokerConfig:
+        """The broker's configuration in force."""
+        return self.in_force(self._metadata.image)
+
+    def in_force(self, image: MetadataImage) -> BrokerConfig:
+        """The broker's configuration as `image` has it. The same object as long as nothing changes."""
+        overrides = self._dynamic(image)
+        if overrides != self._overrides:
+            self._overrides = overrides
+            self._current = self._apply({**overrides[0], **overrides[1]})
+            self._log_configs.clear()
+            self._described_topics.clear()
+            self._described_broker = None
+        return self._current
+
+    @property
+    def alter_log_dirs_bytes_per_second(self) -> int:
+        """What moves between log directories may copy (replica.alter.log.dirs.io.max.bytes.per.second)."""
+        declared = DYNAMIC_BROKER_KEYS[ALTER_LOG_DIRS_RATE]
+        defaults, own = self._dynamic(self._metadata.image)
+        text = own.get(ALTER_LOG_DIRS_RATE, defaults.get(ALTER_LOG_DIRS_RATE))
+        try:
+            value = declared.default if text is None else declared.parse(text)
+        except ConfigError:  # written past `validate_broker`
+            value = declared.default
+        assert isinstance(value, int)
+        return value
+
+    def log_config(self, topic: str) -> LogConfig:
+        """What the logs of a topic go by."""
+        image = self._metadata.image
+        current = self.in_force(image)
+        overrides = _key_of(image.config(ConfigResourceType.TOPIC, topic))
+        known = self._log_configs.get(overrides)
+        if known is None:
+            known = log_config_of(current, image, topic)
+            _remember(self._log_configs, overrides, known)
+        return known
+
+    def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
+        """Call `listener` with the configuration in force whenever a dynamic change of the broker's arrives."""
+        self._listeners.append(listener)
+
+    def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """To be told of every new image."""
+        if new.configs is old.configs or self._dynamic(old) == self._dynamic(new):
+            return
+        config = self.in_force(new)
+        for listener in self._listeners:
+            listener(config)
+
+    def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """(defaults of all brokers, this broker's own)."""
+        return (
+            image.config(ConfigResourceType.BROKER, CLUSTER_DEFAULT),
+            image.config(ConfigResourceType.BROKER, str(self.broker_id)),
+        )
+
+    def _apply(self, properties: Mapping[str, str]) -> BrokerConfig:
+        """The static configuration under `properties`, without those that cannot be used (Kafka logs them too)."""
+        try:
+            return self._static.with_dynamic(properties)
+        except ConfigError as error:
+            logger.error("Dynamic configuration cannot be used as it is, key by key instead: %s", error)
+        usable: dict[str, str] = {}
+        config = self._static
+        for name, text in properties.items():
+            try:
+                config = self._static.with_dynamic({**usable, name: text})
+            except ConfigError as error:
+                logger.error("Dynamic configuration %s is ignored: %s", name, error)
+            else:
+                usable[name] = text
+        return config
+
+    # -- describing ----------------------------------------------------------------------------------------------------
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> Sequence[DescribedConfig]:
+        """Every key of a topic that has these overrides: one object for all topics that have the same."""
+        current, key = self.current, _key_of(overrides)
+        known = self._described_topics.get(key)
+        if known is None:
+            known = self._describe_topic(overrides, current)
+            _remember(self._described_topics, key, known)
+        return known
+
+    def _describe_topic(self, overrides: Mapping[str, str], current: BrokerConfig) -> list[DescribedConfig]:
+        values = parse_topic_config(overrides, current.topic_defaults())
+        described = []
+        for name, declared in TOPIC_KEYS.items():
+            value = value_to_text(values[name])
+            names = BROKER_SYNONYMS.get(name)
+            synonyms = self._synonyms(names[0]) if names else ()
+            if name in overrides:
+                synonyms = (Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG), *synonyms)
+            described.append(_described(name, value, synonyms, declared, read_only=False))
+        return described
+
+    def describe_broker(self) -> Sequence[DescribedConfig]:
+        """Every key of this broker: those declared, and whatever else was set; one object until that changes."""
+        config = self.current
+        if self._described_broker is None:
+            self._described_broker = self._describe_broker(config)
+        return self._described_broker
+
+    def _describe_broker(self, config: BrokerConfig) -> list[DescribedConfig]:
+        names = [name for name, declared in BROKER_KEYS.items() if not declared.internal or name in config.originals]
+        names.extend(name for name in config.originals if name not in BROKER_KEYS)
+        return [self._describe_broker_key(name, config) for name in names]
+
+    def describe_cluster_default(self) -> list[DescribedConfig]:
+        """The dynamic defaults of all brokers, and nothing else."""
+        described = []
+        for name, text in self._dynamic(self._metadata.image)[0].items():
+            declared = declared_key(name)
+            synonyms = tuple(
+                each for each in self._synonyms(name) if each.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+            )
+            value = None if declared is None or declared.is_sensitive else text
+            described.append(_described(name, value, synonyms, declared, read_only=_is_read_only(name)))
+        return described
+
+    def _describe_broker_key(self, name: str, config: BrokerConfig) -> DescribedConfig:
+        declared = declared_key(name)
+        value = None
+        if declared is not None and not declared.is_sensitive:
+            value = value_to_text(config.values[name]) if name in config.values else config.originals.get(name)
+        return _described(name, value, self._synonyms(name), declared, read_only=_is_read_only(name))
+
+    def _synonyms(self, name: str) -> tuple[Synonym, ...]:
+        """What counts for `name`, the strongest first.
+
+        Kafka drops everything before the first entry of the name itself (it means to drop listener overrides); so
+        log.retention.ms has no synonyms at all as long as only log.retention.hours is set.
+        """
+        declared = declared_key(name)
+        secret = declared is None or declared.is_sensitive
+        defaults, own = self._dynamic(self._metadata.image)
+        layers: tuple[tuple[Mapping[str, str], ConfigSource], ...] = (
+            (own, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (defaults, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (self._static.originals, ConfigSource.STATIC_BROKER_CONFIG),
+            (self._default_texts, ConfigSource.DEFAULT_CONFIG),
+        )
+        found = [
+            Synonym(each, None if secret else texts[each], source)
+            for texts, source in layers
+            for each in _names_of(name)
+            if each in texts
+        ]
+        while found and found[0].name != name:
+            found.pop(0)
+        return tuple(found)
+
+    # -- judging changes -----------------------------------------------------------------------------------------------
+
+    def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
+        """Raise ApiError(INVALID_CONFIG) when a new topic cannot have these overrides on this broker."""
+        validate_topic_config(overrides, self.current.topic_defaults())
+
+    def validate_topic_change(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """As `validate_topic`, worded as Kafka words it for a topic that exists."""
+        try:
+            check_topic_config(overrides, self.current.topic_defaults())
+        except ConfigError as error:
+            text = f"Invalid config value for resource ConfigResource(type=TOPIC, name='{topic}'): {error}"
+            raise ApiError(ErrorCode.INVALID_CONFIG, text) from error
+
+    def validate_broker(self, properties: Mapping[str, str], *, per_broker: bool) -> None:
+        """Judge what a broker's dynamic configuration (all of it) would be, as Kafka's `DynamicBrokerConfig.validate`.
+
+        `per_broker` tells this broker's own from the defaults of all. Raises ApiError(INVALID_REQUEST), which is what
+        Kafka answers here (KAFKA-13609), with the key and what is allowed.
+        """
+        _refuse("Cannot update these configs dynamically", [name for name in properties if _is_never_dynamic(name)])
+        bare = [name for name in properties if _SECURITY_KEYS.match(name)]
+        if bare:
+            text = "These security configs can be dynamically updated only per-listener using the listener prefix"
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{text}: HashSet({', '.join(bare)})")
+        try:
+            for name, text in properties.items():
+                declared = declared_key(name)
+                if declared is not None:
+                    declared.parse(text)
+            if not per_broker:
+                text = "Cannot update these configs at default cluster level, broker id must be specified"
+                _refuse(text, [name for name in properties if _is_per_broker(name)])
+            _refuse("Cannot update these configs dynamically", [n for n in properties if n in _NOT_YET_DYNAMIC])
+            proposed = self._proposed(properties, per_broker=per_broker)
+            for name in properties:
+                check_promise(name, proposed)
+        except ConfigRuleError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from error
+        except ConfigError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        check_local_retention(properties, self.current, proposed)
+        check_worker_counts(self.current, proposed)
+
+    def _proposed(self, properties: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
+        defaults, own = self._dynamic(self._metadata.image)
+        layers = (defaults, properties) if per_broker else (properties, own)
+        return self._static.with_dynamic({**layers[0], **layers[1]})
+
+
+def _key_of(overrides: Mapping[str, str]) -> Overrides:
+    return tuple(sorted(overrides.items())) if overrides else ()
+
+
+def _remember(known: dict[Overrides, T], overrides: Overrides, value: T) -> None:
+    if len(known) >= MOST_REMEMBERED:
+        known.clear()
+    known[overrides] = value
+
+
+def declared_key(name: str) -> ConfigKey | None:
+    """The declaration of a broker key, also of one that is only dynamic or has a listener's prefix; None when there is
+    none.
+    """
+    return static_key(name) or DYNAMIC_BROKER_KEYS.get(name)
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """`name` and the keys that stand in for it, the strongest first."""
+    if match := LISTENER_KEY.match(name):
+        return name, base_name(match[2])
+    return _GROUP_OF.get(name, (name,))
+
+
+def _is_read_only(name: str) -> bool:
+    declared = BROKER_KEYS.get(name)
+    return declared is None or declared.update_mode is UpdateMode.READ_ONLY
+
+
+def _is_never_dynamic(name: str) -> bool:
+    return name in BROKER_KEYS and _is_read_only(name)
+
+
+def _is_per_broker(name: str) -> bool:
+    declared = declared_key(name)
+    if declared is None or name in DYNAMIC_BROKER_KEYS:
+        return False
+    return declared.update_mode is UpdateMode.PER_BROKER or name not in BROKER_KEYS
+
+
+def _refuse(text: str, names: list[str]) -> None:
+    if names:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{text}: Set({', '.join(names)})")
+
+
+def _described(
+    name: str, value: str | None, synonyms: tuple[Synonym, ...], declared: ConfigKey | None, *, read_only: bool
+) -> DescribedConfig:
+    return DescribedConfig(
+        name,
+        value,
+        synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        read_only,
+        declared is None or declared.type is ConfigType.PASSWORD,
+        synonyms,
+        0 if declared is None else int(declared.type),
+        None if declared is None else declared.doc,
+    )

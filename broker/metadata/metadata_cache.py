@@ -1,0 +1,67 @@
+"""What clients are told of the cluster (Kafka class `ZkMetadataCache`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
+from cluster.metadata_image import ConfigResource, MetadataImage, TopicImage
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
+
+ImageListener = Callable[[MetadataImage, MetadataImage], None]
+
+
+class MetadataCache:
+    """Owner of the current MetadataImage. The controller's UpdateMetadata and changes of configurations replace it."""
+
+    def __init__(self, fence: CommandFence, image: MetadataImage | None = None) -> None:
+        self._fence = fence
+        self._image = MetadataImage() if image is None else image
+        self._listeners: list[ImageListener] = []
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as this broker knows it."""
+        return self._image
+
+    def add_listener(self, listener: ImageListener) -> None:
+        """`listener(old, new)` is called after every change; listeners in the order in which they were added."""
+        self._listeners.append(listener)
+
+    def update_metadata(self, command: UpdateMetadata) -> None:
+        """Obey a controller. Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH, and then nothing has changed."""
+        self._fence.admit(command)
+        image = replace(
+            self._image,
+            controller_id=command.controller_id,
+            controller_epoch=command.controller_epoch,
+            brokers=dict(command.live_brokers),
+        )
+        deleted = [name for name in command.deleted_topics if name in image.topics]
+        if deleted or command.topics:
+            image = image.with_topics(self._changed(command.topics), deleted)
+        self._become(image)
+
+    def _changed(self, states: tuple[TopicStates, ...]) -> Iterator[TopicImage]:
+        for each in states:
+            known = self._image.topics.get(each.topic)
+            if known is None or known.topic_id != each.topic_id:
+                known = TopicImage(each.topic, each.topic_id, ())
+            yield known.with_partitions(each.partitions)
+
+    def update_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> None:
+        """Configurations of topics and brokers have been replaced; an empty one is dropped."""
+        image = self._image.with_configs(changed)
+        if image is not self._image:
+            self._become(image)
+
+    def _become(self, image: MetadataImage) -> None:
+        old, self._image = self._image, image
+        for listener in self._listeners:
+            try:
+                listener(old, image)
+            except Exception:
+                logger.exception("A listener failed to apply the new metadata")

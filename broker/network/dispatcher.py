@@ -1,0 +1,186 @@
+"""From a frame to a reply: the one way every request takes.
+
+Kafka's rules for what cannot be served (SocketServer.parseRequestHeader): an unknown API or version closes the
+connection without an answer, except ApiVersions itself, which is answered in version 0 with UNSUPPORTED_VERSION and
+its own range, so that a newer client can fall back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import Final, NamedTuple
+
+from broker.environment.contract import Clock
+from broker.network.connection import Connection
+from broker.network.registry import NOTHING, CloseConnection, HandlerRegistry, Reply, RequestContext, Route, Waiting
+from broker.network.reply_writer import Parts
+from broker.observability.request_log import log_completed, request_logger
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, EncodeError, ErrorCode
+from protocol.messages import ApiVersionsResponse, RequestHeader
+from protocol.wire.schema import Response
+
+_KEY_AND_VERSION = struct.Struct(">hh")
+_START = struct.Struct(">Ii")
+"""API key and version as one number, correlation id."""
+_SIZE = struct.Struct(">i")
+_SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
+
+MAX_REMEMBERED_BYTES: Final = 256
+"""Longer request headers are decoded every time."""
+
+
+class _Served(NamedTuple):
+    """One version of an API, and the sizes that follow from it."""
+
+    route: Route
+    version: int
+    header_version: int
+    reply_head_bytes: int
+
+
+class Dispatcher:
+    """Decodes requests, calls their handlers, encodes replies. Owns the tasks of what is under way."""
+
+    def __init__(self, registry: HandlerRegistry, clock: Clock) -> None:
+        self._routes = registry.routes
+        self._now_s = clock.monotonic_s
+        self._served: dict[int, _Served] = {}
+        self._running: dict[asyncio.Future[Reply], None] = {}
+
+    async def drain(self) -> None:
+        """Wait for the work that is under way; to be called when no more requests come."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
+        """See `broker.network.connection.Dispatch`."""
+        if len(frame) < _START.size:
+            raise CloseConnection(f"Received a request of {len(frame)} bytes, which is shorter than any header")
+        start, correlation_id = _START.unpack_from(frame)
+        served = self._served.get(start) or self._served_by(frame)
+        route, version, header_version, _ = served
+        client_id, body_at = _client_id(connection, frame, header_version)
+        context = RequestContext(
+            version, correlation_id, client_id, connection.client_address, connection.listener_name
+        )
+        statistics = route.statistics
+        statistics.requests += 1
+        if not route.min_version <= version <= route.max_version:
+            return self._refuse_version(route, context)
+        request = route.request_type.decode(frame[body_at:], version)
+        started_s = self._now_s()
+        try:
+            reply = route.handle(context, request)
+        except Exception:
+            statistics.failures += 1
+            raise
+        if reply is None or isinstance(reply, Response):
+            time_s = self._now_s() - started_s
+            statistics.total_time_s += time_s
+            if request_logger.level <= logging.DEBUG:
+                log_completed(route, context, connection.peer_name, time_s)
+            return None if reply is None else encode_reply(served.reply_head_bytes, context, reply)
+        if isinstance(reply, Waiting):
+            lets_pass, work, may_be_cancelled = reply.lets_pass, reply.future, True
+        else:
+            lets_pass, work, may_be_cancelled = NOTHING, asyncio.ensure_future(reply), route.reads_only
+        answer = self._when_done(served, context, connection.peer_name, work, started_s)
+        if may_be_cancelled:
+            answer.add_done_callback(lambda given_up: work.cancel() if given_up.cancelled() else None)
+        return Waiting(answer, lets_pass)
+
+    def _served_by(self, frame: memoryview) -> _Served:
+        """Find who serves a request; raises CloseConnection when nobody does. Remembers what is served."""
+        api_key, version = _KEY_AND_VERSION.unpack_from(frame)
+        route = self._routes.get(api_key)
+        if route is None:
+            raise CloseConnection(f"Received request api key {api_key} which is not enabled")
+        key = route.api_key
+        served = _Served(
+            route, version, key.request_header_version(version), 9 if key.response_header_version(version) else 8
+        )
+        if route.min_version <= version <= route.max_version:
+            self._served[_START.unpack_from(frame)[0]] = served
+        return served
+
+    def _when_done(
+        self, served: _Served, context: RequestContext, peer: str, work: asyncio.Future[Reply], started_s: float
+    ) -> asyncio.Future[Parts | None]:
+        """The encoded reply, when it comes, unless nobody waits for it any more."""
+        route = served.route
+        answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
+
+        def finish(done: asyncio.Future[Reply]) -> None:
+            del self._running[done]
+            time_s = self._now_s() - started_s
+            route.statistics.total_time_s += time_s
+            if request_logger.level <= logging.DEBUG and not done.cancelled():
+                log_completed(route, context, peer, time_s)
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                route.statistics.failures += 1
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            elif done.cancelled():
+                answer.cancel()
+            else:
+                try:
+                    reply = done.result()
+                    parts = None if reply is None else encode_reply(served.reply_head_bytes, context, reply)
+                    answer.set_result(parts)
+                except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it
+                    answer.set_exception(mistake)
+
+        # The event loop itself would forget a task that nothing else refers to.
+        self._running[work] = None
+        work.add_done_callback(finish)
+        return answer
+
+    def _refuse_version(self, route: Route, context: RequestContext) -> Parts | None:
+        if route.api_key != ApiKey.API_VERSIONS:
+            raise CloseConnection(
+                f"Received request for api with key {int(route.api_key)} ({route.name}) and unsupported version "
+                f"{context.api_version}"
+            )
+        own_range = ApiVersionsResponse.ApiVersion(
+            api_key=int(route.api_key), min_version=route.advertised_from, max_version=route.max_version
+        )
+        context.api_version = 0
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own_range])
+        return encode_reply(_SIZE_AND_CORRELATION_ID.size, context, response)
+
+
+def _client_id(connection: Connection, frame: memoryview, header_version: int) -> tuple[str | None, int]:
+    """The client id in a request's header, and where the header ends.
+
+    A client says the same in every request. The same bytes behind the correlation id mean the same, so that they are
+    decoded once.
+    """
+    known = connection.client_ids.get(header_version)
+    if known is not None:
+        body_at = _START.size + len(known[0])
+        if frame[_START.size : body_at] == known[0]:
+            return known[1], body_at
+    header, body_at = RequestHeader.decode_prefix(frame, header_version)
+    if body_at <= MAX_REMEMBERED_BYTES:
+        connection.client_ids[header_version] = bytes(frame[_START.size : body_at]), header.client_id
+    return header.client_id, body_at
+
+
+def encode_reply(head_bytes: int, context: RequestContext, reply: Response) -> Parts:
+    """Frame a reply: size, response header (together `head_bytes`), body."""
+    version = context.api_version
+    head = bytearray(head_bytes)
+    _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, context.correlation_id)
+    try:
+        parts: Parts = reply.encode_after(head, version)  # type: ignore[assignment]  # nothing else holds the list
+    except ApiError as error:
+        # The handler's mistake, not the client's: it set a field that this version does not have.
+        raise EncodeError(str(error)) from error
+    size = len(head) if len(parts) == 1 else sum(map(len, parts))
+    _SIZE.pack_into(head, 0, size - _SIZE.size)
+    return parts

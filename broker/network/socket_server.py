@@ -1,0 +1,134 @@
+"""The listening side: accepts connections on every listener, within the limits, and closes idle ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.environment.contract import Clock, Executor, Listener, Network
+from broker.network.connection import Connection, Dispatch
+from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
+from protocol.wire.frames import ReceiveBuffer
+
+logger = logging.getLogger("kafka.network.SocketServer")
+
+STALLED_S: Final = 10.0
+"""How long a client may read nothing of its replies while others wait for their memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A listener to open. `host` None means every interface."""
+
+    listener_name: str
+    host: str | None
+    port: int
+
+
+class SocketServer:
+    """Owns the listening sockets and the set of connections."""
+
+    def __init__(
+        self,
+        network: Network,
+        executor: Executor,
+        clock: Clock,
+        limits: ConnectionLimits,
+        request_memory: RequestMemory,
+        *,
+        max_request_bytes: int,
+        max_idle_ms: int,
+        on_read_error: Callable[[str, OSError], None] = lambda _path, _error: None,
+    ) -> None:
+        """`on_read_error` is told the path of a file that a reply was to be read from, and what its disk said."""
+        self._network = network
+        self.executor = executor
+        self.clock = clock
+        self.limits = limits
+        self.request_memory = request_memory
+        self.reply_memory = ReplyMemory()
+        self.max_request_bytes = max_request_bytes
+        self.max_idle_ms = max_idle_ms
+        self.on_read_error = on_read_error
+        self.receive_buffer = ReceiveBuffer()
+        self.connections: dict[Connection, None] = {}
+        self.ports: dict[str, int] = {}
+        """The port each listener really has."""
+        self._listeners: list[tuple[Endpoint, Listener]] = []
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def bind(self, endpoints: Sequence[Endpoint]) -> None:
+        """Take every endpoint's address, deaf yet. Raises OSError naming the address; nothing stays bound then."""
+        for endpoint in endpoints:
+            try:
+                listener = self._network.bind(endpoint.host, endpoint.port)
+            except OSError as error:
+                await self.stop_listening()
+                raise _bind_error(endpoint, error) from error
+            self._listeners.append((endpoint, listener))
+            self.ports[endpoint.listener_name] = listener.port
+
+    async def start(self, dispatcher: Dispatch) -> None:
+        """Accept connections on every bound endpoint."""
+        for endpoint, listener in self._listeners:
+
+            def accept(name: str = endpoint.listener_name) -> Connection:
+                return Connection(self, dispatcher, name)
+
+            try:
+                await listener.start(accept)
+            except OSError as error:
+                raise _bind_error(endpoint, error) from error
+        self._schedule_idle_check()
+
+    async def stop_listening(self) -> None:
+        """Accept no more connections."""
+        for _, listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
+
+    def close_connections(self) -> None:
+        """Hang up on everybody and stop the idle check."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        for connection in list(self.connections):
+            connection.close("the broker is shutting down")
+
+    def connection_made(self, connection: Connection) -> None:
+        """Called by a connection that was accepted: count it or refuse it."""
+        connection.last_active_s = asyncio.get_running_loop().time()
+        refusal = self.limits.admit(connection)
+        if refusal is not None:
+            connection.close(refusal, level=logging.INFO)
+            return
+        self.connections[connection] = None
+
+    def connection_lost(self, connection: Connection) -> None:
+        """Called by a connection that closed."""
+        self.connections.pop(connection, None)
+        self.limits.release(connection)
+
+    def _schedule_idle_check(self) -> None:
+        period_s = STALLED_S if self.max_idle_ms <= 0 else min(self.max_idle_ms / 1000, STALLED_S)
+        self._idle_timer = asyncio.get_running_loop().call_later(period_s / 2, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Hang up on those that moved no byte for too long, whatever they asked for or have not read."""
+        now_s = asyncio.get_running_loop().time()
+        oldest_s = now_s - self.max_idle_ms / 1000 if self.max_idle_ms > 0 else float("-inf")
+        for connection in list(self.connections):
+            is_stalled = not connection.has_moved_since(now_s - STALLED_S, now_s) and connection.unsent_bytes
+            if not connection.has_moved_since(oldest_s, now_s):
+                connection.close(f"idle for more than connections.max.idle.ms={self.max_idle_ms}")
+            elif is_stalled and self.reply_memory.is_exhausted:
+                connection.close(f"it read no reply for {STALLED_S:.0f} s while others waited for their memory")
+        self._schedule_idle_check()
+
+
+def _bind_error(endpoint: Endpoint, error: OSError) -> OSError:
+    address = f"{endpoint.host or '0.0.0.0'}:{endpoint.port}"  # noqa: S104
+    return OSError(error.errno, f"Socket server failed to bind to {address}: {error.strerror or error}")

@@ -1,0 +1,1 @@
+"""What the broker tells its operator: log lines, metrics, and a line for each request."""

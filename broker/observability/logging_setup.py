@@ -1,0 +1,44 @@
+"""Where log lines go: the terminal, and for a daemon also Kafka's files (`log_files`)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+FORMAT = "[%(asctime)s,%(msecs)03d] %(levelname)s %(message)s (%(name)s)"
+"""The pattern of Kafka's log4j.properties, with log4j's level names, so that people's log parsers work."""
+
+DATE_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+CONFIGURED_LOGGERS = (
+    "kafka",
+    "org.apache.kafka",
+    "kafka.controller",
+    "kafka.log.LogCleaner",
+    "kafka.authorizer.logger",
+    "state.change.logger",
+    "kafka.request.logger",
+)
+"""Those that Kafka's log4j.properties names: they are there from the start, so that their levels can be changed."""
+
+
+def configure_logging(log_dir: str | None) -> None:
+    """Log to the terminal (standard output, as Kafka's console appender), and into files under `log_dir` if given.
+
+    Raises OSError when the directory cannot be made or written.
+    """
+    logging.addLevelName(logging.WARNING, "WARN")
+    logging.addLevelName(logging.CRITICAL, "FATAL")
+    formatter = logging.Formatter(FORMAT, DATE_FORMAT)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    terminal = logging.StreamHandler(sys.stdout)
+    terminal.setFormatter(formatter)
+    root.addHandler(terminal)
+    for name in CONFIGURED_LOGGERS:
+        logging.getLogger(name)
+    logging.getLogger("kafka.request.logger").setLevel(logging.WARNING)
+    if log_dir is not None:
+        from broker.observability.daemon_log_files import open_log_files
+
+        open_log_files(log_dir, formatter)

@@ -1,0 +1,274 @@
+"""The broker's numbers as Prometheus text, under the names that Kafka's JMX exporter rules made common.
+
+Counting is done by the owners with plain integers; this module only reads them when somebody scrapes. The HTTP server
+is prometheus-client's, on its own daemon threads, opened by `metrics.listener`; nothing is imported until then. What
+the event loop owns is read on the event loop: a scrape waits there for its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING
+
+from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.logs.log_cleaner import LogCleaner
+from broker.network.registry import HandlerRegistry
+from broker.network.socket_server import SocketServer
+from broker.observability.cleaner_metrics import cleaner_metrics
+from broker.replication.fetch_session import FetchSessionCache
+from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
+from broker.replication.replica_manager import ReplicaManager
+from storage.directory.log_directory import LogDirectory
+from storage.recovery.scrub import Scrub
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+logger = logging.getLogger("kafka.server.Metrics")
+
+SCRAPE_TIMEOUT_S = 10.0
+"""A scrape fails when the event loop has not answered it in this time, Prometheus' default timeout."""
+PARTITIONS_PER_SLICE = 500
+"""Partitions read before the event loop gets its turn: some 3 ms of work."""
+
+
+class BrokerCollector:
+    """A prometheus-client collector over the owners of the numbers. To be made on the event loop."""
+
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        replica_manager: ReplicaManager,
+        socket_server: SocketServer,
+        fetch_sessions: FetchSessionCache,
+        groups: GroupCoordinatorService,
+        log_directories: Sequence[LogDirectory],
+        scrub: Scrub,
+        cleaner: LogCleaner,
+        moves: ReplicaAlterLogDirsManager,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._scrub = scrub
+        self._cleaner = cleaner
+        self._moves = moves
+        self._log_directories = log_directories
+        self._groups = groups
+        self._registry = registry
+        self._replica_manager = replica_manager
+        self._socket_server = socket_server
+        self._fetch_sessions = fetch_sessions
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics of this moment, nothing when the broker is stopping. Runs on a scraper's thread.
+
+        Raises TimeoutError when the event loop is too busy to answer.
+        """
+        snapshot = asyncio.run_coroutine_threadsafe(self._snapshot(), self._loop)
+        try:
+            return snapshot.result(SCRAPE_TIMEOUT_S)
+        except CancelledError:
+            return []
+        finally:
+            snapshot.cancel()
+
+    async def _snapshot(self) -> list[Metric]:
+        paths = [directory.path for directory in self._log_directories]
+        return [
+            *self._requests(),
+            *[metric async for metric in self._topics()],
+            *self._broker(),
+            *log_directory_metrics(self._log_directories),
+            *self._corruption(),
+            *cleaner_metrics(self._cleaner, paths),
+            *self._moving(),
+        ]
+
+    def _moving(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        manager, moves = "kafka_server_replicaalterlogdirsmanager", self._moves
+        yield GaugeMetricFamily(
+            f"{manager}_maxlag", "Offsets by which the slowest move between log directories is behind.", moves.max_lag
+        )
+        yield GaugeMetricFamily(
+            f"{manager}_failedpartitionscount", "Moves that were given up.", moves.failed_partitions
+        )
+        yield CounterMetricFamily(
+            "kafka_server_alterlogdirsreplication_bytes", "Bytes copied by moves.", moves.copied_bytes
+        )
+
+    def _corruption(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        corrupt_ranges = CounterMetricFamily(
+            "odradek_log_corruptions", "Damaged places found in files of the log.", labels=["logDirectory"]
+        )
+        for directory in self._log_directories:
+            corrupt_ranges.add_metric([directory.path], len(directory.corruptions))
+        yield corrupt_ranges
+        yield CounterMetricFamily(
+            "odradek_log_scrub_bytes", "Bytes of sealed segments read again.", value=self._scrub.checked_bytes
+        )
+        yield GaugeMetricFamily(
+            "odradek_log_scrub_last_full_pass_timestamp_seconds",
+            "When every sealed segment had been read again; 0: not yet.",
+            value=(self._scrub.last_pass_ended_ms or 0) / 1000,
+        )
+
+    def _requests(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily
+
+        requests = CounterMetricFamily(
+            "kafka_network_requestmetrics_requests", "Requests taken up.", labels=["request"]
+        )
+        failures = CounterMetricFamily(
+            "kafka_network_requestmetrics_failures", "Requests that ended the connection.", labels=["request"]
+        )
+        times = CounterMetricFamily(
+            "kafka_network_requestmetrics_totaltime_seconds", "Time from taking up to the reply.", labels=["request"]
+        )
+        for route in self._registry:
+            requests.add_metric([route.name], route.statistics.requests)
+            failures.add_metric([route.name], route.statistics.failures)
+            times.add_metric([route.name], route.statistics.total_time_s)
+        yield from (requests, failures, times)
+
+    async def _topics(self) -> AsyncIterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        size = GaugeMetricFamily("kafka_log_log_size", "Bytes of a partition.", labels=["topic", "partition"])
+        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset.", labels=["topic", "partition"])
+        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset.", labels=["topic", "partition"])
+        for number, partition in enumerate(list(self._replica_manager), start=1):
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+            topic, index = partition.topic_partition
+            labels = [topic, str(index)]
+            size.add_metric(labels, partition.log.size_bytes)
+            start.add_metric(labels, partition.log.log_start_offset)
+            end.add_metric(labels, partition.log.log_end_offset)
+            total = totals[topic]
+            total[0] += partition.statistics.messages_in
+            total[1] += partition.statistics.bytes_in
+            total[2] += partition.statistics.bytes_out
+        for gauge in (size, start, end):
+            yield gauge
+        for position, (name, text) in enumerate(
+            (("messagesin", "Records appended."), ("bytesin", "Bytes appended."), ("bytesout", "Bytes fetched."))
+        ):
+            counter = CounterMetricFamily(f"kafka_server_brokertopicmetrics_{name}", text, labels=["topic"])
+            for topic, total in totals.items():
+                counter.add_metric([topic], total[position])
+            yield counter
+
+    def _broker(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        partitions = list(self._replica_manager)
+        gauges = {
+            "kafka_server_replicamanager_partitioncount": len(partitions),
+            "kafka_server_replicamanager_leadercount": sum(partition.is_leader for partition in partitions),
+            "kafka_server_replicamanager_underreplicatedpartitions": sum(
+                partition.is_leader and len(partition.image.isr) < len(partition.image.replicas)
+                for partition in partitions
+            ),
+            "kafka_server_fetchsessioncache_numincrementalfetchsessions": len(self._fetch_sessions),
+            "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached": self._fetch_sessions.partition_count,
+        }
+        for name, value in gauges.items():
+            yield GaugeMetricFamily(name, name.rsplit("_", 1)[1], value=value)
+        connections = GaugeMetricFamily(
+            "kafka_server_socket_server_metrics_connection_count", "Open connections.", labels=["listener"]
+        )
+        for listener in self._socket_server.ports:
+            open_now = sum(connection.listener_name == listener for connection in self._socket_server.connections)
+            connections.add_metric([listener], open_now)
+        yield connections
+        flushes = self._replica_manager.group_commit.statistics
+        stats = "kafka_log_logflushstats"
+        yield CounterMetricFamily(f"{stats}_rounds", "Rounds of fsyncs.", value=flushes.rounds)
+        yield CounterMetricFamily(f"{stats}_logs", "Logs that were flushed in them.", value=flushes.logs)
+        yield CounterMetricFamily(f"{stats}_time_seconds", "Time that they took.", value=flushes.total_time_s)
+        purgatory = GaugeMetricFamily(
+            "kafka_server_delayedoperationpurgatory_purgatorysize", "Waiting operations.", labels=["delayedOperation"]
+        )
+        for each in (self._replica_manager.delayed_fetches, self._replica_manager.delayed_produces):
+            purgatory.add_metric([each.name], each.size)
+        yield purgatory
+        manager = "kafka_coordinator_group_groupmetadatamanager"
+        group_counts = self._groups.group_counts()
+        yield GaugeMetricFamily(f"{manager}_numgroups", "Groups.", value=sum(group_counts.values()))
+        yield GaugeMetricFamily(f"{manager}_numoffsets", "Committed offsets.", value=self._groups.offset_count())
+        states = GaugeMetricFamily(f"{manager}_numgroups_by_state", "Groups by state.", labels=["state"])
+        for state, count in group_counts.items():
+            states.add_metric([state.value], count)
+        yield states
+
+
+def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metric]:
+    """Whether each log directory works, and what is left of its disk."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    manager = "kafka_log_logmanager"
+    is_offline = {directory.path: directory.failure is not None for directory in directories}
+    yield GaugeMetricFamily(
+        f"{manager}_offlinelogdirectorycount", "Log directories offline.", value=sum(is_offline.values())
+    )
+    offline = GaugeMetricFamily(f"{manager}_logdirectoryoffline", "1: offline, 0: it works.", labels=["logDirectory"])
+    usable = GaugeMetricFamily("odradek_log_directory_usable_bytes", "Bytes left on the disk.", labels=["logDirectory"])
+    reached = GaugeMetricFamily(
+        "odradek_log_directory_reserve_reached",
+        "1: clients cannot write, as log.dir.reserve.bytes are all that is left.",
+        labels=["logDirectory"],
+    )
+    for directory in directories:
+        labels = [directory.path]
+        offline.add_metric(labels, is_offline[directory.path])
+        usable.add_metric(labels, directory.usable_bytes)
+        reached.add_metric(labels, directory.is_reserve_reached)
+    yield from (offline, usable, reached)
+
+
+class MetricsServer:
+    """The HTTP endpoint of `metrics.listener`. Until `show`, it tells of the process alone."""
+
+    def __init__(self, address: str) -> None:
+        """Open the endpoint at http://host:port/metrics; an empty host means every interface.
+
+        Raises OSError naming the address when it cannot be had.
+        """
+        from prometheus_client import GCCollector, PlatformCollector, ProcessCollector, start_http_server
+        from prometheus_client.registry import CollectorRegistry
+
+        host, _, port = address.rpartition(":")
+        self._registry = registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        try:
+            self._server, self._thread = start_http_server(
+                int(port),
+                addr=host.strip("[]") or "0.0.0.0",  # noqa: S104
+                registry=registry,
+            )
+        except OSError as error:
+            text = f"metrics.listener failed to bind to {address}: {error.strerror or error}"
+            raise OSError(error.errno, text) from error
+        self._host = host
+        self.port: int = self._server.server_port
+
+    def show(self, collector: BrokerCollector) -> None:
+        """From now on, the broker's numbers as well."""
+        self._registry.register(collector)
+        logger.info("Metrics are served at http://%s:%d/metrics", self._host, self.port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,176 @@
+"""One Fetch request over its partitions (Kafka class `DelayedFetch`): answered at once, or when enough has come.
+
+A request is answered at once when
+
+- the records that are there reach min_bytes,
+- a partition answers with an error, or with an epoch from which the reader's log diverges, or
+- the reader does not want to wait.
+
+Otherwise it waits in the purgatory. A change wakes it, and it reads only the partitions that changed: a consumer of
+thousands of partitions costs no more than what is written to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, TypeVar
+
+from broker.environment.contract import Executor
+from broker.replication.fetch_session import FetchPartition
+from broker.replication.purgatory import Woken
+from cluster.replication.partition import Partition, PartitionStatistics
+from cluster.replication.reads import FetchParams, LogReadInfo
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+T = TypeVar("T")
+
+PARTITIONS_PER_SLICE = 200
+"""Partitions that are read before the event loop gets its turn: some 3 ms of work."""
+COLD_ATTEMPTS = 3
+"""How often what was just brought into memory may be gone again before the reader is answered without it."""
+
+FetchResult = tuple[FetchPartition, LogReadInfo | ApiError]
+"""What one partition answers to what was asked of it."""
+
+
+class DelayedFetch(Generic[T]):
+    """What one request has read so far. `answer` makes the response of the results."""
+
+    __slots__ = (
+        "_answer",
+        "_find",
+        "_positions",
+        "_reads",
+        "_reasons",
+        "_size",
+        "_sources",
+        "_wanted",
+        "cold",
+        "params",
+    )
+
+    def __init__(
+        self,
+        find: Callable[[TopicPartition], Partition],
+        params: FetchParams,
+        wanted: Sequence[FetchPartition],
+        answer: Callable[[Sequence[FetchResult]], T],
+    ) -> None:
+        """`find` gives the replica here, or raises ApiError."""
+        self._find = find
+        self.params = params
+        self._wanted = wanted
+        self._answer = answer
+        self._reads: list[LogReadInfo | ApiError | None] = [None] * len(wanted)
+        self._sources: dict[int, PartitionStatistics] = {}
+        """By position: the counters of the partitions that gave records."""
+        self._positions: dict[TopicPartition, int] = {}
+        self._size = 0
+        self._reasons = 0
+        """Partitions that have something to tell at once."""
+        self.cold: dict[int, Callable[[], object]] = {}
+        """By position: look-ups that a read left out because they would have waited for the disk."""
+
+    def __len__(self) -> int:
+        """Partitions that are asked for."""
+        return len(self._wanted)
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether there is no reason to wait."""
+        params = self.params
+        return self._size >= params.min_bytes or self._reasons > 0 or params.max_wait_ms <= 0
+
+    def keys(self) -> Collection[TopicPartition]:
+        """The partitions whose changes matter."""
+        self._positions = {
+            TopicPartition(wanted.topic, wanted.partition): at
+            for at, wanted in enumerate(self._wanted)
+            if wanted.topic is not None
+        }
+        return self._positions.keys()
+
+    def read_all(self) -> None:
+        """Read every partition."""
+        for at in range(len(self._wanted)):
+            self.read(at)
+
+    def read(self, at: int) -> None:
+        """Read the partition at position `at`, perhaps once more, within the bytes that the others leave."""
+        before = self._reads[at]
+        if before is not None:
+            self._forget(at, before)
+        wanted, params, size = self._wanted[at], self.params, self._size
+        try:
+            if wanted.topic is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id}")
+            partition = self._find(TopicPartition(wanted.topic, wanted.partition))
+            info = partition.read(
+                params,
+                wanted.fetch_offset,
+                min(wanted.max_bytes, max(params.max_bytes - size, 0)),
+                min_one_message=size == 0,
+                topic_id=wanted.topic_id,
+                current_leader_epoch=wanted.current_leader_epoch,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+            )
+        except ApiError as error:
+            self._reads[at] = error
+            self._reasons += 1
+            return
+        self._reads[at] = info
+        if info.records is not None:
+            self._sources[at] = partition.statistics
+            self._size = size + info.records.size
+        elif info.cold is not None:
+            self.cold[at] = info.cold
+        elif info.diverging_epoch is not None:
+            self._reasons += 1
+
+    def _forget(self, at: int, before: LogReadInfo | ApiError) -> None:
+        self.cold.pop(at, None)
+        if isinstance(before, ApiError) or before.diverging_epoch is not None:
+            self._reasons -= 1
+        elif before.records is not None:
+            self._size -= before.records.size
+
+    def attempt(self, woken: Woken, expired: bool) -> T | None:
+        """See `purgatory.Attempt`: read what changed."""
+        changed = [self._positions[key] for key in woken]
+        for at in changed:
+            self.read(at)
+        if not (expired or self.is_satisfied or self.cold):
+            return None
+        for at, found in enumerate(self._reads):
+            # What was found before may be gone with its file.
+            if isinstance(found, LogReadInfo) and found.records is not None and at not in changed:
+                self.read(at)
+        return self.respond()
+
+    async def read_on(self, executor: Executor) -> None:
+        """Read what was not read yet, in slices, and have threads bring into memory what is not there."""
+        for at, found in enumerate(self._reads):
+            if found is None:
+                self.read(at)
+                if at % PARTITIONS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+        for _ in range(COLD_ATTEMPTS):
+            for at, look_up in list(self.cold.items()):
+                with contextlib.suppress(ApiError):  # the next read meets it again, and tells it
+                    await executor.run(look_up)
+                self.read(at)
+
+    def respond(self) -> T:
+        """The answer of what was read."""
+        results: list[FetchResult] = []
+        for wanted, found in zip(self._wanted, self._reads, strict=True):
+            assert found is not None
+            results.append((wanted, found))
+        for at, statistics in self._sources.items():
+            found = self._reads[at]
+            if isinstance(found, LogReadInfo):
+                statistics.bytes_out += found.size
+        return self._answer(results)

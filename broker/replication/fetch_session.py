@@ -1,0 +1,270 @@
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only what changed.
+
+Each Fetch request opens a `FetchContext`, which knows the partitions to read and how to shape the answer: a full
+answer holds exactly what was asked, an incremental one only what changed (KIP-227). Sessions live in memory; losing
+one costs its client one full request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+from broker.environment.contract import Random
+from protocol.errors import ErrorCode
+from protocol.messages import FetchRequest, FetchResponse
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+NAMES_UNTIL_VERSION: Final = 12
+"""Fetch names topics up to this version and gives their ids above it (KIP-516)."""
+
+PartitionData = FetchResponse.PartitionData
+ResolveTopic = Callable[[UUID], str | None]
+PartitionResult = tuple["FetchPartition", PartitionData]
+
+
+class FetchPartition:
+    """What a client wants of one partition, and what it was told last (in a session)."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "max_bytes",
+        "partition",
+        "reported_high_watermark",
+        "reported_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = asked.partition
+        self.reported_high_watermark = -1
+        self.reported_log_start_offset = -1
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    def ask(self, asked: FetchPartition) -> None:
+        """Take over new parameters."""
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+    def report(self, data: PartitionData) -> bool:
+        """Note what the client is being told; whether an incremental answer has to tell it."""
+        changed = (
+            len(data.records or b"") > 0
+            or data.high_watermark != self.reported_high_watermark
+            or data.log_start_offset != self.reported_log_start_offset
+            or data.preferred_read_replica != -1
+            or data.diverging_epoch is not None
+        )
+        self.reported_high_watermark = data.high_watermark
+        self.reported_log_start_offset = data.log_start_offset
+        if data.error_code:
+            # The next answer without an error has to be told too, so pretend that nothing was reported.
+            self.reported_high_watermark = -1
+            return True
+        return changed
+
+
+_Key = tuple[str | UUID, int]
+
+
+class FetchSession:
+    """The partitions a client follows. `epoch` is the one its next request must carry."""
+
+    __slots__ = ("epoch", "last_used_s", "partitions", "session_id", "uses_topic_ids")
+
+    def __init__(
+        self, session_id: int, uses_topic_ids: bool, partitions: dict[_Key, FetchPartition], now_s: float
+    ) -> None:
+        self.session_id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions = partitions
+        self.epoch = 1
+        self.last_used_s = now_s
+
+    def update(self, request: FetchRequest, resolve: ResolveTopic) -> None:
+        """Take over what a request adds, changes and forgets."""
+        for forgotten in request.forgotten_topics_data:
+            topic: str | UUID = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            for partition in forgotten.partitions:
+                self.partitions.pop((topic, partition), None)
+        for key, asked in _asked(request, self.uses_topic_ids, resolve).items():
+            known = self.partitions.get(key)
+            if known is None:
+                self.partitions[key] = asked
+            else:
+                known.ask(asked)
+        for known in self.partitions.values():
+            if known.topic is None:
+                # The topic may have come into being since.
+                known.topic = resolve(known.topic_id)
+
+
+class FetchContext:
+    """The partitions of one Fetch request and the shape of its answer; this base class answers in full, sessionless."""
+
+    def __init__(self, partitions: Sequence[FetchPartition]) -> None:
+        self.partitions = partitions
+
+    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
+        """The response that tells `results`."""
+        return _response(INVALID_SESSION_ID, results)
+
+
+class FullFetchContext(FetchContext):
+    """A request that asked for a session: the first answer is full and carries its id."""
+
+    def __init__(self, cache: FetchSessionCache, partitions: Sequence[FetchPartition], uses_topic_ids: bool) -> None:
+        super().__init__(partitions)
+        self._cache = cache
+        self._uses_topic_ids = uses_topic_ids
+
+    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
+        told = list(results)
+        for partition, data in told:
+            partition.report(data)
+        session_id = self._cache.create(self.partitions, self._uses_topic_ids)
+        return _response(session_id, told)
+
+
+class IncrementalFetchContext(FetchContext):
+    """A later request of a session: the answer holds what changed."""
+
+    def __init__(self, session: FetchSession) -> None:
+        super().__init__(list(session.partitions.values()))
+        self._session = session
+
+    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
+        told = []
+        partitions = self._session.partitions
+        for partition, data in results:
+            if partition.report(data):
+                told.append((partition, data))
+                if len(data.records or b""):
+                    # Who got data goes to the back of the queue, so that a byte limit cannot starve the others.
+                    key = _key(partition, self._session.uses_topic_ids)
+                    if partitions.pop(key, None) is not None:
+                        partitions[key] = partition
+        return _response(self._session.session_id, told)
+
+
+class ErrorFetchContext(FetchContext):
+    """A request whose session cannot go on."""
+
+    def __init__(self, error_code: ErrorCode) -> None:
+        super().__init__(())
+        self.error_code = error_code
+
+    def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:  # noqa: ARG002
+        return FetchResponse(error_code=self.error_code, session_id=INVALID_SESSION_ID, responses=[])
+
+
+class FetchSessionCache:
+    """Sessions by id, at most `max_sessions` (max.incremental.fetch.session.cache.slots).
+
+    A full cache gives a slot to a new session when the least recently used one has been idle for `min_idle_s`
+    (Kafka's two minutes); otherwise the new client simply gets no session and sends full requests.
+    """
+
+    def __init__(
+        self, max_sessions: int, random: Random, monotonic_s: Callable[[], float], min_idle_s: float = 120.0
+    ) -> None:
+        self._max_sessions = max_sessions
+        self._random = random
+        self._monotonic_s = monotonic_s
+        self._min_idle_s = min_idle_s
+        self._sessions: dict[int, FetchSession] = {}  # in the order of last use
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions in all sessions, for the metric."""
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def open(self, request: FetchRequest, version: int, resolve: ResolveTopic) -> FetchContext:
+        """The context of `request`, creating, continuing or closing its session."""
+        uses_topic_ids = version > NAMES_UNTIL_VERSION
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            partitions = list(_asked(request, uses_topic_ids, resolve).values())
+            if request.session_epoch == INITIAL_EPOCH:
+                return FullFetchContext(self, partitions, uses_topic_ids)
+            return FetchContext(partitions)
+        return self._continue(request, uses_topic_ids, resolve)
+
+    def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool) -> int:
+        """A new session's id, or 0 when the cache has no room."""
+        now_s = self._monotonic_s()
+        if len(self._sessions) >= self._max_sessions:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_s - oldest.last_used_s < self._min_idle_s:
+                return INVALID_SESSION_ID
+            del self._sessions[oldest.session_id]
+        session_id = 0
+        while session_id == INVALID_SESSION_ID or session_id in self._sessions:
+            session_id = self._random.randrange(2**31 - 1)
+        keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
+        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, keyed, now_s)
+        return session_id
+
+    def _continue(self, request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> FetchContext:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return ErrorFetchContext(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return ErrorFetchContext(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            return ErrorFetchContext(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.update(request, resolve)
+        if not session.partitions:
+            # Kafka ends a session that follows nothing; the answer then carries no session.
+            del self._sessions[session.session_id]
+            return FetchContext(())
+        session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
+        session.last_used_s = self._monotonic_s()
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return IncrementalFetchContext(session)
+
+
+def _key(partition: FetchPartition, uses_topic_ids: bool) -> _Key:
+    return (partition.topic_id if uses_topic_ids else partition.topic or "", partition.partition)
+
+
+def _asked(request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> dict[_Key, FetchPartition]:
+    partitions: dict[_Key, FetchPartition] = {}
+    for topic in request.topics:
+        name = resolve(topic.topic_id) if uses_topic_ids else topic.topic
+        for asked in topic.partitions:
+            partition = FetchPartition(name, topic.topic_id, asked)
+            partitions[_key(partition, uses_topic_ids)] = partition
+    return partitions
+
+
+def _response(session_id: int, results: Iterable[PartitionResult]) -> FetchResponse:
+    topics: list[FetchResponse.FetchableTopicResponse] = []
+    last: tuple[str | None, UUID] | None = None
+    for partition, data in results:
+        topic = (partition.topic, partition.topic_id)
+        if topic != last:
+            topics.append(
+                FetchResponse.FetchableTopicResponse(
+                    topic=partition.topic or "", topic_id=partition.topic_id, partitions=[]
+                )
+            )
+            last = topic
+        topics[-1].partitions.append(data)
+    return FetchResponse(session_id=session_id, responses=topics)

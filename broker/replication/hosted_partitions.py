@@ -1,0 +1,321 @@
+"""Which replicas this broker holds, and their roles: they come, go and change by the controller's commands alone
+(Kafka: `ReplicaManager.becomeLeaderOrFollower`, `stopReplicas` and `HostedPartition`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from broker.environment.contract import Clock
+from broker.replication.stray_logs import StrayLogs
+from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates
+from cluster.metadata_image import MetadataImage, PartitionImage
+from cluster.replication.partition import NO_EPOCH, Partition
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from protocol.uuids import ZERO_UUID
+from storage.directory.log_directory import NoRoomError
+from storage.log.log_config import LogConfig
+from storage.log.unified_log import UnifiedLog
+from storage.log_manager import LogManager
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
+
+LeadershipListener = Callable[[TopicPartition, bool], None]
+
+CREATIONS_PER_SLICE = 25
+"""Logs made, or renamed, before the event loop gets its turn: some 10 ms of work."""
+
+
+@dataclass(slots=True)
+class OfflineReplica:
+    """A replica that should be here but whose log cannot be used, and why. It goes on knowing the newest state that the
+    controller told: whatever is older is refused when it is served again.
+    """
+
+    error: ApiError
+    topic_id: UUID | None
+    state: PartitionImage
+
+
+class HostedPartitions:
+    """Owner of the partitions by name, of those that are offline, and of their roles.
+
+    `fence` knows which commands count. `log_config_of(topic)` gives what the topic's logs go by. `changed(partition)`
+    is called when who waits for a partition should look again, and `flush(log)` when a log has to be flushed before its
+    records are seen.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        log_manager: LogManager,
+        clock: Clock,
+        fence: CommandFence,
+        log_config_of: Callable[[str], LogConfig],
+        *,
+        changed: Callable[[TopicPartition], None],
+        flush: Callable[[UnifiedLog], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._log_manager = log_manager
+        self._clock = clock
+        self._fence = fence
+        self._log_config_of = log_config_of
+        self._changed = changed
+        self._flush = flush
+        self.partitions: dict[TopicPartition, Partition] = {}
+        """Changed here alone."""
+        self._offline: dict[TopicPartition, OfflineReplica] = {}
+        self._state_changes = asyncio.Lock()
+        """Kafka's `replicaStateChangeLock`: a command is obeyed in slices, and no other meanwhile."""
+        self._leadership_listeners: list[LeadershipListener] = []
+        self.strays = StrayLogs(log_manager, clock)
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def add_leadership_listener(self, listener: LeadershipListener) -> None:
+        """`listener(partition, leads)` is called after this broker began or ceased to lead a partition."""
+        self._leadership_listeners.append(listener)
+
+    async def become_leader_or_follower(self, command: LeaderAndIsr) -> Answer:
+        """Obey a LeaderAndIsr: make replicas that are not here yet, lead, or resign.
+
+        Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then, as with a leader epoch that is not newer than the
+        one known, nothing has changed. A full command sets the logs of which it knows nothing aside, but never all.
+        """
+        async with self._state_changes:
+            self._fence.admit(command)
+            if command.is_full and command.topics:
+                await self._set_strays_aside(command)
+            answer: dict[TopicPartition, ErrorCode] = {}
+            for topic in command.topics:
+                for state in topic.partitions:
+                    answer[TopicPartition(topic.topic, state.partition)] = self._obey(topic, state)
+                    if len(answer) % CREATIONS_PER_SLICE == 0:
+                        await asyncio.sleep(0)
+            if any(directory.failure is not None for directory in self._log_manager.directories):
+                for topic in command.topics:
+                    self._look_again(topic, answer)
+            return answer
+
+    def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
+        topic_partition = TopicPartition(topic.topic, state.partition)
+        topic_id = topic.topic_id if topic.topic_id != ZERO_UUID else None
+        offline = self._offline.get(topic_partition)
+        if offline is not None and topic.is_new and offline.topic_id != topic_id:
+            del self._offline[topic_partition]  # of an earlier topic
+        elif offline is not None:
+            return self._obey_offline(offline, state)
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            known = partition.log.topic_id
+            if topic_id is not None and known is not None and topic_id != known:
+                return ErrorCode.INCONSISTENT_TOPIC_ID
+            if state.leader_epoch <= partition.leader_epoch:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._broker_id not in state.replicas:
+            if partition is not None:
+                self._resign(partition, state)
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if partition is None:
+            try:
+                partition = self._make(topic_partition, topic_id, state, is_new=topic.is_new)
+            except ApiError as error:
+                return self._could_not_make(topic_partition, OfflineReplica(error, topic_id, state))
+        self._take_role(partition, state)
+        return ErrorCode.NONE
+
+    def _obey_offline(self, offline: OfflineReplica, state: PartitionImage) -> ErrorCode:
+        is_newer = state.leader_epoch > offline.state.leader_epoch
+        if is_newer:
+            offline.state = state
+        if not isinstance(offline.error, NoRoomError):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE if is_newer else ErrorCode.STALE_CONTROLLER_EPOCH
+
+    def _look_again(self, topic: TopicStates, answer: dict[TopicPartition, ErrorCode]) -> None:
+        """A disk may have failed while the other replicas of a command were made. Those that begin with the command
+        have nothing on it yet, and are made on another one.
+        """
+        for state in topic.partitions:
+            topic_partition = TopicPartition(topic.topic, state.partition)
+            if answer[topic_partition] is not ErrorCode.NONE:
+                continue
+            partition = self.partitions.get(topic_partition)
+            if partition is not None and partition.log.directory.failure is not None:
+                self._lose(partition)
+            offline = self._offline.get(topic_partition)
+            if offline is None or isinstance(offline.error, NoRoomError):
+                continue
+            if topic.is_new:
+                del self._offline[topic_partition]
+                answer[topic_partition] = self._obey(topic, state)
+            else:
+                answer[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _make(
+        self, topic_partition: TopicPartition, topic_id: UUID | None, state: PartitionImage, *, is_new: bool
+    ) -> Partition:
+        logs, now_ms = self._log_manager, self._clock.now_ms()
+        if is_new:
+            self.strays.make_room_for(topic_partition, topic_id)
+        config = self._log_config_of(topic_partition.topic)
+        log = logs.get_or_create(topic_partition, topic_id, config, now_ms, is_new=is_new)
+        log.config = config
+        high_watermark = logs.high_watermarks.get(topic_partition, 0)
+        partition = self.partitions[topic_partition] = Partition(topic_partition, log, high_watermark, state)
+        return partition
+
+    def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
+        """A disk without room keeps nobody from leading: the log is made when there is some (`retry_failed_logs`)."""
+        error = offline.error
+        logger.error("%s is not available here: %s", topic_partition, error)
+        if error.error_code is not ErrorCode.KAFKA_STORAGE_ERROR:
+            return error.error_code
+        self._offline[topic_partition] = offline
+        return ErrorCode.NONE if isinstance(error, NoRoomError) else ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _take_role(self, partition: Partition, state: PartitionImage) -> None:
+        if state.leader != self._broker_id:
+            self._resign(partition, state)
+            return
+        led = partition.is_leader
+        partition.become_leader(state)
+        if partition.log.flush_limit_offset < partition.log.log_end_offset:
+            # Recovery found records that may be in the page cache only: nobody sees them before they are flushed.
+            self._flush(partition.log)
+        self._changed(partition.topic_partition)
+        if not led:
+            self._tell_of_leadership(partition.topic_partition, leads=True)
+
+    def _resign(self, partition: Partition, state: PartitionImage) -> None:
+        """Lead no longer, if this replica did, and tell those who wait for it, or do something as its leader."""
+        led = partition.is_leader
+        partition.resign(state)
+        self._changed(partition.topic_partition)
+        if led:
+            self._tell_of_leadership(partition.topic_partition, leads=False)
+
+    def _tell_of_leadership(self, topic_partition: TopicPartition, *, leads: bool) -> None:
+        for listener in self._leadership_listeners:
+            listener(topic_partition, leads)
+
+    async def stop_replicas(self, command: StopReplica) -> Answer:
+        """Obey a StopReplica: hold these replicas no longer, and delete the logs of which it says so.
+
+        Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH; then, as with a leader epoch older than the one known
+        (FENCED_LEADER_EPOCH), nothing has changed.
+        """
+        async with self._state_changes:
+            self._fence.admit(command)
+            answer: dict[TopicPartition, ErrorCode] = {}
+            for stopped in command.partitions:
+                answer[stopped.topic_partition] = self._stop(stopped)
+                if len(answer) % CREATIONS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+            return answer
+
+    def _stop(self, stopped: StoppedReplica) -> ErrorCode:
+        topic_partition = stopped.topic_partition
+        partition, offline = self.partitions.get(topic_partition), self._offline.get(topic_partition)
+        state = partition.image if partition is not None else offline.state if offline is not None else None
+        if state is not None and 0 <= stopped.leader_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self.partitions.pop(topic_partition, None)
+        self._offline.pop(topic_partition, None)
+        error_code = ErrorCode.NONE
+        if stopped.delete_partition:
+            try:
+                self._log_manager.delete(topic_partition, self._clock.now_ms())
+            except ApiError as error:  # its disk fails at this very moment; the next start sets it aside
+                logger.error("The log of %s could not be deleted: %s", topic_partition, error)
+                error_code = error.error_code
+        if partition is not None:
+            self._resign(partition, partition.image)
+        return error_code
+
+    async def _set_strays_aside(self, command: LeaderAndIsr) -> None:
+        wanted = {(topic.topic, state.partition) for topic in command.topics for state in topic.partitions}
+        for topic_partition in [each for each in self._offline if each not in wanted]:
+            del self._offline[topic_partition]
+        for number, topic_partition in enumerate(self.strays.unknown_to(command), start=1):
+            partition = self.partitions.pop(topic_partition, None)
+            if partition is not None:
+                self._resign(partition, partition.image)
+            self.strays.set_aside(topic_partition)
+            if number % CREATIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+
+    # -- directories ---------------------------------------------------------------------------------------------------
+
+    def directory_failed(self, path: str) -> None:
+        """The replicas in the log directory at `path` are offline: whoever asks is answered KAFKA_STORAGE_ERROR."""
+        lost = [partition for partition in self.partitions.values() if partition.log.directory.path == path]
+        for partition in lost:
+            self._lose(partition)
+        names = ",".join(str(partition.topic_partition) for partition in lost)
+        logger.warning("Broker %d stopped serving partitions %s: log directory %s failed", self._broker_id, names, path)
+
+    def _lose(self, partition: Partition) -> None:
+        topic_partition, log = partition.topic_partition, partition.log
+        del self.partitions[topic_partition]
+        error = log.directory.offline_error()
+        self._offline[topic_partition] = OfflineReplica(error, log.topic_id, partition.image)
+        self._resign(partition, partition.image)
+
+    async def retry_failed_logs(self) -> None:
+        """Make the logs for which a disk had no room. A round: to be called now and then."""
+        async with self._state_changes:
+            refused = [each for each in self._offline.items() if isinstance(each[1].error, NoRoomError)]
+            for number, (topic_partition, offline) in enumerate(refused, start=1):
+                try:
+                    partition = self._make(topic_partition, offline.topic_id, offline.state, is_new=True)
+                except ApiError as error:
+                    offline.error = error
+                    return  # nor will there be room for the others
+                del self._offline[topic_partition]
+                logger.info("%s is available again", topic_partition)
+                self._take_role(partition, offline.state)
+                if number % CREATIONS_PER_SLICE == 0:
+                    await asyncio.sleep(0)
+
+    def metadata_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """To be told of every new image: logs go by the configurations that it has."""
+        if new.configs is old.configs:
+            return
+        by_topic: dict[str, LogConfig] = {}
+        for topic_partition, partition in self.partitions.items():
+            config = by_topic.get(topic_partition.topic)
+            if config is None:
+                config = by_topic[topic_partition.topic] = self._log_config_of(topic_partition.topic)
+            partition.log.config = config
+
+    def use_log(self, topic_partition: TopicPartition, log: UnifiedLog) -> None:
+        """The replica has been moved: `log`, which holds the same, takes the place of its log."""
+        partition = self.partitions[topic_partition]
+        partition.log = log
+        partition.advance_high_watermark()
+        self._changed(topic_partition)
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replica here. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its disk failed."""
+        partition = self.partitions.get(topic_partition)
+        if partition is None:
+            offline = self._offline.get(topic_partition)
+            if offline is not None:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(offline.error))
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker holds no replica of {topic_partition}")
+        return partition
+
+    def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
+        """The replica here, which must lead; see `partition` and `Partition.check_leader` for what is raised."""
+        partition = self.partition(topic_partition)
+        partition.check_leader(current_leader_epoch)
+        return partition

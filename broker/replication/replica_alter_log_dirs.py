@@ -1,0 +1,281 @@
+"""Moves replicas between the log directories of this broker (KIP-113; Kafka classes `ReplicaAlterLogDirsManager` and
+`ReplicaAlterLogDirsThread`).
+
+One task walks over the moves, a bounded step of one after the other. The copying is done on the executor's threads;
+what the event loop's thread does at the end of a move is bounded too (`storage.relocation.future_logs.LAST_BYTES`).
+
+All moves together copy no more than replica.alter.log.dirs.io.max.bytes.per.second. Kafka reads a megabyte and then
+waits until the last eleven seconds are below the rate; here a step is no more than a fraction of a second's share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from broker.environment.contract import Clock, Executor
+from broker.logs.disk_tasks import run_disk_tasks
+from broker.logs.log_cleaner import LogCleaner
+from broker.logs.log_maintenance import LogMaintenance
+from broker.logs.rate_limiter import RateLimiter
+from broker.replication.replica_manager import ReplicaManager
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.log.unified_log import UnifiedLog
+from storage.log_manager import LogManager
+from storage.relocation.future_logs import CopyTask, check_name
+
+logger = logging.getLogger("kafka.server.ReplicaAlterLogDirsManager")
+
+STEP_BYTES = 8 << 20
+"""Bytes of one partition copied before the next partition's turn."""
+
+STEP_S = 0.25
+"""Where there is a limit, a step is what may be copied in that time, a batch at least."""
+
+RETRY_S = 1.0
+"""How long a move rests that could not go on, because the disk is full, say."""
+
+GIVEN_UP_AFTER = frozenset({ErrorCode.CORRUPT_MESSAGE})
+"""Errors that trying again cannot mend."""
+
+
+class ReplicaAlterLogDirsManager:
+    """Owner of the moves. `bytes_per_second` gives the limit in force; `maintenance` and `cleaner` write the
+    checkpoints of the directories, and the cleaner stays off what is moved.
+    """
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        replica_manager: ReplicaManager,
+        maintenance: LogMaintenance,
+        cleaner: LogCleaner,
+        bytes_per_second: Callable[[], int],
+        clock: Clock,
+        executor: Executor,
+    ) -> None:
+        self._logs = log_manager
+        self._futures = log_manager.futures
+        self._replicas = replica_manager
+        self._maintenance = maintenance
+        self._cleaner = cleaner
+        self._bytes_per_second = bytes_per_second
+        self._rate_limiter = RateLimiter(clock.monotonic_s, bytes_per_second())
+        self._clock = clock
+        self._executor = executor
+        self._moves: dict[TopicPartition, ApiError | None] = {}
+        """What is being moved, and what is in the way now."""
+        self._begun: dict[TopicPartition, UnifiedLog] = {}
+        """Future logs of which the cleaner's checkpoint in their directory knows what it has to."""
+        self._flushed: dict[TopicPartition, UnifiedLog] = {}
+        """Future logs that had caught up and were flushed then; what came later is soon copied."""
+        self._given_up: set[TopicPartition] = set()
+        """Moves that cannot get on, until they are asked for again."""
+        self.copied_bytes = 0
+        """By all moves since the start."""
+        self._task: asyncio.Task[None] | None = None
+        self._is_closing = False
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def alter(self, topic_partition: TopicPartition, path: str) -> None:
+        """Have the replica moved to the log directory at `path`; a move to another one is given up.
+
+        A replica that is not here yet will be made there. Raises ApiError: INVALID_TOPIC_EXCEPTION (the name is too
+        long), LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION for a
+        replica that is not here.
+        """
+        check_name(topic_partition)
+        directory = self._futures.directory_at(path)
+        now_ms = self._clock.now_ms()
+        future = self._futures.logs.get(topic_partition)
+        if future is not None and future.directory is not directory:
+            self._futures.drop(topic_partition, now_ms)
+            future = None
+        if topic_partition not in self._logs.logs:
+            self._futures.prefer(topic_partition, directory)
+        log = self._replicas.partition(topic_partition).log
+        if log.directory is directory:
+            return
+        if future is None:
+            self._futures.create(log, directory, now_ms)
+            self._cleaner.abort(topic_partition)
+            logger.info("Moving %s from %s to %s", topic_partition, log.directory.path, path)
+        self._begin(topic_partition)
+
+    def resume(self) -> None:
+        """Go on with the moves that the last stop interrupted."""
+        for topic_partition in self._futures.logs:
+            self._begin(topic_partition)
+
+    def _begin(self, topic_partition: TopicPartition) -> None:
+        self._moves[topic_partition] = None
+        self._given_up.discard(topic_partition)
+        if self._task is None and not self._is_closing:
+            self._task = asyncio.create_task(self._run(), name="replica-alter-log-dirs")
+
+    async def close(self) -> None:
+        """Stop between two steps; the next start goes on."""
+        self._is_closing = True
+        if self._task is not None:
+            await self._task
+
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    @property
+    def max_lag(self) -> int:
+        """Offsets by which the copy that is furthest behind is behind its log."""
+        logs, futures = self._logs.logs, self._futures.logs.items()
+        return max((logs[at].log_end_offset - copy.log_end_offset for at, copy in futures if at in logs), default=0)
+
+    @property
+    def failed_partitions(self) -> int:
+        """Moves that were given up and not asked for again."""
+        return sum(each in self._futures.logs for each in self._given_up)
+
+    # -- moving --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while self._moves and not self._is_closing:
+                moved = False
+                for topic_partition in list(self._moves):
+                    await self._keep_pace()
+                    if not self._is_closing:
+                        moved = await self._step(topic_partition) or moved
+                if not moved:
+                    await self._rest()
+        except Exception:
+            logger.exception("Moves between log directories have stopped; they go on with the next request or start")
+        finally:
+            self._task = None
+
+    async def _rest(self) -> None:
+        for _ in range(10):
+            if not self._is_closing:
+                await asyncio.sleep(RETRY_S / 10)
+
+    async def _keep_pace(self) -> None:
+        """Return when more may be copied; a new limit begins to count when it is there."""
+        while self._futures.logs and not self._is_closing:
+            rate = self._bytes_per_second()
+            if rate != self._rate_limiter.bytes_per_second:
+                self._rate_limiter = RateLimiter(self._clock.monotonic_s, rate)
+            wait_s = self._rate_limiter.wait_s()
+            if not wait_s:
+                return
+            await asyncio.sleep(wait_s)
+
+    def _note(self, size: int) -> None:
+        self._rate_limiter.note(size)
+        self.copied_bytes += size
+
+    def _step_bytes(self) -> int:
+        return max(min(STEP_BYTES, math.ceil(self._rate_limiter.bytes_per_second * STEP_S)), 1)
+
+    async def _step(self, topic_partition: TopicPartition) -> bool:
+        """Whether the move got on; it is forgotten when it is over."""
+        log = self._logs.logs.get(topic_partition)
+        future = self._futures.logs.get(topic_partition)
+        if log is None or future is None or log.directory.failure is not None:
+            self._moves.pop(topic_partition, None)
+            self._flushed.pop(topic_partition, None)
+            self._begun.pop(topic_partition, None)
+            return True
+        if future.directory.failure is not None:
+            self._futures.drop(topic_partition, self._clock.now_ms())
+            logger.error("%s is no longer moved to %s, which is offline", topic_partition, future.directory.path)
+            return True
+        source, target = log.directory.path, future.directory.path
+        try:
+            is_done = await self._copy(log, future)
+        except ApiError as error:
+            return self._failed(topic_partition, error)
+        if is_done:
+            if topic_partition not in self._futures.logs:  # somebody may have asked for the next one already
+                self._moves.pop(topic_partition, None)
+            logger.info("%s has been moved from %s to %s", topic_partition, source, target)
+        else:
+            self._moves[topic_partition] = None
+        return True
+
+    def _failed(self, topic_partition: TopicPartition, error: ApiError) -> bool:
+        if topic_partition not in self._futures.logs:  # it was given up meanwhile
+            return True
+        if error.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:  # the log start has moved on; the next step follows it
+            return True
+        known = self._moves.get(topic_partition)
+        if known is None or known.message != error.message:
+            logger.error("Moving %s does not get on: %s", topic_partition, error)
+        if error.error_code in GIVEN_UP_AFTER:
+            self._moves.pop(topic_partition, None)
+            self._given_up.add(topic_partition)
+        else:
+            self._moves[topic_partition] = error
+        return False
+
+    async def _copy(self, log: UnifiedLog, future: UnifiedLog) -> bool:
+        """One step; whether it was the last."""
+        topic_partition = log.topic_partition
+        self._futures.adjust(log, self._clock.now_ms())
+        if self._begun.get(topic_partition) is not future:
+            self._begun[topic_partition] = future
+            if future.cleaner_checkpoint is not None:
+                await self._cleaner.checkpoint()
+                return False
+        step_bytes = self._step_bytes()
+        task = CopyTask(log, future, step_bytes, self._clock.now_ms())
+        await self._executor.run(task.run)
+        self._note(task.copied_bytes)
+        task.complete()
+        if task.copied_bytes >= step_bytes:
+            return False
+        if self._flushed.get(topic_partition) is not future or future.gaps_end > future.recovery_point:
+            # Once, and before the last bytes: so the old log is not needed long after it was replaced.
+            await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
+            await self._maintenance.checkpoint_recovery_points(future.directory)
+            self._flushed[topic_partition] = future
+            return False
+        if self._is_closing or self._futures.logs.get(topic_partition) is not future:
+            return False
+        before = future.size_bytes
+        is_complete = self._futures.catch_up(log, self._clock.now_ms())
+        self._note(max(future.size_bytes - before, 0))
+        if not is_complete:
+            return False
+        del self._flushed[topic_partition]
+        del self._begun[topic_partition]
+        self._replicas.hosted.use_log(topic_partition, self._logs.replace_with_future(topic_partition))
+        await self._retire(log, future)
+        return True
+
+    async def _retire(self, old: UnifiedLog, new: UnifiedLog) -> None:
+        """Let the old log go once everything that it knows is on stable storage in the new one."""
+        group_commit = self._replicas.group_commit
+        try:
+            await group_commit.wait(new, new.log_end_offset, urgent=False)
+            await self._maintenance.checkpoint_log_start_offsets()
+            await self._maintenance.checkpoint_high_watermarks(new.directory)
+            await self._cleaner.checkpoint()
+            if new.directory.failure is not None:
+                raise new.directory.offline_error()
+        except ApiError as error:
+            logger.error("%s stays beside %s: %s", old.path, new.path, error)
+            return
+        try:
+            # Producers may still wait for a flush of the old one.
+            await group_commit.wait(old, old.flush_limit_offset)
+        except ApiError as error:
+            logger.error("%s could not be flushed: %s", old.path, error)
+        try:
+            directory = self._futures.retire(old.topic_partition, self._clock.now_ms())
+        except ApiError as error:
+            logger.error("%s could not be renamed: %s", old.path, error)
+            return
+        if directory is not None:
+            await run_disk_tasks(self._executor, self._logs.directory_sync_task(directory))
+        await self._cleaner.checkpoint()
+        await self._maintenance.settle_deletions()

@@ -1,0 +1,211 @@
+"""Reading from and appending to the replicas that this broker holds, and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+from broker.environment.contract import Clock, Executor
+from broker.logs.group_commit import GroupCommit
+from broker.metadata.metadata_cache import MetadataCache
+from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE, DelayedFetch, FetchResult
+from broker.replication.delayed_produce import DelayedProduce
+from broker.replication.fetch_session import FetchPartition
+from broker.replication.hosted_partitions import HostedPartitions
+from broker.replication.purgatory import DelayedOperation, Purgatory
+from cluster.controller.commands import CommandFence
+from cluster.replication.partition import ACKS_ALL, NO_EPOCH, Partition
+from cluster.replication.reads import FetchParams
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.log.appendable_log import LogAppendInfo
+from storage.log.log_config import LogConfig
+from storage.log.log_validator import NotOneBatchError
+from storage.log.producer_state import AppendOrigin
+from storage.log.unified_log import UnifiedLog
+from storage.log_manager import LogManager
+
+logger = logging.getLogger("kafka.server.ReplicaManager")
+
+T = TypeVar("T")
+
+UNKNOWN_OFFSET = -1
+
+_ANSWERED_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+"""Produce errors answered with log start offset -1; others carry the partition's (ReplicaManager.appendToLocalLog)."""
+
+
+class ReplicaManager:
+    """Appends to the replicas that this broker holds (`hosted`), reads from them, and keeps who waits for them."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        log_manager: LogManager,
+        clock: Clock,
+        executor: Executor,
+        metadata: MetadataCache,
+        fence: CommandFence,
+        log_config_of: Callable[[str], LogConfig],
+    ) -> None:
+        """See `HostedPartitions` for `fence` and `log_config_of`."""
+        self._clock = clock
+        self._executor = executor
+        self._metadata = metadata
+        self.delayed_fetches = Purgatory("Fetch")
+        self.delayed_produces = Purgatory("Produce")
+        self.group_commit = GroupCommit(executor, clock, self._log_flushed)
+        self.hosted = HostedPartitions(
+            broker_id,
+            log_manager,
+            clock,
+            fence,
+            log_config_of,
+            changed=self._changed,
+            flush=self.group_commit.request,
+        )
+        self._partitions = self.hosted.partitions
+
+    # -- looking up ----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """The name behind a topic id, or None."""
+        return self._metadata.image.topic_names.get(topic_id)
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """See `HostedPartitions.partition`."""
+        return self.hosted.partition(topic_partition)
+
+    def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
+        """See `HostedPartitions.leader_of`."""
+        return self.hosted.leader_of(topic_partition, current_leader_epoch)
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        records: memoryview,
+        *,
+        required_acks: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> LogAppendInfo:
+        """Append one batch to a partition led here and wake who waits for it.
+
+        The producer of what is not `is_acknowledged` is to be answered after `when_acknowledged`.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            partition = self.partition(topic_partition)
+        before = partition.high_watermark
+        info = partition.append_as_leader(
+            records, required_acks=required_acks, now_ms=self._clock.now_ms(), origin=origin
+        )
+        if partition.high_watermark != before and (self.delayed_fetches.size or self.delayed_produces.size):
+            self._changed(topic_partition)
+        if not info.is_acknowledged:
+            self._flush_for(partition, info.last_offset)
+        return info
+
+    def _changed(self, topic_partition: TopicPartition) -> None:
+        """Have those looked at who wait for something to happen to the partition."""
+        self.delayed_fetches.wake(topic_partition)
+        self.delayed_produces.wake(topic_partition)
+
+    def _flush_for(self, partition: Partition, last_offset: int) -> None:
+        """Have as much flushed that flush.messages lets the record at `last_offset` be acknowledged."""
+        log = partition.log
+        if last_offset >= log.flush_limit_offset:
+            flushed = self.group_commit.wait(log, last_offset + 2 - log.config.flush_messages)
+            flushed.add_done_callback(partial(self._flush_ended, partition.topic_partition))
+
+    def _flush_ended(self, topic_partition: TopicPartition, flushed: asyncio.Future[None]) -> None:
+        error = flushed.exception()
+        if isinstance(error, ApiError):
+            self.delayed_produces.wake(topic_partition, error)
+
+    def _log_flushed(self, log: UnifiedLog) -> None:
+        partition = self._partitions.get(log.topic_partition)
+        if partition is None or partition.log is not log or not partition.is_leader:
+            return
+        if partition.advance_high_watermark():
+            self.delayed_fetches.wake(partition.topic_partition)
+        self.delayed_produces.wake(partition.topic_partition)
+
+    def when_acknowledged(
+        self, appends: Sequence[tuple[TopicPartition, int]], *, required_acks: int, timeout_ms: int
+    ) -> asyncio.Future[Sequence[ApiError | None]]:
+        """Done when all of `appends`, partitions and last offsets, are acknowledged or will not be: with the error of
+        each (see `delayed_produce`).
+        """
+        delayed = DelayedProduce(self.hosted.partition, required_acks, appends)
+        limit_ms = timeout_ms if required_acks == ACKS_ALL else None
+        return self.delayed_produces.watch(delayed.keys(), limit_ms, delayed.attempt)
+
+    def log_start_offset_after(self, error: ApiError, topic_partition: TopicPartition) -> int:
+        """The log start offset that Kafka's answer to a failed produce carries."""
+        if error.error_code in _ANSWERED_WITHOUT_LOG_START or isinstance(error, NotOneBatchError):
+            return UNKNOWN_OFFSET
+        partition = self._partitions.get(topic_partition)
+        return UNKNOWN_OFFSET if partition is None else partition.log.log_start_offset
+
+    def fetch(
+        self,
+        params: FetchParams,
+        wanted: Sequence[FetchPartition],
+        answer: Callable[[Sequence[FetchResult]], T],
+    ) -> T | asyncio.Future[T]:
+        """What `answer` makes of what was read: now, or when enough has come (see `delayed_fetch`). Nothing is harmed
+        when the future is cancelled.
+        """
+        fetch = DelayedFetch(self.hosted.partition, params, wanted, answer)
+        if len(fetch) <= PARTITIONS_PER_SLICE:
+            fetch.read_all()
+            if not fetch.cold:
+                if fetch.is_satisfied:
+                    return fetch.respond()
+                return self.delayed_fetches.watch(fetch.keys(), params.max_wait_ms, fetch.attempt)
+        return asyncio.ensure_future(self._fetch_on(fetch))
+
+    async def _fetch_on(self, fetch: DelayedFetch[T]) -> T:
+        """As `fetch`, when that takes some time."""
+        # What changes from now on is noted, so that no change is missed between the parts.
+        operation = DelayedOperation(self.delayed_fetches, fetch.keys(), fetch.attempt)
+        try:
+            await fetch.read_on(self._executor)
+            if fetch.is_satisfied or fetch.cold:
+                return fetch.respond()
+            return await operation.wait(fetch.params.max_wait_ms)
+        finally:
+            operation.leave()
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Every partition's high watermark, as the checkpoints will hold them."""
+        return {topic_partition: partition.high_watermark for topic_partition, partition in self._partitions.items()}

@@ -1,0 +1,61 @@
+"""Logs that are on this broker's disks and belong to no topic that exists: they are set aside, never used or deleted.
+
+A power cut can bring back what had been deleted, and so can a disk that comes back; a topic of that name may exist
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from broker.environment.contract import Clock
+from cluster.controller.commands import LeaderAndIsr
+from protocol.errors import ApiError
+from protocol.topic_partition import TopicPartition
+from storage.log_manager import LogManager
+
+logger = logging.getLogger("kafka.log.LogManager")
+
+
+class StrayLogs:
+    """Renames the directories of strays. `unsettled`: a checkpoint may still know one of them."""
+
+    def __init__(self, log_manager: LogManager, clock: Clock) -> None:
+        self._log_manager = log_manager
+        self._clock = clock
+        self.unsettled = False
+
+    def unknown_to(self, command: LeaderAndIsr) -> list[TopicPartition]:
+        """The logs of which a full command knows nothing, or which are of another topic than its own of that name."""
+        wanted = {
+            TopicPartition(topic.topic, state.partition): topic.topic_id
+            for topic in command.topics
+            for state in topic.partitions
+        }
+        for path in self._log_manager.resolve_conflicting_logs(wanted.get, self._clock.now_ms()):
+            self.unsettled = True
+            logger.warning("A log of an earlier topic was beside that of today's; it is set aside as %s", path)
+        return [
+            topic_partition
+            for topic_partition, log in self._log_manager.logs.items()
+            if log.directory.failure is None
+            and (topic_partition not in wanted or log.topic_id not in (None, wanted[topic_partition]))
+        ]
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Rename the directory of one of those. Where the disk refuses, it stays, and is not used."""
+        before = self._log_manager.logs[topic_partition].path
+        try:
+            path = self._log_manager.set_aside(topic_partition, self._clock.now_ms())
+        except ApiError as error:
+            logger.error("%s, which is of no topic, stays where it is: %s", before, error)
+        else:
+            self.unsettled = True
+            logger.warning("%s is of no topic that exists; it is set aside as %s", before, path)
+
+    def make_room_for(self, topic_partition: TopicPartition, topic_id: UUID | None) -> None:
+        """A replica of a new topic is to be made: a log of its name that is there is an earlier topic's."""
+        log = self._log_manager.get(topic_partition)
+        if log is not None and log.directory.failure is None and log.topic_id != topic_id:
+            self.set_aside(topic_partition)

@@ -1,0 +1,87 @@
+"""Third stage: the logs, loaded, and those who look after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.environment.contract import Environment
+from broker.logs.log_cleaner import LogCleaner
+from broker.logs.log_maintenance import LogMaintenance
+from broker.logs.startup_loading import close_logs, load_logs
+from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
+from broker.replication.replica_manager import ReplicaManager
+from broker.stages.coordination import OpenCoordination
+from broker.stages.directories import LockedDirectories
+from protocol.config_resources import ConfigResourceType
+from storage.log_manager import LogManager
+from storage.recovery.log_directory_survey import LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLogs:
+    """All logs of this broker, which holds no replica yet."""
+
+    log_manager: LogManager
+    report: LoadReport
+    replicas: ReplicaManager
+    maintenance: LogMaintenance
+    cleaner: LogCleaner
+    moves: ReplicaAlterLogDirsManager
+
+    @classmethod
+    async def load(
+        cls, environment: Environment, directories: LockedDirectories, coordination: OpenCoordination
+    ) -> LoadedLogs:
+        """Open all logs, those of a topic that is configured by that configuration from the first moment on."""
+        log_manager, clock, executor = directories.log_manager, environment.clock, environment.executor
+        configs = coordination.configs
+        default = configs.log_config("")
+        topic_configs = {
+            name: configs.log_config(name) if overrides else default
+            for (resource_type, name), overrides in coordination.metadata.image.configs.items()
+            if resource_type == ConfigResourceType.TOPIC
+        }
+        threads = configs.current.num_recovery_threads_per_data_dir
+        report = await load_logs(log_manager, topic_configs, clock, executor, threads)
+        replicas = ReplicaManager(
+            directories.identity.broker_id,
+            log_manager,
+            clock,
+            executor,
+            coordination.metadata,
+            coordination.fence,
+            configs.log_config,
+        )
+        maintenance = LogMaintenance(log_manager, replicas.high_watermarks, clock, executor, replicas.group_commit)
+        cleaner = LogCleaner(
+            log_manager,
+            replicas.high_watermarks,
+            clock,
+            executor,
+            environment.new_cleaner_worker,
+            lambda: configs.current,
+            maintenance.checkpoint_recovery_points,
+        )
+        moves = ReplicaAlterLogDirsManager(
+            log_manager,
+            replicas,
+            maintenance,
+            cleaner,
+            lambda: configs.alter_log_dirs_bytes_per_second,
+            clock,
+            executor,
+        )
+        coordination.metadata.add_listener(replicas.hosted.metadata_changed)
+        configs.on_change(cleaner.config_changed)
+        return cls(log_manager, report, replicas, maintenance, cleaner, moves)
+
+    async def settle_deletions(self) -> None:
+        """See `LogMaintenance.settle_deletions`."""
+        await self.cleaner.checkpoint()
+        await self.maintenance.settle_deletions()
+
+    async def close(self, environment: Environment, threads_per_directory: int, broker_epoch: int) -> None:
+        """Flush everything, and leave the markers of a clean stop. Nothing works on the logs any more."""
+        await self.replicas.group_commit.idle()
+        await self.maintenance.checkpoint_high_watermarks()
+        await close_logs(self.log_manager, environment.executor, threads_per_directory, broker_epoch)

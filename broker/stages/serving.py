@@ -1,0 +1,162 @@
+"""Last stage: handlers for all requests, and the work that goes on beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.environment.contract import Environment
+from broker.handlers.api_versions import ApiVersionsHandlers
+from broker.handlers.configs import ConfigHandlers
+from broker.handlers.coordinators import CoordinatorHandlers
+from broker.handlers.disabled_features import DisabledFeatureHandlers
+from broker.handlers.fetch import FetchHandlers
+from broker.handlers.group_offsets import GroupOffsetHandlers
+from broker.handlers.groups import GroupHandlers
+from broker.handlers.log_dirs import LogDirHandlers
+from broker.handlers.metadata import MetadataHandlers
+from broker.handlers.offsets import OffsetHandlers
+from broker.handlers.produce import ProduceHandlers
+from broker.handlers.producer_ids import ProducerIdHandlers
+from broker.handlers.topics import TopicHandlers
+from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
+from broker.logs.scrubber import Scrubber
+from broker.metadata.internal_topics import InternalTopicCreator
+from broker.metadata.producer_ids import ProducerIds
+from broker.network.dispatcher import Dispatcher
+from broker.network.registry import HandlerRegistry
+from broker.network.socket_server import SocketServer
+from broker.observability.logger_levels import LoggerLevels
+from broker.observability.metrics import BrokerCollector, MetricsServer
+from broker.replication.fetch_session import FetchSessionCache
+from broker.stages.coordination import OpenCoordination
+from broker.stages.directories import LockedDirectories
+from broker.stages.logs import LoadedLogs
+from broker.stages.membership import ClusterMember
+from broker.supervisor import Supervisor
+from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
+from config.broker_config import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ServingBroker:
+    """A broker that serves, and all that it consists of."""
+
+    directories: LockedDirectories
+    coordination: OpenCoordination
+    logs: LoadedLogs
+    member: ClusterMember
+    registry: HandlerRegistry
+    sessions: FetchSessionCache
+    internal_topics: InternalTopicCreator
+    scrubber: Scrubber
+    supervisor: Supervisor
+    dispatcher: Dispatcher
+
+    @classmethod
+    def of(
+        cls,
+        config: BrokerConfig,
+        environment: Environment,
+        directories: LockedDirectories,
+        coordination: OpenCoordination,
+        logs: LoadedLogs,
+        member: ClusterMember,
+    ) -> ServingBroker:
+        """Put handlers and background work together; `start` begins it."""
+        clock = environment.clock
+        sessions = FetchSessionCache(
+            config.max_incremental_fetch_session_cache_slots, environment.random, clock.monotonic_s
+        )
+        internal_topics = InternalTopicCreator(member.controller.ensure_internal_topic)
+        registry = _registry(config, environment, coordination, logs, member, sessions, internal_topics)
+        scrubber = Scrubber(
+            logs.log_manager,
+            clock,
+            environment.executor,
+            interval_ms=config.log_scrub_interval_ms,
+            bytes_per_second=config.log_scrub_max_bytes_per_second,
+        )
+        return cls(
+            directories,
+            coordination,
+            logs,
+            member,
+            registry,
+            sessions,
+            internal_topics,
+            scrubber,
+            Supervisor(),
+            Dispatcher(registry, clock),
+        )
+
+    async def start(
+        self, config: BrokerConfig, socket_server: SocketServer, metrics_server: MetricsServer | None
+    ) -> None:
+        """Begin the background work, then accept connections."""
+        logs, supervisor, space, groups = self.logs, self.supervisor, self.directories.space, self.member.groups
+        if metrics_server is not None:
+            collector = BrokerCollector(
+                self.registry,
+                logs.replicas,
+                socket_server,
+                self.sessions,
+                groups,
+                logs.log_manager.directories,
+                self.scrubber.scrub,
+                logs.cleaner,
+                logs.moves,
+            )
+            metrics_server.show(collector)
+        logs.maintenance.schedule(supervisor, config)
+        logs.cleaner.start()
+        self.scrubber.schedule(supervisor)
+        await space.check()
+        supervisor.every(DISK_CHECK_MS, "disk-space", space.check)
+        supervisor.every(DISK_CHECK_MS, "refused-logs", logs.replicas.hosted.retry_failed_logs)
+        logs.moves.resume()
+        supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
+        await socket_server.start(self.dispatcher)
+
+    async def stop(self, socket_server: SocketServer) -> None:
+        """Answer nobody any more, and end the background work."""
+        await socket_server.stop_listening()
+        await self.internal_topics.close()
+        await self.member.groups.close()
+        socket_server.close_connections()
+        await self.dispatcher.drain()
+        await self.logs.moves.close()
+        await self.directories.failures.close()
+        await self.logs.cleaner.close()
+        await self.supervisor.stop()
+
+
+def _registry(
+    config: BrokerConfig,
+    environment: Environment,
+    coordination: OpenCoordination,
+    logs: LoadedLogs,
+    member: ClusterMember,
+    sessions: FetchSessionCache,
+    internal_topics: InternalTopicCreator,
+) -> HandlerRegistry:
+    clock, executor, file_system = environment.clock, environment.executor, environment.file_system
+    metadata, configs, controller = coordination.metadata, coordination.configs, member.controller
+    old_offsets = ZookeeperOffsets(coordination.membership.coordination)
+    registry = HandlerRegistry(
+        [
+            ProduceHandlers(logs.replicas),
+            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes),
+            OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
+            MetadataHandlers(metadata, controller, clock),
+            TopicHandlers(metadata, controller, configs.describe_topic, clock),
+            ConfigHandlers(configs, metadata, controller, LoggerLevels(), clock),
+            LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
+            GroupHandlers(member.groups),
+            GroupOffsetHandlers(member.groups, lambda: metadata.image, old_offsets, config.offset_metadata_max_bytes),
+            CoordinatorHandlers(member.groups, lambda: metadata.image, internal_topics),
+            ProducerIdHandlers(ProducerIds(controller.allocate_producer_ids)),
+            DisabledFeatureHandlers(),
+        ]
+    )
+    registry.add(ApiVersionsHandlers(registry))
+    return registry

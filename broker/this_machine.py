@@ -1,0 +1,27 @@
+"""The broker's environment on a real machine: every seam's real adapter, put together."""
+
+from __future__ import annotations
+
+from broker.environment.contract import Environment
+from broker.environment.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor, room_for_connections
+from broker.logs.cleaner_worker import ProcessWorker
+from broker.zookeeper.embedded_ensemble import open_embedded
+from config.broker_config import BrokerConfig
+from storage.io.os_file_system import OsFileSystem
+
+
+def environment_of_this_machine(config: BrokerConfig) -> Environment:
+    """Real clocks, disks, threads and sockets."""
+    file_system = OsFileSystem()
+    return Environment(
+        clock=SystemClock(),
+        random=SystemRandom(),
+        executor=ThreadExecutor(
+            max(config.num_io_threads, config.num_recovery_threads_per_data_dir * len(config.log_dirs))
+        ),
+        network=TcpNetwork(config.socket_listen_backlog_size),
+        file_system=file_system,
+        open_ensemble=open_embedded,
+        new_cleaner_worker=ProcessWorker,
+        most_connections=room_for_connections(file_system.max_open_files),
+    )

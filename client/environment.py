@@ -1,0 +1,45 @@
+"""Interfaces to the machine for a client, and their real implementations: the only module of the client that
+imports `random`. Time is the event loop's, and the wall clock an argument of those who need one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class Random(Protocol):
+    """Randomness for backoff and for spreading records, where nothing has to be secret. `random.Random` has it."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """A number between `a` and `b`."""
+        ...
+
+    def choice(self, seq: Sequence[T]) -> T:
+        """One of the elements."""
+        ...
+
+
+class Network(Protocol):
+    """Opens connections."""
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
+        """Open a connection. Raises OSError when nobody answers there."""
+        ...
+
+
+class LoopNetwork:
+    """TCP through the running event loop."""
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
+        return await asyncio.get_running_loop().create_connection(protocol_factory, host, port)
+
+
+def system_random() -> Random:
+    """Another sequence each time."""
+    return random.Random()  # noqa: S311  no secrets

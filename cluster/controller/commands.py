@@ -1,0 +1,106 @@
+"""What a controller orders a broker to do: Kafka's LeaderAndIsr, StopReplica and UpdateMetadata requests, in the
+cluster's own terms.
+
+A command carries the epoch of the controller that gives it, and the epoch of the registration of the broker that it is
+for. `CommandFence` refuses what is older than either, so that neither a deposed controller nor a message to the last
+life of a broker changes anything (KAFKA-6082, KIP-380).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+from cluster.metadata_image import BrokerImage, PartitionImage
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+NO_EPOCH = -1
+"""As a broker epoch or the leader epoch of a StopReplica: it is not checked."""
+
+EPOCH_DURING_DELETE = -2
+"""The leader epoch of a StopReplica for a topic that is deleted: newer than every epoch (a deletion raises none)."""
+
+Answer = Mapping[TopicPartition, ErrorCode]
+"""What a broker answers to LeaderAndIsr and StopReplica, partition by partition."""
+
+
+class TopicStates(NamedTuple):
+    """Partitions of one topic, not necessarily all. `is_new`: their replicas begin with this command."""
+
+    topic: str
+    topic_id: UUID
+    partitions: tuple[PartitionImage, ...]
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Who orders, and whom."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr(Command):
+    """Take these roles. `is_full` says that `topics` are all partitions of which the broker is to hold a replica."""
+
+    topics: tuple[TopicStates, ...] = ()
+    is_full: bool = False
+
+
+class StoppedReplica(NamedTuple):
+    """A replica to let go of; with `delete_partition`, of its log too."""
+
+    topic_partition: TopicPartition
+    leader_epoch: int
+    delete_partition: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica(Command):
+    """Hold these replicas no longer. No log is deleted otherwise."""
+
+    partitions: tuple[StoppedReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadata(Command):
+    """What clients are to be told: all live brokers, and the topics that changed. `deleted_topics` are gone with their
+    configurations (on the wire, partitions whose leader is -2).
+    """
+
+    live_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: tuple[TopicStates, ...] = ()
+    deleted_topics: tuple[str, ...] = ()
+
+
+class CommandFence:
+    """Knows which commands a broker obeys: of the newest controller it has heard of, and to its own registration."""
+
+    def __init__(self) -> None:
+        self.broker_epoch = NO_EPOCH
+        """The czxid of this broker's registration; -1 before there is one."""
+        self.controller_epoch = 0
+        """The highest of all commands obeyed."""
+
+    def admit(self, command: Command) -> None:
+        """Take note of the controller of a command. Raises STALE_BROKER_EPOCH and STALE_CONTROLLER_EPOCH.
+
+        A broker epoch above ours is none of the past: the controller heard of the registration before we did.
+        """
+        if command.broker_epoch not in (NO_EPOCH, self.broker_epoch) and command.broker_epoch < self.broker_epoch:
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"the command is for broker epoch {command.broker_epoch}, which is older than {self.broker_epoch}",
+            )
+        if command.controller_epoch < self.controller_epoch:
+            raise ApiError(
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+                f"controller epoch {command.controller_epoch} is older than {self.controller_epoch}",
+            )
+        self.controller_epoch = command.controller_epoch

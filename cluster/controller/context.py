@@ -1,0 +1,80 @@
+"""What the elected controller believes of the cluster, and what it is changing (Kafka class `ControllerContext`).
+
+It is fed by the tree alone, and belongs to the controller alone: what brokers and clients know of it they are told by
+commands (`cluster.controller.commands`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cluster.controller.commands import TopicStates
+from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
+from protocol.topic_partition import TopicPartition
+
+
+class ControllerContext:
+    """The state of one controller in one term.
+
+    Topics and partitions are the immutable values that a MetadataImage has too: id and assignment, and for each
+    partition leader, ISR, leader epoch, the epoch of the controller that elected the leader, the version of the state
+    node (`partition_epoch`) and the replicas that cannot be used though their brokers live.
+    """
+
+    def __init__(self, controller_id: int, controller_epoch: int, live_brokers: Iterable[BrokerImage] = ()) -> None:
+        self.controller_id = controller_id
+        self.controller_epoch = controller_epoch
+        self.live_brokers: dict[int, BrokerImage] = {broker.broker_id: broker for broker in live_brokers}
+        self.topics: dict[str, TopicImage] = {}
+        self.topics_to_be_deleted: dict[str, None] = {}
+        """Topics with the mark of deletion in the tree; they are among `topics` until their nodes are gone."""
+        self._flat_names: dict[str, dict[str, None]] = {}
+
+    @property
+    def racks(self) -> Mapping[int, str | None]:
+        """The racks of the live brokers."""
+        return {broker.broker_id: broker.rack for broker in self.live_brokers.values()}
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
+        """One partition, or None when the topic or the partition does not exist."""
+        topic = self.topics.get(topic_partition.topic)
+        return None if topic is None else topic.partition(topic_partition.partition)
+
+    def put_topics(self, topics: Iterable[TopicImage]) -> None:
+        """The tree has these topics now, in place of those of their names."""
+        for topic in topics:
+            self.topics[topic.name] = topic
+            self._flat_names.setdefault(flat_name(topic.name), {})[topic.name] = None
+
+    def put_partitions(self, changed: Mapping[str, Iterable[PartitionImage]]) -> tuple[TopicStates, ...]:
+        """Partitions of existing topics, by topic, are like this now; gives them as a command takes them."""
+        states = []
+        for name, partitions in changed.items():
+            topic = self.topics[name].with_partitions(partitions)
+            self.topics[name] = topic
+            states.append(TopicStates(name, topic.topic_id, tuple(partitions)))
+        return tuple(states)
+
+    def remove_topic(self, name: str) -> None:
+        """The tree has no node of the topic any more."""
+        self.topics.pop(name, None)
+        self.topics_to_be_deleted.pop(name, None)
+        flat = flat_name(name)
+        same = self._flat_names.get(flat, {})
+        same.pop(name, None)
+        if not same:
+            self._flat_names.pop(flat, None)
+
+    def names_like(self, name: str) -> Iterable[str]:
+        """The topics that differ from `name` in nothing but dots and underscores."""
+        return self._flat_names.get(flat_name(name), ())
+
+    def replicas(self) -> Iterator[TopicStates]:
+        """All partitions, topic by topic."""
+        for topic in self.topics.values():
+            yield TopicStates(topic.name, topic.topic_id, topic.partitions)
+
+
+def flat_name(topic: str) -> str:
+    """The name as metrics have it, which map '.' to '_'."""
+    return topic.replace(".", "_")

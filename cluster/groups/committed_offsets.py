@@ -1,0 +1,282 @@
+"""Committed offsets of one shard: commit, fetch, delete, expire (Kafka's GroupCoordinator and GroupMetadataManager)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from cluster.groups.durable_groups import DurableGroup
+from cluster.groups.group import Group, GroupState
+from cluster.groups.group_table import GroupTable, unattended
+from cluster.groups.membership_events import GroupMember
+from cluster.groups.rebalance import Rebalancer
+from cluster.groups.records import NO_TIMESTAMP, CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
+from cluster.groups.results import Append, Appends, Moment, Reply, Result
+from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
+
+Offsets = dict[TopicPartition, CommittedOffset]
+PartitionErrors = dict[TopicPartition, ErrorCode]
+Settled = Callable[[ErrorCode], None]
+
+NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
+"""What a fetch finds where nothing is committed."""
+
+_LATEST_TIMESTAMP_MS: Final = 2**63 - 1
+_MAX_TOMBSTONES: Final = 5000
+"""Tombstones to a batch: far below what message.max.bytes allows."""
+
+_COMMIT_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
+
+
+@dataclass(slots=True)
+class OffsetDeletion:
+    """The outcome for the group; with NONE, for each partition as well."""
+
+    error_code: ErrorCode
+    partitions: PartitionErrors = field(default_factory=dict)
+
+
+class CommittedOffsets:
+    """The offsets of the groups of `table`."""
+
+    def __init__(self, table: GroupTable, rebalancer: Rebalancer) -> None:
+        self._table = table
+        self._rebalancer = rebalancer
+
+    # -- commit --------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self, now: Moment, group_id: str, who: GroupMember, offsets: Offsets, retention_ms: int = -1
+    ) -> Result[PartitionErrors]:
+        """Commit `offsets`, of partitions that exist. Gives a code for each, when they are committed.
+
+        Those without a timestamp get the time of now. `retention_ms` is the client's own wish, -1 for none.
+        """
+        try:
+            group = self._group_to_commit(now, group_id, who)
+        except ApiError as error:
+            return Result(dict.fromkeys(offsets, error.error_code))
+        limit = self._table.config.offset_metadata_max_bytes
+        outcome: PartitionErrors = {}
+        records: list[OffsetRecord] = []
+        for topic_partition, offset in offsets.items():
+            if metadata_length(offset.metadata) > limit:
+                outcome[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            if offset.commit_timestamp_ms == NO_TIMESTAMP:
+                offset.commit_timestamp_ms = now.now_ms
+            if retention_ms >= 0:
+                offset.expire_timestamp_ms = min(now.now_ms + retention_ms, _LATEST_TIMESTAMP_MS)
+            records.append(OffsetRecord(group_id, topic_partition, offset))
+            group.pending_commits[topic_partition] += 1
+        if not records:
+            return Result(outcome)
+        reply: Reply[PartitionErrors] = Reply()
+        return Result(reply, [Append(records, partial(self._commit_settled, group, records, outcome, reply))])
+
+    def _commit_settled(
+        self,
+        group: Group,
+        records: list[OffsetRecord],
+        outcome: PartitionErrors,
+        reply: Reply[PartitionErrors],
+        _: Moment,
+        error_code: ErrorCode,
+    ) -> Appends:
+        told = _COMMIT_ERRORS.get(error_code, error_code)
+        for record in records:
+            group.pending_commits[record.topic_partition] -= 1
+            if group.pending_commits[record.topic_partition] <= 0:
+                del group.pending_commits[record.topic_partition]
+            outcome[record.topic_partition] = told
+        reply.set(outcome)
+        return ()
+
+    def _group_to_commit(self, now: Moment, group_id: str, who: GroupMember) -> Group:
+        """The group that may commit; a member that commits lives."""
+        group = self._table.groups.get(group_id)
+        if group is None:
+            if who.generation_id >= 0:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
+            return self._table.create(group_id, now)
+        if group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
+        if group.state is GroupState.EMPTY and who.generation_id < 0:
+            return group  # it uses Kafka for its offsets alone, or an administrator sets them
+        member = group.check_member(who.member_id, who.group_instance_id)
+        group.check_generation(who.generation_id)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for its assignment")
+        self._rebalancer.renew_session(now, group, member)
+        return group
+
+    # -- fetch ---------------------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool
+    ) -> dict[TopicPartition, CommittedOffset | ErrorCode]:
+        """Offsets of `partitions` (None: all there are), or UNSTABLE_OFFSET_COMMIT where a commit is under way."""
+        group = self._table.groups.get(group_id)
+        durable = self._table.durable.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            durable = None
+        offsets = durable.offsets if durable is not None else {}
+        found: dict[TopicPartition, CommittedOffset | ErrorCode] = {}
+        for topic_partition in offsets if partitions is None else partitions:
+            if require_stable and group is not None and _is_unstable(group, durable, topic_partition):
+                found[topic_partition] = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            else:
+                found[topic_partition] = offsets.get(topic_partition, NO_OFFSET)
+        return found
+
+    # -- removal -------------------------------------------------------------------------------------------------------
+
+    def delete(self, _: Moment, group_id: str, partitions: Collection[TopicPartition]) -> Result[OffsetDeletion]:
+        """Delete offsets that nobody uses (KIP-496). Answered when that is committed."""
+        group = self._table.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return Result(OffsetDeletion(ErrorCode.GROUP_ID_NOT_FOUND))
+        outcome = OffsetDeletion(ErrorCode.NONE, dict.fromkeys(partitions, ErrorCode.NONE))
+        if group.state is not GroupState.EMPTY:
+            if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                return Result(OffsetDeletion(ErrorCode.NON_EMPTY_GROUP))
+            topics = group.subscribed_topics
+            for each in partitions:
+                if topics is None or each.topic in topics:
+                    outcome.partitions[each] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        reply: Reply[OffsetDeletion] = Reply()
+
+        def settled(error_code: ErrorCode) -> None:
+            reply.set(OffsetDeletion(_COMMIT_ERRORS.get(error_code, error_code)) if error_code else outcome)
+
+        free = [each for each, error_code in outcome.partitions.items() if error_code is ErrorCode.NONE]
+        return Result(reply, self._clean_up(group, free, settled))
+
+    def delete_group(self, _: Moment, group_id: str) -> Result[ErrorCode]:
+        """Delete a group without members, and its offsets. Answered when that is committed."""
+        group = self._table.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return Result(ErrorCode.GROUP_ID_NOT_FOUND)
+        if group.state is not GroupState.EMPTY:
+            return Result(ErrorCode.NON_EMPTY_GROUP)
+        reply: Reply[ErrorCode] = Reply()
+
+        def settled(error_code: ErrorCode) -> None:
+            reply.set(_COMMIT_ERRORS.get(error_code, error_code))
+
+        return Result(reply, self._clean_up(group, (), settled, group_too=True))
+
+    def forget_topics(self, _: Moment, topics: Collection[str]) -> Result[None]:
+        """Topics are deleted: their offsets go, and groups that had nothing else."""
+        appends: list[Append] = []
+        for group in list(self._table.groups.values()):
+            gone = [each for each in self._offsets_of(group) if each.topic in topics]
+            if gone and group.state is not GroupState.DEAD:
+                appends += self._clean_up(group, gone, _log_failure("the end of offsets", group))
+        return Result(None, appends)
+
+    def expire(self, now: Moment, group_id: str) -> Result[None]:
+        """Remove what is past its retention in a group (KIP-211), and a group that has neither members nor offsets."""
+        group = self._table.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return Result(None)
+        expired = list(self._expired(now, group))
+        if expired or (group.state is GroupState.EMPTY and not self._offsets_of(group)):
+            return Result(None, self._clean_up(group, expired, _log_failure("the expiry", group)))
+        return Result(None)
+
+    def _expired(self, now: Moment, group: Group) -> Iterable[TopicPartition]:
+        by_last_commit = group.protocol_type is None
+        by_subscription = group.state is GroupState.STABLE and group.subscribed_topics is not None
+        by_emptiness = group.protocol_type is not None and group.state is GroupState.EMPTY
+        if not (by_last_commit or by_subscription or by_emptiness):
+            return
+        subscribed = (group.subscribed_topics if by_subscription else None) or frozenset[str]()
+        since_ms = group.state_timestamp_ms if by_emptiness else None
+        for topic_partition, offset in self._offsets_of(group).items():
+            if topic_partition.topic in subscribed or topic_partition in group.pending_commits:
+                continue
+            if offset.expire_timestamp_ms != NO_TIMESTAMP:
+                is_over = now.now_ms >= offset.expire_timestamp_ms
+            else:
+                unused_since_ms = offset.commit_timestamp_ms if since_ms is None else since_ms
+                is_over = now.now_ms - unused_since_ms >= self._table.config.offsets_retention_ms
+            if is_over:
+                yield topic_partition
+
+    def _offsets_of(self, group: Group) -> dict[TopicPartition, CommittedOffset]:
+        durable = self._table.durable.get(group.group_id)
+        return {} if durable is None else durable.offsets
+
+    def _clean_up(
+        self, group: Group, partitions: Collection[TopicPartition], settled: Settled, *, group_too: bool = False
+    ) -> Appends:
+        """Write tombstones for offsets, and for an empty group that has none left; `group_too`: for all that it has.
+
+        `settled` is called when the last of them is committed or not; at once if there is nothing to write.
+        """
+        durable = self._table.durable.get(group.group_id) or DurableGroup()
+        # A commit that is being written will be in the log before these tombstones.
+        known = durable.offsets.keys() | group.pending_commits.keys()
+        gone = known if group_too else known.intersection(partitions)
+        records: list[CoordinatorRecord] = [OffsetRecord(group.group_id, each, None) for each in sorted(gone)]
+        has_more = len(gone) < len(known) or bool(durable.pending)
+        dies = group.state is GroupState.EMPTY and (group_too or not has_more)
+        if dies and durable.metadata is not None:
+            records.append(GroupRecord(group.group_id, None))
+        if dies:
+            group.state = GroupState.DEAD
+        finish = partial(self._cleaned_up, group, dies, settled)
+        if not records:
+            finish(None, ErrorCode.NONE)
+            return ()
+        batches = [records[start : start + _MAX_TOMBSTONES] for start in range(0, len(records), _MAX_TOMBSTONES)]
+        appends = [unattended(batch, f"tombstones of {group.group_id}") for batch in batches]
+        appends[-1].settled = finish
+        return appends
+
+    def _cleaned_up(
+        self, group: Group, dies: bool, settled: Settled, _: Moment | None, error_code: ErrorCode
+    ) -> Appends:
+        if dies and error_code is not ErrorCode.NONE:
+            group.state = GroupState.EMPTY
+        elif dies and self._table.groups.get(group.group_id) is group:
+            for deadline in group.pending_members.values():
+                deadline.clear()
+            del self._table.groups[group.group_id]
+        settled(error_code)
+        return ()
+
+
+def _log_failure(what: str, group: Group) -> Settled:
+    def settled(error_code: ErrorCode) -> None:
+        if error_code is not ErrorCode.NONE:
+            logger.warning("Failed to write %s in %s: %s", what, group.group_id, error_code.name)
+
+    return settled
+
+
+def _is_unstable(group: Group, durable: DurableGroup | None, topic_partition: TopicPartition) -> bool:
+    in_transaction = durable is not None and any(topic_partition in pending for pending in durable.pending.values())
+    return in_transaction or topic_partition in group.pending_commits
+
+
+def metadata_length(metadata: str) -> int:
+    """What offset.metadata.max.bytes limits, which Kafka counts in Java characters."""
+    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2

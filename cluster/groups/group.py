@@ -1,0 +1,375 @@
+"""A group's membership of the moment (Kafka's GroupMetadata, KIP-345 for static members). Bookkeeping, no decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+from cluster.groups.deadlines import Deadline, Deadlines
+from cluster.groups.membership_events import Joined, JoinedMember, Protocols, Synced, join_error, sync_error
+from cluster.groups.results import Appends, Moment, Reply
+from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import GroupMetadataValue
+from protocol.topic_partition import TopicPartition
+
+
+class GroupState(Enum):
+    """The states of a classic group; the values are what clients are told.
+
+    EMPTY: no members, maybe offsets. PREPARING_REBALANCE: waits for members to join. COMPLETING_REBALANCE: waits for
+    the leader's assignment. STABLE: every member may have its assignment. DEAD: being removed.
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Member:
+    """One member. `awaiting_join` and `awaiting_sync` are the requests of it that wait, None when none does."""
+
+    __slots__ = (
+        "assignment",
+        "awaiting_join",
+        "awaiting_sync",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = protocols
+        self.assignment = b""
+        self.awaiting_join: Reply[Joined] | None = None
+        self.awaiting_sync: Reply[Synced] | None = None
+        self.is_new = False
+        """Has not yet been through a completed join, so that its own request is the only sign of life."""
+        self.session: Deadline | None = None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the member has a group instance id, and so survives its absence (KIP-345)."""
+        return self.group_instance_id is not None
+
+    @property
+    def needs_no_heartbeat(self) -> bool:
+        """Whether a waiting request of the member stands for its heartbeat."""
+        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """The member's metadata for a protocol; empty when it has none."""
+        for name, metadata in self.protocols:
+            if name == protocol:
+                return metadata
+        return b""
+
+
+class Group:
+    """Members, their protocols and what they wait for. Methods keep the counters and indexes right."""
+
+    def __init__(self, group_id: str, deadlines: Deadlines, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.state_timestamp_ms: int | None = now_ms
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, Deadline] = {}
+        """Ids handed out with MEMBER_ID_REQUIRED that have not come back yet (KIP-394)."""
+        self.pending_sync: dict[str, None] = {}
+        """Members that have not asked for their assignments yet, as keys."""
+        self.awaiting_join_count = 0
+        self.new_member_added = False
+        self.initial_join_remaining_ms: int | None = None
+        """While a group that was empty gathers members: how often its delay may still be extended. None otherwise."""
+        self.join_round = Deadline(deadlines, _unset)
+        self.sync_round = Deadline(deadlines, _unset)
+        self.subscribed_topics: frozenset[str] | None = None
+        self.storing_generation: int | None = None
+        """The generation whose assignment is being written."""
+        self.pending_commits: Counter[TopicPartition] = Counter()
+        """Partitions with commits that are being written."""
+        self._supported: Counter[str] = Counter()
+
+    @classmethod
+    def restored(cls, group_id: str, value: GroupMetadataValue, deadlines: Deadlines, now_ms: int) -> Group:
+        """The group as its record describes it: stable, or empty without members (Kafka's GroupMetadata.loadGroup)."""
+        group = cls(group_id, deadlines, now_ms)
+        group.generation_id = value.generation
+        group.protocol_name = value.protocol
+        group.leader_id = value.leader
+        for stored in value.members:
+            # Records of before rebalance timeouts existed (value v0) mean the session timeout.
+            rebalance_timeout_ms = stored.rebalance_timeout if stored.rebalance_timeout >= 0 else stored.session_timeout
+            member = Member(
+                stored.member_id,
+                stored.group_instance_id,
+                stored.client_id,
+                stored.client_host,
+                stored.session_timeout,
+                rebalance_timeout_ms,
+                [(value.protocol or "", bytes(stored.subscription))],
+            )
+            member.assignment = bytes(stored.assignment)
+            group.add(member, value.protocol_type)
+        group.protocol_type = value.protocol_type or None
+        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+        group.state_timestamp_ms = value.current_state_timestamp if value.current_state_timestamp >= 0 else None
+        group.subscribed_topics = group.compute_subscribed_topics()
+        return group
+
+    def transition_to(self, state: GroupState, now_ms: int) -> None:
+        """Enter `state` at `now_ms` (wall clock)."""
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    # -- members -------------------------------------------------------------------------------------------------------
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Take a member in; the first one leads and decides the protocol type."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self._supported.update(name for name, _ in member.protocols)
+        if member.awaiting_join is not None:
+            self.awaiting_join_count += 1
+        self.forget_pending(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member, or a pending one. The eldest of the others leads where the leader goes."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._supported.subtract(name for name, _ in member.protocols)
+            if member.awaiting_join is not None:
+                self.awaiting_join_count -= 1
+            if member.group_instance_id is not None:
+                del self.static_members[member.group_instance_id]
+            if member.session is not None:
+                member.session.clear()
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.forget_pending(member_id)
+        self.pending_sync.pop(member_id, None)
+
+    def update(self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
+        """Replace what a member told when it joined."""
+        self._supported.subtract(name for name, _ in member.protocols)
+        member.protocols = protocols
+        self._supported.update(name for name, _ in protocols)
+        member.session_timeout_ms = session_timeout_ms
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+
+    def replace_static(self, old_member_id: str, new_member_id: str) -> Member:
+        """Give a static member a new member id and change nothing else. What the old id waits for is fenced."""
+        member = self.members[old_member_id]
+        self.answer_join(member, join_error(old_member_id, ErrorCode.FENCED_INSTANCE_ID))
+        self.answer_sync(member, sync_error(ErrorCode.FENCED_INSTANCE_ID))
+        member.member_id = new_member_id
+        # The order of members is the order of joining, so the entry is renamed where it stands.
+        self.members = {each.member_id: each for each in self.members.values()}
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = new_member_id
+        return member
+
+    def forget_pending(self, member_id: str) -> None:
+        """Strike an id off the pending ones."""
+        deadline = self.pending_members.pop(member_id, None)
+        if deadline is not None:
+            deadline.clear()
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> Member:
+        """The member behind a request.
+
+        Raises FENCED_INSTANCE_ID when another member id has taken over the instance id, UNKNOWN_MEMBER_ID when the
+        instance or the member is not known.
+        """
+        if group_instance_id is not None:
+            current = self.static_members.get(group_instance_id)
+            if current is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self.group_id} has no instance {group_instance_id!r}")
+            if current != member_id:
+                raise ApiError(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"instance {group_instance_id!r} of {self.group_id} is {current!r} now, not {member_id!r}",
+                )
+        member = self.members.get(member_id)
+        if member is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{self.group_id} has no member {member_id!r}")
+        return member
+
+    def check_generation(self, generation_id: int) -> None:
+        """Raise ILLEGAL_GENERATION unless the group is in generation `generation_id`."""
+        if generation_id != self.generation_id:
+            raise ApiError(
+                ErrorCode.ILLEGAL_GENERATION,
+                f"generation {generation_id} of {self.group_id}, now {self.generation_id}",
+            )
+
+    # -- waiting requests ----------------------------------------------------------------------------------------------
+
+    def await_join(self, member: Member) -> Reply[Joined]:
+        """Let a member's JoinGroup wait; one that waited already is sent back to join again."""
+        if member.awaiting_join is None:
+            self.awaiting_join_count += 1
+        else:
+            member.awaiting_join.set(join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+        member.awaiting_join = Reply()
+        return member.awaiting_join
+
+    def answer_join(self, member: Member, response: Joined) -> None:
+        """Answer a member's waiting JoinGroup, if one waits."""
+        if member.awaiting_join is not None:
+            member.awaiting_join.set(response)
+            member.awaiting_join = None
+            self.awaiting_join_count -= 1
+
+    def answer_sync(self, member: Member, response: Synced) -> bool:
+        """Answer a member's waiting SyncGroup; whether one waited."""
+        if member.awaiting_sync is None:
+            return False
+        member.awaiting_sync.set(response)
+        member.awaiting_sync = None
+        return True
+
+    @property
+    def all_members_joined(self) -> bool:
+        """Whether nobody is missing for the next generation."""
+        return len(self.members) == self.awaiting_join_count and not self.pending_members
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asks to be waited for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    # -- protocols -----------------------------------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member of that type with those protocols fits to the others."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        return self.protocol_type == protocol_type and any(
+            self._supported[name] == len(self.members) for name, _ in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol with most votes among those that every member can do; each votes for the first it prefers."""
+        candidates = {name for name, supporters in self._supported.items() if supporters == len(self.members)}
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in candidates) for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def start_next_generation(self, now_ms: int) -> None:
+        """Begin a generation with the members there are."""
+        self.generation_id += 1
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.subscribed_topics = self.compute_subscribed_topics()
+        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+        self.pending_sync.clear()
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is one who has joined; False when nobody has."""
+        if self.leader_id is None:
+            return False
+        if self.members[self.leader_id].awaiting_join is None:
+            joined = next((member for member in self.members.values() if member.awaiting_join is not None), None)
+            if joined is None:
+                return False
+            self.leader_id = joined.member_id
+        return True
+
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
+        """Topics that the members of a consumer group subscribe to; None when that cannot be known."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol_name is None:
+            return None
+        # Most members say the same.
+        return subscribed_topics({member.metadata(self.protocol_name) for member in self.members.values()})
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    def member_list(self) -> list[JoinedMember]:
+        """What the leader is told of the members, itself included."""
+        return [
+            JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
+        ]
+
+    def join_response(self, member_id: str, *, leader_id: str | None = None) -> Joined:
+        """The current generation as a member is told it: the leader, with all members' metadata.
+
+        `leader_id` names another leader than the real one.
+        """
+        leader = self.leader_id if leader_id is None else leader_id
+        return Joined(
+            ErrorCode.NONE,
+            member_id,
+            self.generation_id,
+            self.protocol_type,
+            self.protocol_name,
+            leader or "",
+            self.member_list() if leader == member_id else (),
+        )
+
+    def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
+        """The record of this generation with its members' `assignments`, by member id."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation_id,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp=-1 if self.state_timestamp_ms is None else self.state_timestamp_ms,
+            members=[
+                GroupMetadataValue.MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout=member.rebalance_timeout_ms,
+                    session_timeout=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=assignments[member.member_id],
+                )
+                for member in self.members.values()
+            ],
+        )
+
+
+def _unset(_: Moment) -> Appends:
+    raise AssertionError("a deadline was set before its action")

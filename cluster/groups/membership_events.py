@@ -1,0 +1,109 @@
+"""What members ask and are told, in the coordinator's own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode
+
+Protocols = list[tuple[str, bytes]]
+"""Names and metadata of the assignment protocols a member can do, the preferred one first."""
+
+UNKNOWN_MEMBER_ID = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Who joins with what, and what its version of JoinGroup can express.
+
+    `requires_known_member_id`: a new member is sent away with its id first (v4+, KIP-394). `skips_assignment`: a static
+    leader can be told to leave the assignment as it is (v9+, KIP-814).
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    reason: str | None = None
+    requires_known_member_id: bool = True
+    skips_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader is told of it."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(slots=True)
+class Joined:
+    """The generation that a member belongs to, or why it belongs to none. The leader gets all `members`."""
+
+    error_code: ErrorCode
+    member_id: str
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    members: Sequence[JoinedMember] = ()
+    skip_assignment: bool = False
+
+
+class GroupMember(NamedTuple):
+    """The member that an event is about, in the generation it believes in (-1 and no id: nobody's)."""
+
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+
+
+@dataclass(slots=True)
+class Synced:
+    """A member's assignment, or why it has none."""
+
+    error_code: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class Leaving(NamedTuple):
+    """A member that leaves; without a member id the instance is removed by an administrator (KIP-345)."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Left:
+    """The outcome for the group, and for each member that leaves in the order of asking."""
+
+    error_code: ErrorCode
+    members: list[ErrorCode] = field(default_factory=list)
+
+
+def distinct(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
+    """The first protocol of each name: one that a client names twice counts once."""
+    by_name: dict[str, bytes] = {}
+    for name, metadata in protocols:
+        by_name.setdefault(name, metadata)
+    return list(by_name.items())
+
+
+def join_error(member_id: str, error_code: ErrorCode) -> Joined:
+    """JoinGroup refused."""
+    return Joined(error_code, member_id)
+
+
+def sync_error(error_code: ErrorCode) -> Synced:
+    """SyncGroup refused."""
+    return Synced(error_code)

@@ -1,0 +1,222 @@
+"""A group moving from one generation to the next (Kafka's GroupCoordinator, prepareRebalance and what follows)."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from cluster.groups.deadlines import Deadline
+from cluster.groups.group import Group, GroupState, Member
+from cluster.groups.group_table import GroupTable, unattended
+from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, Synced, join_error, sync_error
+from cluster.groups.records import GroupRecord
+from cluster.groups.results import Append, Appends, Moment
+from protocol.errors import ErrorCode
+
+logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
+"""A new member cannot send heartbeats before its first join completes, so its request may wait this long."""
+SHORTEST_JOIN_ROUND_MS: Final = 1000
+"""When nobody came in time, the next round lasts this long at least, whatever the members asked for."""
+
+
+class Rebalancer:
+    """Carries groups through rebalances. `table` owns the groups."""
+
+    def __init__(self, table: GroupTable) -> None:
+        self._table = table
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def renew_session(self, now: Moment, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+        """The member was heard of: count its session timeout (or `timeout_ms`) from now."""
+        if member.session is None:
+            member.session = Deadline(self._table.deadlines, partial(self._session_expired, group, member))
+        member.session.set(now.monotonic_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
+
+    def _session_expired(self, group: Group, member: Member, now: Moment) -> Appends:
+        if group.state is GroupState.DEAD or member.needs_no_heartbeat:
+            return ()
+        logger.info("Member %s in group %s has failed, removing it from the group", member.member_id, group.group_id)
+        return self.remove_member(now, group, member, "its session expired")
+
+    def add_pending(self, now: Moment, group: Group, member_id: str, timeout_ms: int) -> None:
+        """Expect a member to come back with its new id."""
+        deadline = Deadline(self._table.deadlines, partial(self._pending_expired, group, member_id))
+        group.pending_members[member_id] = deadline
+        deadline.set(now.monotonic_ms + timeout_ms)
+
+    def _pending_expired(self, group: Group, member_id: str, now: Moment) -> Appends:
+        if group.state is GroupState.DEAD:
+            return ()
+        logger.info("Pending member %s in group %s did not come back in time", member_id, group.group_id)
+        return self.remove_pending(now, group, member_id)
+
+    def remove_pending(self, now: Moment, group: Group, member_id: str) -> Appends:
+        """Expect a pending member no more."""
+        group.remove(member_id)
+        return self.try_complete_join(now, group)
+
+    def remove_member(self, now: Moment, group: Group, member: Member, reason: str) -> Appends:
+        """Take a member out and let the others share what it had."""
+        group.answer_join(member, join_error(UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID))
+        group.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.remove(member.member_id)
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            return self.prepare(now, group, f"member {member.member_id} left: {reason}")
+        return self.try_complete_join(now, group)
+
+    # -- joining -------------------------------------------------------------------------------------------------------
+
+    def maybe_prepare(self, now: Moment, group: Group, reason: str) -> Appends:
+        """Start a rebalance unless one is gathering members already."""
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY):
+            return self.prepare(now, group, reason)
+        return ()
+
+    def prepare(self, now: Moment, group: Group, reason: str) -> Appends:
+        """Start a rebalance: from now on members join.
+
+        A group that was empty waits group.initial.rebalance.delay.ms for company, and again as long as more come,
+        within the rebalance timeout; others go on as soon as all members joined.
+        """
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            for member in group.members.values():
+                member.assignment = b""
+            self._propagate(now, group, ErrorCode.REBALANCE_IN_PROGRESS)
+        group.sync_round.clear()
+        group.join_round.action = partial(self._join_round_over, group)
+        if group.state is GroupState.EMPTY:
+            delay_ms = self._table.config.group_initial_rebalance_delay_ms
+            group.initial_join_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        else:
+            delay_ms = group.rebalance_timeout_ms
+            group.initial_join_remaining_ms = None
+        group.join_round.set(now.monotonic_ms + delay_ms)
+        group.transition_to(GroupState.PREPARING_REBALANCE, now.now_ms)
+        logger.info(
+            "Preparing to rebalance group %s with old generation %d: %s", group.group_id, group.generation_id, reason
+        )
+        return self.try_complete_join(now, group)
+
+    def try_complete_join(self, now: Moment, group: Group) -> Appends:
+        """Start the next generation if nobody is missing."""
+        waits = group.state is GroupState.PREPARING_REBALANCE and group.initial_join_remaining_ms is None
+        if waits and group.all_members_joined:
+            return self._complete_join(now, group)
+        return ()
+
+    def _join_round_over(self, group: Group, now: Moment) -> Appends:
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return ()
+        remaining_ms = group.initial_join_remaining_ms
+        if remaining_ms and group.new_member_added:
+            delay_ms = min(self._table.config.group_initial_rebalance_delay_ms, remaining_ms)
+            group.new_member_added = False
+            group.initial_join_remaining_ms = remaining_ms - delay_ms
+            group.join_round.set(now.monotonic_ms + delay_ms)
+            return ()
+        return self._complete_join(now, group)
+
+    def _complete_join(self, now: Moment, group: Group) -> Appends:
+        group.join_round.clear()
+        group.initial_join_remaining_ms = None
+        missing = [each for each in group.members.values() if each.awaiting_join is None and not each.is_static]
+        for member in missing:
+            logger.info("Group %s goes on without %s, which did not join", group.group_id, member.member_id)
+            group.remove(member.member_id)
+        if not group.elect_joined_leader() and group.members:
+            # Only absent static members are left: their sessions decide.
+            logger.error("Group %s could not complete its rebalance because no member joined", group.group_id)
+            group.join_round.set(now.monotonic_ms + max(group.rebalance_timeout_ms, SHORTEST_JOIN_ROUND_MS))
+            return ()
+        group.start_next_generation(now.now_ms)
+        if group.state is GroupState.EMPTY:
+            logger.info("Group %s with generation %d is now empty", group.group_id, group.generation_id)
+            record = GroupRecord(group.group_id, group.to_value({}))
+            return [unattended([record], f"that group {group.group_id} is empty")]
+        logger.info(
+            "Stabilized group %s generation %d with %d members",
+            group.group_id,
+            group.generation_id,
+            len(group.members),
+        )
+        for member in group.members.values():
+            group.answer_join(member, group.join_response(member.member_id))
+            self.renew_session(now, group, member)
+            member.is_new = False
+            group.pending_sync[member.member_id] = None
+        group.sync_round.action = partial(self._sync_round_over, group, group.generation_id)
+        group.sync_round.set(now.monotonic_ms + group.rebalance_timeout_ms)
+        return ()
+
+    # -- syncing -------------------------------------------------------------------------------------------------------
+
+    def synced(self, group: Group, member_id: str) -> None:
+        """The member came for its assignment."""
+        group.pending_sync.pop(member_id, None)
+        if not group.pending_sync:
+            group.sync_round.clear()
+
+    def _sync_round_over(self, group: Group, generation_id: int, now: Moment) -> Appends:
+        in_generation = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+        if not in_generation or group.generation_id != generation_id or not group.pending_sync:
+            return ()
+        silent = sorted(group.pending_sync)
+        for member_id in silent:
+            group.remove(member_id)
+        return self.prepare(now, group, f"members {silent} did not ask for their assignments in time")
+
+    def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> Append:
+        """Write the generation with its assignments; when it is committed, the members get them."""
+        group.storing_generation = group.generation_id
+        return Append(
+            [GroupRecord(group.group_id, group.to_value(assignments))],
+            partial(self._assignment_settled, group, group.generation_id, assignments),
+        )
+
+    def _assignment_settled(
+        self, group: Group, generation_id: int, assignments: dict[str, bytes], now: Moment, error_code: ErrorCode
+    ) -> Appends:
+        group.storing_generation = None
+        if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != generation_id:
+            return ()
+        is_stored = error_code is ErrorCode.NONE
+        for member in group.members.values():
+            member.assignment = assignments[member.member_id] if is_stored else b""
+        self._propagate(now, group, group_error(error_code))
+        if not is_stored:
+            return self.maybe_prepare(now, group, f"the assignment could not be stored: {error_code.name}")
+        group.transition_to(GroupState.STABLE, now.now_ms)
+        return ()
+
+    def sync_response(self, group: Group, member: Member) -> Synced:
+        """A member's assignment."""
+        return Synced(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment)
+
+    def _propagate(self, now: Moment, group: Group, error_code: ErrorCode) -> None:
+        for member in group.members.values():
+            refused = error_code is not ErrorCode.NONE
+            response = sync_error(error_code) if refused else self.sync_response(group, member)
+            if group.answer_sync(member, response):
+                # While it waited, the member was excused from heartbeats.
+                self.renew_session(now, group, member)
+
+
+_GROUP_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def group_error(log_error: ErrorCode) -> ErrorCode:
+    """What members are told when a group record could not be written (GroupMetadataManager.storeGroup)."""
+    return _GROUP_ERRORS.get(log_error, log_error)

@@ -1,0 +1,68 @@
+"""What an event leads to: records to append, and a response now or later (Kafka's CoordinatorResult)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from cluster.groups.records import CoordinatorRecord
+from protocol.errors import ErrorCode
+
+R = TypeVar("R")
+
+
+class Moment(NamedTuple):
+    """When an event happens: `now_ms` is the wall clock's time, for records; `monotonic_ms` counts deadlines."""
+
+    now_ms: int
+    monotonic_ms: int
+
+
+class Reply(Generic[R]):
+    """A response that comes later: when records are committed, or when other members have done their part."""
+
+    __slots__ = ("_receive", "value")
+
+    def __init__(self) -> None:
+        self.value: R | None = None
+        self._receive: Callable[[R], None] | None = None
+
+    def set(self, value: R) -> None:
+        """Give the response. Raises RuntimeError when there is one already."""
+        if self.value is not None:
+            raise RuntimeError(f"answered twice: {self.value!r} and {value!r}")
+        self.value = value
+        if self._receive is not None:
+            self._receive(value)
+
+    def then(self, receive: Callable[[R], None]) -> None:
+        """Call `receive` with the response when it comes."""
+        self._receive = receive
+
+
+@dataclass(slots=True)
+class Append:
+    """Records to append as one batch, atomically.
+
+    Once it is known whether they are committed, `settled` is called with NONE or the log's error, such as
+    NOT_LEADER_OR_FOLLOWER; what a client is told of it is decided there. More appends may follow from it.
+    """
+
+    records: Sequence[CoordinatorRecord]
+    settled: Callable[[Moment, ErrorCode], Appends]
+
+
+Appends = Sequence[Append]
+"""To be made in their order."""
+
+
+@dataclass(slots=True)
+class Result(Generic[R]):
+    """The response to an event, and the records that have to be appended because of it.
+
+    A response that rests on the records is a `Reply` that is set when they are committed.
+    """
+
+    response: R | Reply[R]
+    appends: Appends = ()

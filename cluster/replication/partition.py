@@ -1,0 +1,301 @@
+"""One replica of a partition on this broker: its role, the in-sync replicas, the leader epoch and the high watermark.
+
+Source of the rules: Kafka's Partition class; KIP-101, KIP-320 (epoch checks). The log's bytes belong to `UnifiedLog`;
+which broker leads belongs to the controller. This class owns only what follows from both: the high watermark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from cluster.metadata_image import PartitionImage
+from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.compression import CompressionType
+from protocol.topic_partition import TopicPartition
+from storage.log.aborted_transactions import AbortedTransactions
+from storage.log.appendable_log import LogAppendInfo
+from storage.log.leader_epoch import EpochEntry
+from storage.log.log_config import UNLIMITED
+from storage.log.producer_state import AppendOrigin
+from storage.log.truncation import TruncationTask
+from storage.log.unified_log import UnifiedLog
+
+NO_EPOCH = -1
+"""A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
+ACKS_ALL = -1
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(slots=True)
+class PartitionStatistics:
+    """Counters of one partition since this broker took it up."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+class Partition:
+    """This broker's replica of `topic_partition`.
+
+    Invariants: log_start_offset <= high_watermark <= log_end_offset. The high watermark never falls while the leader
+    epoch stays the same. It does not pass the log's `flush_limit_offset`: whoever completes a flush calls
+    `advance_high_watermark`.
+    """
+
+    __slots__ = (
+        "_is_leader",
+        "aborted_transactions",
+        "high_watermark",
+        "image",
+        "leader_epoch_start_offset",
+        "log",
+        "statistics",
+        "topic_partition",
+    )
+
+    def __init__(
+        self, topic_partition: TopicPartition, log: UnifiedLog, high_watermark: int, image: PartitionImage
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.log = log
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+        self.image = image
+        self.statistics = PartitionStatistics()
+        self.aborted_transactions = AbortedTransactions()
+        self.leader_epoch_start_offset = 0
+        self._is_leader = False
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch this replica knows."""
+        return self.image.leader_epoch
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads the partition."""
+        return self._is_leader
+
+    def become_leader(self, image: PartitionImage) -> None:
+        """Lead from `image.leader_epoch` on.
+
+        The (epoch, log end) pair is persisted before the first append can happen (KIP-101).
+        """
+        if not self._is_leader or image.leader_epoch != self.image.leader_epoch:
+            self.leader_epoch_start_offset = self.log.log_end_offset
+        self.image = image
+        self.log.assign_epoch_start_offset(image.leader_epoch)
+        self._is_leader = True
+        self.advance_high_watermark()
+
+    def resign(self, image: PartitionImage) -> None:
+        """Stop leading; `image` names the leader, if there is one."""
+        self.image = image
+        self._is_leader = False
+
+    def check_leader(self, requested_epoch: int) -> None:
+        """Refuse a request that this replica must not answer.
+
+        Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH (the client is behind) or UNKNOWN_LEADER_EPOCH (we are).
+        """
+        if not self._is_leader:
+            raise self._does_not_lead()
+        if requested_epoch in (NO_EPOCH, self.image.leader_epoch):
+            return
+        if requested_epoch < self.image.leader_epoch:
+            raise ApiError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"leader epoch {requested_epoch} of {self.topic_partition} is older than {self.image.leader_epoch}",
+            )
+        raise ApiError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"leader epoch {requested_epoch} of {self.topic_partition} is newer than {self.image.leader_epoch}",
+        )
+
+    def _does_not_lead(self) -> ApiError:
+        return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}")
+
+    def read(
+        self,
+        params: FetchParams,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        min_one_message: bool,
+        topic_id: UUID,
+        current_leader_epoch: int = NO_EPOCH,
+        last_fetched_epoch: int = NO_EPOCH,
+    ) -> LogReadInfo:
+        """Where the records from `fetch_offset` are, as far as this reader may see them; never waits for the disk.
+
+        `topic_id` is zero for a reader that does not know it. `last_fetched_epoch` is the leader epoch of the reader's
+        last record, for a reader that wants to know whether its log has split from this one (KIP-595).
+
+        Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, NOT_LEADER_OR_FOLLOWER
+        for a reader that is neither a consumer nor a replica, and what `UnifiedLog.read` raises.
+        """
+        self.check_leader(current_leader_epoch)
+        log = self.log
+        if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.topic_partition} has another topic id")
+        if not params.reads_zstd and log.config.compression_type is CompressionType.ZSTD:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"{self.topic_partition} is kept in zstd, which the reader does not know",
+            )
+        if not params.is_consumer:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fetching broker is not a replica of {self.topic_partition}"
+            )
+        committed_only = params.isolation is IsolationLevel.READ_COMMITTED
+        info = LogReadInfo(
+            self.high_watermark, self.last_stable_offset, log.log_start_offset, aborted=() if committed_only else None
+        )
+        if last_fetched_epoch >= 0:
+            info.diverging_epoch = self._diverging_epoch(last_fetched_epoch, fetch_offset)
+            if info.diverging_epoch is not None:
+                return info
+        end = info.last_stable_offset if committed_only else info.high_watermark
+        found = log.try_read(fetch_offset, max_bytes, end, min_one_message)
+        if found is None:
+            info.cold = partial(log.read, fetch_offset, max_bytes, end, min_one_message)
+        elif found.size:
+            if not committed_only:
+                info.records = found
+            elif self.aborted_transactions.are_known(log):
+                info.records = found
+                info.aborted = self.aborted_transactions.between(log, fetch_offset, end)
+            else:
+                info.cold = partial(self.aborted_transactions.learn, log)
+        return info
+
+    def _diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEntry | None:
+        """The end of what this log has in common with one that ends at `fetch_offset` in `last_fetched_epoch`; None
+        when that is the whole of the other.
+        """
+        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
+        if end_offset == UNKNOWN_OFFSET:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the end of epoch {last_fetched_epoch} of {self.topic_partition} is not known",
+            )
+        is_common = epoch == last_fetched_epoch and end_offset >= fetch_offset
+        return None if is_common else EpochEntry(epoch, end_offset)
+
+    def append_as_leader(
+        self, records: memoryview, *, required_acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> LogAppendInfo:
+        """Append one batch and move the high watermark as far as the in-sync replicas allow.
+
+        Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas) and what
+        `UnifiedLog.append_as_leader` raises.
+        """
+        image = self.image
+        log = self.log
+        if not self._is_leader:
+            raise self._does_not_lead()
+        if required_acks == ACKS_ALL and len(image.isr) < log.config.min_insync_replicas:
+            self._check_min_isr(image)
+        info = log.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
+        statistics = self.statistics
+        statistics.messages_in += info.last_offset - info.first_offset + 1
+        statistics.bytes_in += len(records)
+        self.advance_high_watermark()
+        if info.last_offset >= self.high_watermark:
+            info.is_acknowledged = self.is_acknowledged(info.last_offset, required_acks)
+        return info
+
+    def _check_min_isr(self, image: PartitionImage) -> None:
+        # A topic with fewer replicas than min.insync.replicas asks for all it has (Kafka's `effectiveMinIsr`).
+        min_isr = min(self.log.config.min_insync_replicas, len(image.replicas))
+        if len(image.isr) < min_isr:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR {len(image.isr)} is insufficient to satisfy the min.isr requirement of "
+                f"{min_isr} for partition {self.topic_partition}",
+            )
+
+    def is_acknowledged(self, last_offset: int, required_acks: int) -> bool:
+        """Whether the producer of the record at `last_offset` may be told that it is appended: with acks=all once the
+        high watermark is above it, else once flush.messages allows it.
+
+        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR: it will not be.
+        """
+        log = self.log
+        if not self._is_leader:
+            raise self._does_not_lead()
+        if last_offset < (self.high_watermark if required_acks == ACKS_ALL else log.flush_limit_offset):
+            return True
+        if log.directory.failure is not None:
+            raise log.directory.offline_error()
+        return False
+
+    def advance_high_watermark(self) -> bool:
+        """Recompute the high watermark from the in-sync replicas; whether it moved."""
+        log = self.log
+        end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_limit_offset
+        if len(self.image.isr) == 1 and end_offset > self.high_watermark:
+            self.high_watermark = end_offset
+            log.on_high_watermark(end_offset)
+            return True
+        return False
+
+    def begin_truncation(self, offset: int, now_ms: int) -> TruncationTask:
+        """Drop what is at or above `offset` from the log of a follower that has split from its leader's: `run` the task
+        on another thread, then call `end_truncation`.
+
+        Nothing may be appended in between. Raises INVALID_REQUEST when this replica leads, and KAFKA_STORAGE_ERROR.
+        """
+        if self._is_leader:
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{self.topic_partition} is led here; its log is not truncated")
+        task = self.log.prepare_truncation(offset, now_ms)
+        self._lower_high_watermark()
+        return task
+
+    def end_truncation(self, task: TruncationTask) -> None:
+        """The disk has done its part. Raises KAFKA_STORAGE_ERROR when it could not."""
+        task.complete()
+        self._lower_high_watermark()
+
+    def _lower_high_watermark(self) -> None:
+        """The log may end below the offset that was asked for: with its last whole batch."""
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the log start offset up to `offset` (-1: the high watermark); the new log start offset.
+
+        Raises OFFSET_OUT_OF_RANGE above the high watermark, and POLICY_VIOLATION where the topic is not deleted from.
+        """
+        self.check_leader(NO_EPOCH)
+        target = self.high_watermark if offset == -1 else offset
+        if not 0 <= target <= self.high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic_partition} is above the high watermark {self.high_watermark}",
+            )
+        if "delete" not in self.log.config.cleanup_policy:
+            raise ApiError(
+                ErrorCode.POLICY_VIOLATION, f"records of {self.topic_partition} cannot be deleted: it is only compacted"
+            )
+        return self.log.delete_records_before(target, self.high_watermark)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where a read_committed reader must stop: the first transaction that is open, or whose end lies above
+        the high watermark, else the high watermark.
+        """
+        return self.log.last_stable_offset(self.high_watermark)
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether the high watermark has reached what there was when this broker became leader. Before that, offsets
+        that were visible under the last leader may seem not to be there (KIP-207).
+        """
+        return self.high_watermark >= self.leader_epoch_start_offset
+
+    def readable_end(self, isolation: IsolationLevel) -> int:
+        """The first offset a consumer may not read."""
+        return self.last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self.high_watermark

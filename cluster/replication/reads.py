@@ -1,0 +1,66 @@
+"""What readers ask of a partition, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from protocol.errors import ApiError, ErrorCode
+from storage.log.leader_epoch import EpochEntry
+from storage.log.log_reader import FetchDataInfo
+from storage.log.transaction_index import AbortedTxn
+
+
+class IsolationLevel(IntEnum):
+    """What a reader may see (KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+    @staticmethod
+    def of(value: int) -> IsolationLevel:
+        """The level a request names. Raises INVALID_REQUEST for one that does not exist."""
+        if value == 0:
+            return IsolationLevel.READ_UNCOMMITTED
+        if value == 1:
+            return IsolationLevel.READ_COMMITTED
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown isolation level {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParams:
+    """What a reader wants of all its partitions together (Kafka class `FetchParams`).
+
+    `is_consumer` is False for a broker that fetches as a follower. `reads_zstd` says whether the reader knows zstd.
+    """
+
+    isolation: IsolationLevel
+    is_consumer: bool
+    reads_zstd: bool
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class LogReadInfo:
+    """What a reader is told of a partition. The offsets are of one moment, so that they agree.
+
+    `records` is None when there is nothing to read. `aborted` is None for a reader of uncommitted records. With a
+    `diverging_epoch` the reader has to truncate its log: the largest epoch that both know, and where it ends.
+    `cold` is set when the disk would have had to be waited for: to be called on another thread before the next try.
+    """
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    records: FetchDataInfo | None = None
+    aborted: Sequence[AbortedTxn] | None = None
+    diverging_epoch: EpochEntry | None = None
+    cold: Callable[[], object] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of records."""
+        return 0 if self.records is None else self.records.size

@@ -1,0 +1,250 @@
+"""Bytes of the coordination journal: frames with a CRC, holding transactions or pieces of a snapshot.
+
+    file      = MAGIC, frame*
+    frame     = FRAME_MARK u32, payload length u32, CRC-32 of the payload u32, payload
+    payload   = kind u8, body
+    SNAPSHOT  = last zxid i64, next session id i64, node count u32, session count u32, session id i64 *
+    NODES     = node*    (parents before children)
+    TRANSACTIONS = (zxid i64, now_ms i64, kind u8, session id i64, [operation count u32, operation*])*
+    string    = length u16, UTF-8;   data = length i32 (-1: null), bytes
+
+All integers are big-endian. A file begins with one SNAPSHOT frame and the NODES frames it counts.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+
+from cluster.zookeeper.contract import Check, Create, Delete, Operation, SetData
+from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, Znode, ZnodeTree
+
+MAGIC = b"ODRKCRD\x01"
+FRAME_MARK = b"\xa5Zf\x9d"
+FRAME_HEADER = struct.Struct(">4sII")
+
+KIND_SNAPSHOT = 1
+KIND_NODES = 2
+KIND_TRANSACTIONS = 3
+
+_SNAPSHOT_CHUNK_NODES = 4096
+
+_U8 = struct.Struct(">B")
+_U16 = struct.Struct(">H")
+_I32 = struct.Struct(">i")
+_SNAPSHOT_HEAD = struct.Struct(">qqII")
+_SESSION = struct.Struct(">q")
+_TRANSACTION_HEAD = struct.Struct(">qqBq")
+_COUNT = struct.Struct(">I")
+_NODE = struct.Struct(">qqqqqiIq")
+
+_CREATE_SESSION, _CLOSE_SESSION, _MULTI = 1, 2, 3
+_CREATE, _SET_DATA, _DELETE, _CHECK = 1, 2, 3, 4
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+
+
+class FormatError(Exception):
+    """A payload whose CRC is right but whose content is not what this version writes."""
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` with its header in front."""
+    return FRAME_HEADER.pack(FRAME_MARK, len(payload), zlib.crc32(payload)) + payload
+
+
+def parse_frame(buffer: memoryview, position: int) -> tuple[memoryview, int] | None:
+    """(payload, position behind the frame), or None when no whole frame with a right CRC begins at `position`."""
+    if position + FRAME_HEADER.size > len(buffer):
+        return None
+    mark, length, crc = FRAME_HEADER.unpack_from(buffer, position)
+    start = position + FRAME_HEADER.size
+    if mark != FRAME_MARK or length > len(buffer) - start:
+        return None
+    payload = buffer[start : start + length]
+    if zlib.crc32(payload) != crc:
+        return None
+    return payload, start + length
+
+
+def find_frame(buffer: memoryview, position: int) -> int | None:
+    """Where the first whole frame at or behind `position` begins, if there is one."""
+    data = bytes(buffer[position:])
+    found = data.find(FRAME_MARK)
+    while found >= 0:
+        if parse_frame(buffer, position + found) is not None:
+            return position + found
+        found = data.find(FRAME_MARK, found + 1)
+    return None
+
+
+def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> bytes:
+    """One transaction of a TRANSACTIONS payload."""
+    match transaction:
+        case CreateSession(session_id):
+            return _TRANSACTION_HEAD.pack(zxid, now_ms, _CREATE_SESSION, session_id)
+        case CloseSession(session_id):
+            return _TRANSACTION_HEAD.pack(zxid, now_ms, _CLOSE_SESSION, session_id)
+        case Multi(session_id, operations):
+            parts = [_TRANSACTION_HEAD.pack(zxid, now_ms, _MULTI, session_id), _COUNT.pack(len(operations))]
+            parts.extend(map(_encode_operation, operations))
+            return b"".join(parts)
+
+
+def transactions_frame(transactions: Iterable[bytes]) -> bytes:
+    """A frame of encoded transactions."""
+    return frame(_U8.pack(KIND_TRANSACTIONS) + b"".join(transactions))
+
+
+def snapshot_frames(tree: ZnodeTree) -> Iterator[bytes]:
+    """The frames that a file begins with."""
+    sessions = tree.sessions
+    head = _SNAPSHOT_HEAD.pack(tree.last_zxid, tree.next_session_id, len(tree), len(sessions))
+    yield frame(_U8.pack(KIND_SNAPSHOT) + head + b"".join(map(_SESSION.pack, sessions)))
+    chunk = [_U8.pack(KIND_NODES)]
+    for path, node in tree.nodes():
+        chunk.append(_encode_node(path, node))
+        if len(chunk) > _SNAPSHOT_CHUNK_NODES:
+            yield frame(b"".join(chunk))
+            chunk = [_U8.pack(KIND_NODES)]
+    if len(chunk) > 1:
+        yield frame(b"".join(chunk))
+
+
+class Restorer:
+    """Rebuilds a tree from payloads in file order. `complete` when the snapshot has all its nodes."""
+
+    def __init__(self) -> None:
+        self.tree = ZnodeTree()
+        self._missing_nodes: int | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the snapshot that the file begins with was read to its end."""
+        return self._missing_nodes == 0
+
+    def feed(self, payload: memoryview) -> None:
+        """Take the next payload. Raises FormatError, or CoordinationError when a transaction fails this time."""
+        try:
+            self._feed(_Reader(payload))
+        except (struct.error, IndexError, UnicodeDecodeError, KeyError, ValueError) as error:
+            raise FormatError(f"malformed payload: {error}") from error
+
+    def _feed(self, reader: _Reader) -> None:
+        (kind,) = reader.unpack(_U8)
+        if kind == KIND_SNAPSHOT and self._missing_nodes is None:
+            last_zxid, next_session_id, self._missing_nodes, session_count = reader.unpack(_SNAPSHOT_HEAD)
+            self.tree.last_zxid, self.tree.next_session_id = last_zxid, next_session_id
+            for _ in range(session_count):
+                self.tree.restore_session(*reader.unpack(_SESSION))
+        elif kind == KIND_NODES and self._missing_nodes:
+            while not reader.exhausted:
+                self.tree.restore(*_decode_node(reader))
+                self._missing_nodes -= 1
+        elif kind == KIND_TRANSACTIONS and self.complete:
+            while not reader.exhausted:
+                self.tree.apply(*_decode_transaction(reader))
+        else:
+            raise FormatError(f"a payload of kind {kind} is out of place")
+
+
+class _Reader:
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = buffer
+        self._position = 0
+
+    @property
+    def exhausted(self) -> bool:
+        return self._position >= len(self._buffer)
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        values = layout.unpack_from(self._buffer, self._position)
+        self._position += layout.size
+        return values
+
+    def take(self, length: int) -> bytes:
+        piece = bytes(self._buffer[self._position : self._position + length])
+        if len(piece) != length:
+            raise FormatError(f"{length} bytes were promised, {len(piece)} are there")
+        self._position += length
+        return piece
+
+    def string(self) -> str:
+        (length,) = self.unpack(_U16)
+        return self.take(length).decode()
+
+    def data(self) -> bytes | None:
+        (length,) = self.unpack(_I32)
+        return None if length < 0 else self.take(length)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _U16.pack(len(encoded)) + encoded
+
+
+def _data(data: bytes | None) -> bytes:
+    return _I32.pack(-1) if data is None else _I32.pack(len(data)) + data
+
+
+def _encode_operation(operation: Operation) -> bytes:
+    match operation:
+        case Create(path, data, ephemeral, sequential):
+            flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
+            return bytes((_CREATE, flags)) + _string(path) + _data(data)
+        case SetData(path, data, version):
+            return bytes((_SET_DATA,)) + _string(path) + _I32.pack(version) + _data(data)
+        case Delete(path, version):
+            return bytes((_DELETE,)) + _string(path) + _I32.pack(version)
+        case Check(path, version):
+            return bytes((_CHECK,)) + _string(path) + _I32.pack(version)
+
+
+def _decode_operation(reader: _Reader) -> Operation:
+    (kind,) = reader.unpack(_U8)
+    if kind == _CREATE:
+        (flags,) = reader.unpack(_U8)
+        return Create(reader.string(), reader.data(), bool(flags & _EPHEMERAL), bool(flags & _SEQUENTIAL))
+    path = reader.string()
+    (version,) = reader.unpack(_I32)
+    if kind == _SET_DATA:
+        return SetData(path, reader.data(), version)
+    if kind == _DELETE:
+        return Delete(path, version)
+    if kind == _CHECK:
+        return Check(path, version)
+    raise FormatError(f"unknown operation {kind}")
+
+
+def _decode_transaction(reader: _Reader) -> tuple[Transaction, int, int]:
+    zxid, now_ms, kind, session_id = reader.unpack(_TRANSACTION_HEAD)
+    if kind == _CREATE_SESSION:
+        return CreateSession(session_id), zxid, now_ms
+    if kind == _CLOSE_SESSION:
+        return CloseSession(session_id), zxid, now_ms
+    if kind == _MULTI:
+        (count,) = reader.unpack(_COUNT)
+        return Multi(session_id, tuple(_decode_operation(reader) for _ in range(count))), zxid, now_ms
+    raise FormatError(f"unknown transaction {kind}")
+
+
+def _encode_node(path: str, node: Znode) -> bytes:
+    numbers = _NODE.pack(
+        node.czxid,
+        node.mzxid,
+        node.pzxid,
+        node.ctime_ms,
+        node.mtime_ms,
+        node.version,
+        node.creations,
+        node.ephemeral_owner,
+    )
+    return _string(path) + numbers + _data(node.data)
+
+
+def _decode_node(reader: _Reader) -> tuple[str, Znode]:
+    path = reader.string()
+    czxid, mzxid, pzxid, ctime_ms, mtime_ms, version, creations, owner = reader.unpack(_NODE)
+    node = Znode(reader.data(), czxid, ctime_ms, owner)
+    node.mzxid, node.pzxid, node.mtime_ms, node.version, node.creations = mzxid, pzxid, mtime_ms, version, creations
+    return path, node

@@ -1,0 +1,82 @@
+"""A verdict on every key of a server.properties: supported, without effect, unknown, refused or bad."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from .broker_config import BROKER_KEYS, BrokerConfig, declared_key
+from .definitions import ConfigError, RefusedKeyError
+from .elsewhere_keys import ELSEWHERE_KEYS
+from .topic_config import BROKER_SYNONYMS
+
+
+class Verdict(Enum):
+    """A judgement of one key, from the best to the worst."""
+
+    SUPPORTED = "supported"
+    WITHOUT_EFFECT = "without effect"
+    UNKNOWN = "unknown"
+    REFUSED = "refused"
+    BAD = "bad"
+
+    @property
+    def stops_the_start(self) -> bool:
+        """Whether a broker does not start with such a key."""
+        return self in {Verdict.REFUSED, Verdict.BAD}
+
+
+class Finding(NamedTuple):
+    """The verdict on one key. `value` is hidden when it is a secret; `note` says why and what to do, where needed."""
+
+    verdict: Verdict
+    key: str
+    value: str
+    note: str = ""
+
+
+def review(properties: Mapping[str, str]) -> list[Finding]:
+    """A finding for each key that is set, in the file's order, then those about keys that are not set but needed."""
+    config, errors = BrokerConfig.examine(properties)
+    worst: dict[str, list[ConfigError]] = {}
+    for error in errors:
+        worst.setdefault(error.name, []).append(error)
+    without_effect = set(config.without_effect())
+    findings = []
+    for key, text in properties.items():
+        declared = declared_key(key)
+        hidden = declared.is_sensitive if declared is not None else _is_secret(key)
+        value = "[hidden]" if hidden else text
+        if key in worst:
+            findings.append(_problem(key, value, worst.pop(key)))
+        elif key in without_effect:
+            findings.append(Finding(Verdict.WITHOUT_EFFECT, key, value, ELSEWHERE_KEYS.get(key, "")))
+        elif declared is None:
+            findings.append(Finding(Verdict.UNKNOWN, key, value, suggestion(key)))
+        else:
+            findings.append(Finding(Verdict.SUPPORTED, key, value))
+    for key, problems in worst.items():
+        if key in config.originals:  # broker.id and node.id stand for each other.
+            continue
+        findings.append(_problem(key, "(not set)", problems))
+    return findings
+
+
+def suggestion(key: str) -> str:
+    """A key that was perhaps meant; empty when none is close."""
+    if key in BROKER_SYNONYMS:
+        return f"a topic's key; the broker's default for it is {BROKER_SYNONYMS[key][0]}"
+    close = difflib.get_close_matches(key, BROKER_KEYS, n=1, cutoff=0.8)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _problem(key: str, value: str, errors: list[ConfigError]) -> Finding:
+    refused = [error for error in errors if isinstance(error, RefusedKeyError)]
+    verdict = Verdict.REFUSED if refused else Verdict.BAD
+    return Finding(verdict, key, value, "; ".join(error.reason or str(error) for error in errors))
+
+
+def _is_secret(key: str) -> bool:
+    return any(word in key for word in ("password", "secret", "jaas"))

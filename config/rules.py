@@ -1,0 +1,72 @@
+"""Rules about several keys of a broker (Kafka: `KafkaConfig.validateValues`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .broker_config import BrokerConfig
+
+
+def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
+    """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether it holds, what is allowed)."""
+    values: Mapping[str, Any] = config.values
+    if config.broker_id_generation_enable:
+        allowed = "broker.id must be greater than or equal to -1 and not greater than reserved.broker.max.id"
+        yield "broker.id", -1 <= config.broker_id <= config.reserved_broker_max_id, allowed
+    else:
+        yield "broker.id", config.broker_id >= 0, "broker.id must be greater than or equal to 0"
+    yield "node.id", values["node.id"] == config.broker_id, "You must set `node.id` to the same value as `broker.id`."
+    yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
+    jitter = "log.roll.jitter.ms must be greater than or equal to 0"
+    yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter
+    retention = "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+    yield "log.retention.ms", config.log_retention_time_ms != 0, retention
+    directories = "At least one log directory must be defined via log.dirs or log.dir."
+    yield "log.dirs", bool(config.log_dirs), directories
+    duplicate = f"Duplicate log directory found: {', '.join(config.log_dirs)}"
+    yield "log.dirs", len(set(config.log_dirs)) == len(config.log_dirs), duplicate
+    threads = values["log.cleaner.threads"]
+    # Kafka divides by it without a look: what stops it is "/ by zero".
+    yield "log.cleaner.threads", threads >= 1, "log.cleaner.threads must be at least 1"
+    buffer = "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+    per_thread = values["log.cleaner.dedupe.buffer.size"] // max(threads, 1)
+    yield "log.cleaner.dedupe.buffer.size", per_thread > 1024 * 1024, buffer
+    socket_timeout = (
+        "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary "
+        "socket timeouts"
+    )
+    wait = values["replica.fetch.wait.max.ms"]
+    yield "replica.fetch.wait.max.ms", wait <= values["replica.socket.timeout.ms"], socket_timeout
+    lag = (
+        "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent "
+        "changes in ISR"
+    )
+    yield "replica.fetch.wait.max.ms", wait <= values["replica.lag.time.max.ms"], lag
+    acks = (
+        "offsets.commit.required.acks must be greater or equal -1 and less or equal to offsets.topic.replication.factor"
+    )
+    required = values["offsets.commit.required.acks"]
+    yield "offsets.commit.required.acks", -1 <= required <= config.offsets_topic_replication_factor, acks
+    queued = "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
+    queued_bytes = config.queued_max_request_bytes
+    yield "queued.max.request.bytes", queued_bytes <= 0 or queued_bytes >= config.socket_request_max_bytes, queued
+    no_connection = (
+        "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
+    )
+    overrides = config.max_connections_per_ip_overrides
+    yield "max.connections.per.ip", config.max_connections_per_ip > 0 or bool(overrides), no_connection
+    delay = values["connection.failed.authentication.delay.ms"]
+    idle = config.connections_max_idle_ms
+    idle_rule = (
+        f"connection.failed.authentication.delay.ms={delay} should always be less than connections.max.idle.ms={idle} "
+        "to prevent failed authentication responses from timing out"
+    )
+    yield "connections.max.idle.ms", idle < 0 or delay < idle, idle_rule
+    metrics = config.metrics_listener
+    port = "metrics.listener must have a port between 0 and 65535"
+    yield "metrics.listener", metrics is None or int(metrics.rpartition(":")[2]) <= 65535, port
+    sessions = "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
+    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    yield "group.max.session.timeout.ms", shortest <= longest, sessions

@@ -1,0 +1,46 @@
+"""ListPartitionReassignments: replicas on the move between brokers (KIP-455)."""
+
+from __future__ import annotations
+
+from protocol.api_keys import ApiKey
+from protocol.wire.schema import Request, Response, Struct, field, int16, int32, nullable_string, string
+
+
+class ListPartitionReassignmentsRequest(
+    Request, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
+):
+    """The partitions asked about; null for all."""
+
+    class ListPartitionReassignmentsTopics(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partition_indexes: list[int32]
+
+    timeout_ms: int32 = field(default=60_000)
+    topics: list[ListPartitionReassignmentsTopics] | None
+
+
+class ListPartitionReassignmentsResponse(
+    Response, api_key=ApiKey.LIST_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
+):
+    """The reassignments that are going on."""
+
+    class OngoingPartitionReassignment(Struct):
+        """One partition with its replicas by broker id."""
+
+        partition_index: int32
+        replicas: list[int32]
+        adding_replicas: list[int32]
+        removing_replicas: list[int32]
+
+    class OngoingTopicReassignment(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[ListPartitionReassignmentsResponse.OngoingPartitionReassignment]
+
+    throttle_time_ms: int32
+    error_code: int16
+    error_message: nullable_string
+    topics: list[OngoingTopicReassignment]

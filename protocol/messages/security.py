@@ -1,0 +1,152 @@
+"""The read-only requests about ACLs, delegation tokens and SCRAM credentials (KIP-140, KIP-48, KIP-554)."""
+
+from __future__ import annotations
+
+from protocol.api_keys import ApiKey
+from protocol.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    bytes_,
+    field,
+    int8,
+    int16,
+    int32,
+    int64,
+    nullable_string,
+    string,
+)
+
+LITERAL_PATTERN = 3
+
+
+class DescribeAclsRequest(Request, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3", flexible="2+"):
+    """A filter for ACLs; null matches any name, principal or host.
+
+    - v1: the type of the resource's pattern (KIP-290)
+    - v2: flexible
+    """
+
+    resource_type_filter: int8
+    resource_name_filter: nullable_string
+    pattern_type_filter: int8 = field("1+", default=LITERAL_PATTERN)
+    principal_filter: nullable_string
+    host_filter: nullable_string
+    operation: int8
+    permission_type: int8
+
+
+class DescribeAclsResponse(Response, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3", flexible="2+"):
+    """The ACLs that match, by resource.
+
+    - v1: the type of the resource's pattern
+    - v2: flexible
+    """
+
+    class AclDescription(Struct):
+        """One ACL."""
+
+        principal: string
+        host: string
+        operation: int8
+        permission_type: int8
+
+    class DescribeAclsResource(Struct):
+        """The ACLs of one resource."""
+
+        resource_type: int8
+        resource_name: string
+        pattern_type: int8 = field("1+", default=LITERAL_PATTERN)
+        acls: list[DescribeAclsResponse.AclDescription]
+
+    throttle_time_ms: int32
+    error_code: int16
+    error_message: nullable_string
+    resources: list[DescribeAclsResource]
+
+
+class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"):
+    """The owners whose tokens are asked for; null for all.
+
+    - v2: flexible
+    """
+
+    class DescribeDelegationTokenOwner(Struct):
+        """One principal."""
+
+        principal_type: string
+        principal_name: string
+
+    owners: list[DescribeDelegationTokenOwner] | None
+
+
+class DescribeDelegationTokenResponse(
+    Response, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"
+):
+    """The tokens.
+
+    - v2: flexible
+    - v3: the principal that asked for a token (KIP-373)
+    """
+
+    class DescribedDelegationTokenRenewer(Struct):
+        """A principal that may renew a token."""
+
+        principal_type: string
+        principal_name: string
+
+    class DescribedDelegationToken(Struct):
+        """One token; times are in milliseconds since 1970."""
+
+        principal_type: string
+        principal_name: string
+        token_requester_principal_type: string = field("3+", default="")
+        token_requester_principal_name: string = field("3+", default="")
+        issue_timestamp: int64
+        expiry_timestamp: int64
+        max_timestamp: int64
+        token_id: string
+        hmac: bytes_
+        renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer]
+
+    error_code: int16
+    tokens: list[DescribedDelegationToken]
+    throttle_time_ms: int32
+
+
+class DescribeUserScramCredentialsRequest(
+    Request, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
+):
+    """The users whose credentials are asked for; null or empty for all."""
+
+    class UserName(Struct):
+        """One user."""
+
+        name: string
+
+    users: list[UserName] | None
+
+
+class DescribeUserScramCredentialsResponse(
+    Response, api_key=ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
+):
+    """Mechanisms and iterations of each user, never the secrets."""
+
+    class CredentialInfo(Struct):
+        """One mechanism of a user."""
+
+        mechanism: int8
+        iterations: int32
+
+    class DescribeUserScramCredentialsResult(Struct):
+        """One user."""
+
+        user: string
+        error_code: int16
+        error_message: nullable_string
+        credential_infos: list[DescribeUserScramCredentialsResponse.CredentialInfo]
+
+    throttle_time_ms: int32
+    error_code: int16
+    error_message: nullable_string
+    results: list[DescribeUserScramCredentialsResult]

@@ -1,0 +1,3 @@
+"""Record batches of message format v2: the header, the records, compression, validation, and what compaction does to
+them.
+"""

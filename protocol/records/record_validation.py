@@ -1,0 +1,116 @@
+"""Judges every record of a produced batch (Kafka's `LogValidator`); the header alone is `RecordBatch.validate`.
+
+Kafka does this on every append. Here it is asked for where a header cannot answer: keys of compacted topics,
+timestamp limits, and brokers that choose to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.batch import NO_TIMESTAMP, Record, RecordBatch, TimestampType
+from protocol.records.compression import MAX_DECOMPRESSED_BYTES
+
+
+class RecordError(NamedTuple):
+    """Why one record of a refused batch is at fault; `batch_index` counts from 0."""
+
+    batch_index: int
+    message: str
+
+
+class RecordValidationError(ApiError):
+    """A batch refused because of single records, which `record_errors` names."""
+
+    def __init__(self, error_code: ErrorCode, message: str, record_errors: Sequence[RecordError]) -> None:
+        super().__init__(error_code, message)
+        self.record_errors = record_errors
+
+
+class TimestampRule(NamedTuple):
+    """What a topic says about timestamps; the limits, inclusive milliseconds, concern CreateTime only."""
+
+    timestamp_type: TimestampType
+    earliest_ms: int
+    latest_ms: int
+
+
+def validate_records_deep(
+    batch: RecordBatch,
+    topic_partition: str,
+    *,
+    compacted: bool,
+    timestamps: TimestampRule,
+    max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> int:
+    """Walk all records of a batch whose header is valid; returns their largest timestamp (-1 when there is none).
+
+    Raises RecordValidationError, with Kafka's code and words, for records without a key where `compacted`, and for
+    timestamps against the rule; ApiError INVALID_RECORD when the bytes are not `count` records with the offset deltas
+    0, 1, 2 and so on (which Kafka asks of compressed batches alone).
+    """
+    errors: list[RecordError] = []
+    latest = NO_TIMESTAMP
+    code = ErrorCode.INVALID_RECORD
+    for index, record in enumerate(batch.records(max_output_bytes)):
+        if record.offset != batch.base_offset + index:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD,
+                f"Inner {describe(record)} inside the record batch does not have incremental offsets, "
+                f"expected offset is {batch.base_offset + index} in topic partition {topic_partition}.",
+            )
+        latest = max(latest, record.timestamp)
+        if compacted and record.key is None:
+            message = f"Compacted topic cannot accept message without key in topic partition {topic_partition}"
+            errors.append(RecordError(index, message))
+            continue
+        complaint = _timestamp_complaint(record, batch, timestamps)
+        if complaint is not None:
+            code = ErrorCode.INVALID_TIMESTAMP
+            errors.append(RecordError(index, complaint))
+    if errors:
+        raise RecordValidationError(code, _summary(code, errors), errors)
+    return latest
+
+
+def _timestamp_complaint(record: Record, batch: RecordBatch, rule: TimestampRule) -> str | None:
+    timestamp = record.timestamp
+    if rule.timestamp_type is TimestampType.CREATE_TIME and timestamp != NO_TIMESTAMP:
+        if rule.earliest_ms <= timestamp <= rule.latest_ms:
+            return None
+        return (
+            f"Timestamp {timestamp} of message with offset {record.offset} is out of range. "
+            f"The timestamp should be within [{_wrapped(rule.earliest_ms)}, {_wrapped(rule.latest_ms)}]"
+        )
+    if batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return (
+            f"Invalid timestamp type in message {describe(record)}. "
+            "Producer should not set timestamp type to LogAppendTime."
+        )
+    return None
+
+
+def _wrapped(number: int) -> int:
+    """`number` as 64 bits hold it: Kafka adds the limit to the time without asking whether there is room."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _summary(code: ErrorCode, errors: Sequence[RecordError]) -> str:
+    if code is ErrorCode.INVALID_TIMESTAMP:
+        return "One or more records have been rejected due to invalid timestamp"
+    shown = ", ".join(f"RecordError(batchIndex={at}, message='{text}')" for at, text in errors[:3])
+    return (
+        f"One or more records have been rejected due to {len(errors)} record errors in total, "
+        f"and only showing the first three errors at most: [{shown}]"
+    )
+
+
+def describe(record: Record) -> str:
+    """As Kafka's messages name a record."""
+    key_size, value_size = len(record.key or b""), len(record.value or b"")
+    return (
+        f"DefaultRecord(offset={record.offset}, timestamp={record.timestamp}, "
+        f"key={key_size} bytes, value={value_size} bytes)"
+    )

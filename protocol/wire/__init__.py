@@ -1,0 +1,1 @@
+"""Messages as declared classes and the compiled functions that encode and decode them, for each version; frames."""

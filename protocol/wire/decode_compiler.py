@@ -1,0 +1,311 @@
+"""Turns a message declaration into a flat decode function for one version.
+
+Fields of fixed width that lie side by side are read by one `struct` call, together with the length that follows them;
+arrays become loops in place, so that a message of any shape is decoded by a single Python function. In the generated
+code `b` is the buffer, `e` its length, `p` the position, `g` how many array elements are still allowed.
+
+Nothing is allocated on the word of a length: strings and bytes have to be there, arrays have to fit into what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from struct import unpack_from
+from typing import Any
+from uuid import UUID
+
+from protocol.wire.source_writer import SMALL_ARRAY, SourceWriter
+from protocol.wire.wire_types import (
+    MAX_ELEMENTS,
+    MAX_STRING_BYTES,
+    MAX_TAGS,
+    UUID_TYPE,
+    ArrayOf,
+    Blob,
+    FieldSpec,
+    Fixed,
+    Malformed,
+    RecordsBlob,
+    StructOf,
+    Text,
+    WireType,
+    minimum_size,
+)
+
+FieldsOf = Callable[[Any], list[FieldSpec]]
+
+
+def read_varint(buffer: bytes | memoryview, position: int, first: int) -> tuple[int, int]:
+    """The rest of an unsigned varint whose first byte, already read, announced more: (value, position after it)."""
+    value = first & 0x7F
+    shift = 7
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise Malformed("varint of more than 5 bytes")
+
+
+@lru_cache(maxsize=4096)
+def _uuid_of(raw: bytes) -> UUID:
+    """Topic ids come back request after request, and making a UUID costs as much as ten fields."""
+    return UUID(bytes=raw)
+
+
+def _null(length: int) -> None:
+    raise Malformed("null is not allowed" if length == -1 else f"negative length {length}")
+
+
+def _short(length: int, left: int) -> None:
+    raise Malformed(f"length {length} exceeds the {left} bytes left")
+
+
+def _too_long(length: int) -> None:
+    raise Malformed(f"string of {length} bytes; {MAX_STRING_BYTES} are allowed")
+
+
+def _count(count: int, left: int) -> None:
+    raise Malformed(f"{count} elements do not fit into the {left} bytes left")
+
+
+def _elements() -> None:
+    raise Malformed(f"more than {MAX_ELEMENTS} array elements")
+
+
+def _tags(count: int) -> None:
+    raise Malformed(f"{count} tagged fields; {MAX_TAGS} are allowed")
+
+
+def _tag_size(tag: int) -> None:
+    raise Malformed(f"size of tagged field {tag} is not that of its value")
+
+
+def has_records(struct: Any, fields_of: FieldsOf) -> bool:
+    """Whether `struct` holds records anywhere: then its bytes are never copied as a whole."""
+    for spec in fields_of(struct):
+        wire_type = spec.type.element if isinstance(spec.type, ArrayOf) else spec.type
+        if isinstance(wire_type, RecordsBlob):
+            return True
+        if isinstance(wire_type, StructOf) and has_records(wire_type.struct, fields_of):
+            return True
+    return False
+
+
+class DecodeCompiler:
+    """Compiles `struct` for `version`. `function(buffer)` gives (instance, bytes read).
+
+    The function for `from_bytes` is faster and takes bytes alone, so its caller may have to copy; the other reads any
+    buffer where it lies.
+    """
+
+    def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf, from_bytes: bool) -> None:
+        self._version = version
+        self._flexible = flexible
+        self._fields_of = fields_of
+        self.from_bytes = from_bytes
+        self._run: list[tuple[Fixed, str, str]] = []
+        self._classes: dict[Any, str] = {}
+        self.writer = SourceWriter(
+            new=object.__new__, varint=read_varint, uuid_of=_uuid_of, null=_null, short=_short, count=_count,
+            too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
+        )  # fmt: skip
+        with self.writer.block("def decode(b):"):
+            self.writer.line("e = len(b)")
+            self.writer.line("p = 0")
+            self.writer.line(f"g = {MAX_ELEMENTS}")
+            self._struct(struct, "o", "")
+            self._flush()
+            self.writer.line("return o, p")
+        self.function = self.writer.compile("decode", f"<decode {struct.__name__} v{version}>")
+
+    def _flush(self) -> None:
+        """Read the pending run of fixed-width fields with one call."""
+        if not self._run:
+            return
+        writer, run = self.writer, self._run
+        self._run = []
+        unpack = writer.struct_method("unpack_from", "".join(fixed.code for fixed, _, _ in run))
+        targets = [writer.fresh("u") if fixed is UUID_TYPE else target for fixed, target, _ in run]
+        ends: list[tuple[int, str]] = []
+        for fixed, _, path in run:
+            ends.append(((ends[-1][0] if ends else 0) + fixed.size, path))
+        writer.line(f"{', '.join(targets)}{',' if len(run) == 1 else ''} = {unpack}(b, p)", ends)
+        writer.line(f"p += {ends[-1][0]}")
+        for (fixed, target, _), local in zip(run, targets, strict=True):
+            if fixed is UUID_TYPE:
+                writer.line(f"{target} = uuid_of({local})")
+
+    def _struct(self, struct: Any, variable: str, path: str) -> None:
+        """Make an instance in `variable` and read every field of it."""
+        if struct not in self._classes:
+            self._classes[struct] = self.writer.constant("C", struct)
+        self.writer.line(f"{variable} = new({self._classes[struct]})")
+        tagged: list[FieldSpec] = []
+        for spec in self._fields_of(struct):
+            target = f"{variable}.{spec.name}"
+            if spec.tag is None and spec.versions.has(self._version):
+                self._value(spec.type, target, f"{path}{spec.name}", spec)
+                continue
+            self.writer.line(f"{target} = {self._default(spec)}")
+            if spec.versions.has(self._version):
+                tagged.append(spec)
+        if self._flexible:
+            self._flush()
+            self._tag_section(tagged, variable, path)
+
+    def _default(self, spec: FieldSpec) -> str:
+        if spec.is_array_default():
+            return "[]"
+        if spec.default is None or isinstance(spec.default, int | str | bytes):
+            return repr(spec.default)
+        return self.writer.constant("D", spec.default)
+
+    def _value(self, wire_type: WireType, target: str, path: str, spec: FieldSpec) -> None:
+        """Read one value into `target`. `spec` tells what may be null: the field itself, never an array's elements."""
+        nullable = wire_type is spec.type and spec.nullable_in(self._version)
+        match wire_type:
+            case Fixed():
+                self._run.append((wire_type, target, path))
+            case StructOf():
+                if nullable and spec.tag is None:
+                    self._nullable_struct(wire_type, target, path)
+                else:
+                    variable = self.writer.fresh("o")
+                    self._struct(wire_type.struct, variable, f"{path}.")
+                    self.writer.line(f"{target} = {variable}")
+            case ArrayOf():
+                self._array(wire_type, target, path, spec, nullable)
+            case _:
+                self._bytes(wire_type, target, path, spec, nullable)
+
+    def _length(self, code: str, size: int, path: str, spec: FieldSpec) -> str:
+        """Read a length (or count) and give its variable: -1 for null."""
+        writer = self.writer
+        length = writer.fresh("n")
+        if not self._flexible or spec.always_classic:
+            self._run.append((Fixed("length", code, size, 0), length, path))
+            self._flush()
+            return length
+        self._flush()
+        self._varint(length, path)
+        writer.line(f"{length} -= 1")
+        return length
+
+    def _varint(self, variable: str, path: str) -> None:
+        self.writer.line(f"{variable} = b[p]", path)
+        self.writer.line("p += 1")
+        with self.writer.block(f"if {variable} > 127:"):
+            self.writer.line(f"{variable}, p = varint(b, p, {variable})", path)
+
+    def _or_null(self, length: str, target: str, path: str, nullable: bool) -> None:
+        """Write the branch of a negative length."""
+        with self.writer.block(f"if {length} < 0:"):
+            if nullable:
+                with self.writer.block(f"if {length} != -1:"):
+                    self.writer.line(f"null({length})", path)
+                self.writer.line(f"{target} = None")
+            else:
+                self.writer.line(f"null({length})", path)
+
+    def _bytes(
+        self, wire_type: Text | Blob | RecordsBlob, target: str, path: str, spec: FieldSpec, nullable: bool
+    ) -> None:
+        writer = self.writer
+        text = isinstance(wire_type, Text)
+        length = self._length(*(("h", 2) if text else ("i", 4)), path, spec)
+        self._or_null(length, target, path, nullable)
+        with writer.block("else:"):
+            writer.line(f"q = p + {length}")
+            with writer.block("if q > e:"):
+                writer.line(f"short({length}, e - p)", path)
+            if text and self._flexible and not spec.always_classic:
+                with writer.block(f"if {length} > {MAX_STRING_BYTES}:"):
+                    writer.line(f"too_long({length})", path)
+            if text:
+                source = "b[p:q].decode()" if self.from_bytes else "str(b[p:q], 'utf-8')"
+            else:
+                copied = isinstance(wire_type, RecordsBlob) or self.from_bytes
+                source = "b[p:q]" if copied else "bytes(b[p:q])"
+            writer.line(f"{target} = {source}", path)
+            writer.line("p = q")
+
+    def _array(self, wire_type: ArrayOf, target: str, path: str, spec: FieldSpec, nullable: bool) -> None:
+        writer = self.writer
+        count = self._length("i", 4, path, spec)
+        element = wire_type.element
+        self._or_null(count, target, path, nullable)
+        with writer.block("else:"):
+            least = minimum_size(element, self._version, self._flexible, self._fields_of)
+            with writer.block(f"if {count} > {'e - p' if least == 1 else f'(e - p) // {least}'}:"):
+                writer.line(f"count({count}, e - p)", path)
+            writer.line(f"g -= {count}")
+            with writer.block("if g < 0:"):
+                writer.line("elements()", path)
+            if isinstance(element, Fixed) and element is not UUID_TYPE:
+                small = writer.small_array_methods("unpack_from", element.code)
+                with writer.block(f"if {count} < {SMALL_ARRAY}:"):
+                    writer.line(f"{target} = list({small}[{count}](b, p))", path)
+                with writer.block("else:"):
+                    writer.line(f"{target} = list(unpack_from(f'>{{{count}}}{element.code}', b, p))", path)
+                writer.line(f"p += {count} * {element.size}")
+                return
+            items, item = writer.fresh("a"), writer.fresh("i")
+            writer.line(f"{target} = {items} = []")
+            with writer.block(f"for _ in range({count}):"):
+                if isinstance(element, StructOf):
+                    self._struct(element.struct, item, f"{path}.")
+                else:
+                    self._value(element, item, path, spec)
+                self._flush()
+                writer.line(f"{items}.append({item})")
+
+    def _nullable_struct(self, wire_type: StructOf, target: str, path: str) -> None:
+        writer = self.writer
+        mark = writer.fresh("n")
+        self._run.append((Fixed("mark", "b", 1, 0), mark, path))
+        self._flush()
+        with writer.block(f"if {mark} < 0:"):
+            writer.line(f"{target} = None")
+        with writer.block("else:"):
+            variable = writer.fresh("o")
+            self._struct(wire_type.struct, variable, f"{path}.")
+            self._flush()
+            writer.line(f"{target} = {variable}")
+
+    def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
+        """Read the tagged fields that the version knows and step over the others (KIP-482)."""
+        writer = self.writer
+        count, tag, size, end = (writer.fresh(prefix) for prefix in "ntse")
+        where = f"{path}tags"
+        self._flush()
+        writer.line(f"{count} = b[p]", where)
+        writer.line("p += 1")
+        with writer.block(f"if {count}:"):
+            with writer.block(f"if {count} > 127:"):
+                writer.line(f"{count}, p = varint(b, p, {count})", where)
+            with writer.block(f"if {count} > {MAX_TAGS}:"):
+                writer.line(f"tags({count})", where)
+            with writer.block(f"for _ in range({count}):"):
+                self._varint(tag, where)
+                self._varint(size, where)
+                writer.line(f"{end} = p + {size}")
+                with writer.block(f"if {end} > e:"):
+                    writer.line(f"short({size}, e - p)", where)
+                keyword = "if"
+                for spec in tagged:
+                    with writer.block(f"{keyword} {tag} == {spec.tag}:"):
+                        self._value(spec.type, f"{variable}.{spec.name}", f"{path}{spec.name}", spec)
+                        self._flush()
+                        with writer.block(f"if p != {end}:"):
+                            writer.line(f"tag_size({tag})", f"{path}{spec.name}")
+                    keyword = "elif"
+                if tagged:
+                    with writer.block("else:"):
+                        writer.line(f"p = {end}")
+                else:
+                    writer.line(f"p = {end}")

@@ -1,0 +1,284 @@
+"""Turns a message declaration into a flat encode function for one version.
+
+The counterpart of `protocol.wire.decode_compiler`: adjacent fields of fixed width, and the length that follows them,
+are written by one `struct` call. In the generated code `w` is the bytearray being written and `parts` what is finished.
+Records above `OWN_PART_BYTES` become a part of their own, uncopied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack
+from typing import Any, Final, NoReturn
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.wire.source_writer import SMALL_ARRAY, SourceWriter
+from protocol.wire.wire_types import (
+    MAX_STRING_BYTES,
+    UUID_TYPE,
+    ArrayOf,
+    Blob,
+    FieldSpec,
+    Fixed,
+    RecordsBlob,
+    StructOf,
+    Text,
+    WireType,
+)
+
+OWN_PART_BYTES: Final = 2048
+"""From this size on a part of its own costs less than the copy."""
+
+IN_MEMORY: Final = (bytes, bytearray, memoryview)
+"""What can be copied into a part. Anything else that has a length, such as a slice of a file, is passed through."""
+
+FieldsOf = Callable[[Any], list[FieldSpec]]
+
+
+class EncodedItems(list[Any]):
+    """The items of an array of structs, encoded already in the version of the message (`protocol.wire.encoded_items`).
+
+    A list only in order to be taken for one: it has a length, and no items to look at.
+    """
+
+    __slots__ = ("_count", "parts", "size")
+
+    def __init__(self, count: int, parts: list[Any]) -> None:
+        super().__init__()
+        self._count = count
+        self.parts = parts
+        self.size = sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+
+def varint(value: int) -> bytes:
+    """An unsigned varint (protobuf's, KIP-482)."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _null() -> NoReturn:
+    raise ValueError("null is not allowed")
+
+
+def _too_long(length: int) -> NoReturn:
+    raise ValueError(f"string of {length} bytes; {MAX_STRING_BYTES} are allowed")
+
+
+def _blank(struct: Any, fields_of: FieldsOf) -> Any:
+    """An instance with every field at its default: a tagged struct like it is not sent."""
+    instance = object.__new__(struct)
+    for spec in fields_of(struct):
+        setattr(instance, spec.name, [] if spec.is_array_default() else spec.default)
+    return instance
+
+
+class EncodeCompiler:
+    """Compiles `struct` for `version`. `function(instance, bytearray, parts)` appends everything to `parts`."""
+
+    def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf) -> None:
+        self._name = f"{struct.__name__} v{version}"
+        self._version = version
+        self._flexible = flexible
+        self._fields_of = fields_of
+        self._run: list[tuple[str, str, str]] = []
+        self.writer = SourceWriter(
+            varint=varint, pack=pack, null=_null, too_long=_too_long, in_memory=IN_MEMORY, encoded_items=EncodedItems
+        )
+        with self.writer.block("def encode(o, w, parts):"):
+            self._struct(struct, "o", "")
+            self._flush()
+            self.writer.line("if w: parts.append(w)")
+        self.function = self.writer.compile("encode", f"<encode {self._name}>")
+
+    def _add(self, code: str, expression: str, path: str) -> None:
+        """Put one value of fixed width into the pending run."""
+        self._run.append((code, expression, path))
+
+    def _flush(self) -> None:
+        """Write the pending run of fixed-width values with one call."""
+        if not self._run:
+            return
+        run, self._run = self._run, []
+        if run[0][:2] == ("B", "0") and len(run) == 1:  # no tagged fields
+            self.writer.line("w.append(0)")
+            return
+        method = self.writer.struct_method("pack", "".join(code for code, _, _ in run))
+        names = dict.fromkeys(path for _, _, path in run if path)
+        self.writer.line(f"w += {method}({', '.join(value for _, value, _ in run)})", " or ".join(names))
+
+    def _struct(self, struct: Any, variable: str, path: str) -> None:
+        tagged: list[FieldSpec] = []
+        for spec in self._fields_of(struct):
+            if not spec.versions.has(self._version):
+                if not spec.ignorable:
+                    self._refuse_unless_default(spec, variable, path)
+            elif spec.tag is None:
+                self._value(spec.type, f"{variable}.{spec.name}", f"{path}{spec.name}", spec)
+            else:
+                tagged.append(spec)
+        if not self._flexible:
+            return
+        if tagged:
+            self._tag_section(sorted(tagged, key=lambda spec: spec.tag or 0), variable, path)
+        else:
+            self._add("B", "0", f"{path}tags")
+
+    def _differs(self, spec: FieldSpec, value: str) -> str:
+        """The condition under which a field is not at its default."""
+        if spec.is_array_default():
+            return f"{value} is None or {value}" if isinstance(spec.type, ArrayOf) and spec.type.nullable else value
+        if spec.default is None:
+            return f"{value} is not None"
+        return f"{value} != {self.writer.constant('D', spec.default)}"
+
+    def _refuse_unless_default(self, spec: FieldSpec, variable: str, path: str) -> None:
+        """Kafka's rule: what the version cannot carry may be dropped only if it says nothing, or is ignorable."""
+        message = f"{self._name} cannot carry {path}{spec.name}"
+
+        def refuse() -> NoReturn:
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
+
+        with self.writer.block(f"if {self._differs(spec, f'{variable}.{spec.name}')}:"):
+            self.writer.line(f"{self.writer.constant('R', refuse)}()")
+
+    def _value(self, wire_type: WireType, value: str, path: str, spec: FieldSpec) -> None:
+        nullable = wire_type is spec.type and spec.nullable_in(self._version)
+        match wire_type:
+            case Fixed():
+                self._add(wire_type.code, f"{value}.bytes" if wire_type is UUID_TYPE else value, path)
+            case StructOf():
+                self._nested(wire_type, value, path, nullable and spec.tag is None)
+            case ArrayOf():
+                self._array(wire_type, value, path, spec, nullable)
+            case _:
+                self._bytes(wire_type, value, path, spec, nullable)
+
+    def _nested(self, wire_type: StructOf, value: str, path: str, nullable: bool) -> None:
+        variable = self.writer.fresh("o")
+        self.writer.line(f"{variable} = {value}")
+        if not nullable:
+            self._struct(wire_type.struct, variable, f"{path}.")
+            return
+        self._flush()
+        with self.writer.block(f"if {variable} is None:"):
+            self.writer.line("w.append(255)")
+        with self.writer.block("else:"):
+            self.writer.line("w.append(1)")
+            self._struct(wire_type.struct, variable, f"{path}.")
+            self._flush()
+
+    def _length(self, code: str, length: str, path: str, classic: bool) -> None:
+        """Write a length (-1 for null) and everything pending before it."""
+        if classic:
+            self._add(code, length, path)
+            self._flush()
+            return
+        self._flush()
+        self.writer.line(f"if {length} < 127: w.append({length} + 1)")
+        self.writer.line(f"else: w += varint({length} + 1)")
+
+    def _bytes(
+        self, wire_type: Text | Blob | RecordsBlob, value: str, path: str, spec: FieldSpec, nullable: bool
+    ) -> None:
+        writer = self.writer
+        text = isinstance(wire_type, Text)
+        data, length = writer.fresh("s"), writer.fresh("n")
+        writer.line(f"{data} = {value}", path)
+        with writer.block(f"if {data} is None:"):
+            if nullable:
+                writer.line(f"{data} = b''")
+                writer.line(f"{length} = -1")
+            else:
+                writer.line("null()", path)
+        with writer.block("else:"):
+            if text:
+                writer.line(f"{data} = {data}.encode()", path)
+            writer.line(f"{length} = len({data})", path)
+            if text:
+                with writer.block(f"if {length} > {MAX_STRING_BYTES}:"):
+                    writer.line(f"too_long({length})", path)
+        self._length("h" if text else "i", length, path, not self._flexible or spec.always_classic)
+        if not isinstance(wire_type, RecordsBlob):
+            writer.line(f"w += {data}", path)
+            return
+        with writer.block(f"if {length} < {OWN_PART_BYTES} and isinstance({data}, in_memory):"):
+            writer.line(f"w += {data}", path)
+        with writer.block("else:"):
+            writer.line(f"parts += (w, {data})")
+            writer.line("w = bytearray()")
+
+    def _array(self, wire_type: ArrayOf, value: str, path: str, spec: FieldSpec, nullable: bool) -> None:
+        writer = self.writer
+        items, count, item = writer.fresh("a"), writer.fresh("n"), writer.fresh("i")
+        writer.line(f"{items} = {value}", path)
+        if nullable:
+            with writer.block(f"if {items} is None:"):
+                writer.line(f"{count} = -1")
+                writer.line(f"{items} = ()")
+            with writer.block("else:"):
+                writer.line(f"{count} = len({items})", path)
+        else:
+            with writer.block(f"if {items} is None:"):
+                writer.line("null()", path)
+            writer.line(f"{count} = len({items})", path)
+        self._length("i", count, path, not self._flexible)
+        element = wire_type.element
+        if isinstance(element, Fixed) and element is not UUID_TYPE:
+            small = writer.small_array_methods("pack", element.code)
+            with writer.block(f"if {count} < {SMALL_ARRAY}:"):
+                writer.line(f"if {count} > 0: w += {small}[{count}](*{items})", path)
+            with writer.block("else:"):
+                writer.line(f"w += pack(f'>{{{count}}}{element.code}', *{items})", path)
+            return
+        if isinstance(element, StructOf):
+            with writer.block(f"if {items}.__class__ is encoded_items:"):
+                with writer.block(f"if {items}.size < {OWN_PART_BYTES}:"):
+                    writer.line(f"w += b''.join({items}.parts)")
+                with writer.block("else:"):
+                    writer.line(f"parts += (w, *{items}.parts)")
+                    writer.line("w = bytearray()")
+        with writer.block(f"for {item} in {items}:", path):
+            if isinstance(element, StructOf):
+                self._struct(element.struct, item, f"{path}.")
+            else:
+                self._value(element, item, path, spec)
+            self._flush()
+
+    def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
+        """Write the tagged fields that are not at their default, in the order of their tags."""
+        writer = self.writer
+        self._flush()
+        count, outer = writer.fresh("c"), writer.fresh("w")
+        present = {}
+        for spec in tagged:
+            value = f"{variable}.{spec.name}"
+            condition = self._differs(spec, value)
+            if isinstance(spec.type, StructOf) and spec.default is None:
+                blank = writer.constant("D", _blank(spec.type.struct, self._fields_of))
+                condition = f"{value} is not None and {value} != {blank}"
+            elif spec.default is not None and isinstance(spec.type, ArrayOf | Text | Blob) and spec.type.nullable:
+                condition = f"{value} is None or {condition}"
+            present[spec.name] = condition
+        writer.line(f"{count} = {' + '.join(f'(1 if {condition} else 0)' for condition in present.values())}")
+        writer.line(f"w.append({count})")
+        with writer.block(f"if {count}:"):
+            for spec in tagged:
+                with writer.block(f"if {present[spec.name]}:"):
+                    writer.line(f"{outer} = w")
+                    writer.line("w = bytearray()")
+                    self._value(spec.type, f"{variable}.{spec.name}", f"{path}{spec.name}", spec)
+                    self._flush()
+                    writer.line(f"{outer} += varint({spec.tag})")
+                    writer.line(f"{outer} += varint(len(w))")
+                    writer.line(f"{outer} += w")
+                    writer.line(f"w = {outer}")

@@ -1,0 +1,50 @@
+"""Arrays of a response that are encoded piece by piece before the response is, so that an answer of a hundred thousand
+entries can be made in slices; and arrays that many places of an answer share, encoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Generic, TypeVar
+
+from protocol.wire.encode_compiler import EncodeCompiler, EncodedItems
+from protocol.wire.schema import Message, Struct, fields_of
+
+S = TypeVar("S", bound=Struct)
+
+PART_BYTES: Final = 64 * 1024
+"""How much is gathered before a new part begins."""
+
+_compiled: dict[tuple[type[Struct], int, bool], EncodeCompiler] = {}
+
+
+class ItemEncoder(Generic[S]):
+    """Encodes the items of an array of `struct` in `message`, as the message's `version` has them."""
+
+    def __init__(self, struct: type[S], message: type[Message], version: int, items: Iterable[S] = ()) -> None:
+        key = (struct, version, version >= message.flexible_version)
+        compiled = _compiled.get(key)
+        if compiled is None:
+            compiled = _compiled[key] = EncodeCompiler(*key, fields_of)
+        self._function = compiled.function
+        self._count = 0
+        self._parts: list[Any] = []
+        self._last = bytearray()
+        for item in items:
+            self.add(item)
+
+    def add(self, item: S) -> None:
+        """Encode one more."""
+        self._count += 1
+        parts: list[Any] = []
+        self._function(item, self._last, parts)
+        if len(parts) > 1 or len(self._last) >= PART_BYTES:
+            self._parts += parts
+            self._last = bytearray()
+
+    def array(self) -> list[S]:
+        """What the field of the message is set to."""
+        if self._last:
+            self._parts.append(self._last)
+            self._last = bytearray()
+        return EncodedItems(self._count, self._parts)

@@ -1,0 +1,226 @@
+"""Frames out of a byte stream: an int32 length, then that many bytes.
+
+Made for `asyncio.BufferedProtocol`: all connections of a loop receive into one shared buffer, and frames that are
+complete in it are handed out where they lie. Only what stays incomplete gets memory of its own, which grows with the
+bytes that arrive and never on the word of the length. An idle connection holds no buffer at all.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+SHARED_BYTES: Final = 256 * 1024
+"""Size of the shared buffer: the most that one read takes from a socket, and the largest frame that is never copied."""
+
+_LENGTH: Final = struct.Struct(">i")
+_MIN_CAPACITY: Final = 4096
+_GROWTH: Final = 4
+_DIRECT_BYTES: Final = 32 * 1024
+_SPARE_BYTES: Final = 4 << 20
+
+
+class FrameError(Exception):
+    """A frame whose length no peer may send; the connection cannot be read any further."""
+
+
+class ReceiveBuffer:
+    """The buffer that the connections of one loop share, and the spare buffers of large frames (4 MiB at most).
+
+    Reads of different connections must not overlap: between `get_buffer` and the `keep` that ends the handling of what
+    came nothing else may receive. An event loop that reads and calls back in one go (asyncio, uvloop) guarantees that.
+    """
+
+    __slots__ = ("_spare_bytes", "_spares", "view")
+
+    def __init__(self, size: int = SHARED_BYTES) -> None:
+        self.view = memoryview(bytearray(size))
+        self._spares: list[bytearray] = []
+        self._spare_bytes = 0
+
+    def take(self, capacity: int) -> bytearray:
+        """A buffer of at least `capacity` bytes, with anything in it."""
+        for index in range(len(self._spares) - 1, -1, -1):
+            if len(self._spares[index]) >= capacity:
+                spare = self._spares.pop(index)
+                self._spare_bytes -= len(spare)
+                return spare
+        return bytearray(capacity)
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Keep a buffer that nobody reads any more for the next large frame, if there is room."""
+        if len(buffer) >= _DIRECT_BYTES and self._spare_bytes + len(buffer) <= _SPARE_BYTES:
+            self._spares.append(buffer)
+            self._spare_bytes += len(buffer)
+
+
+class FrameReader:
+    """Splits the bytes of one connection into frames of at most `max_frame_bytes`.
+
+    Frames are asked for one at a time, so that whoever handles them may stop between two: `keep` then saves what is
+    unread from the shared buffer's next user.
+    """
+
+    __slots__ = (
+        "_direct",
+        "_end",
+        "_filled",
+        "_frame_at",
+        "_head",
+        "_lent",
+        "_max_frame_bytes",
+        "_partial",
+        "_position",
+        "_shared",
+        "_size",
+        "_view",
+    )
+
+    def __init__(self, max_frame_bytes: int, shared_buffer: ReceiveBuffer) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._shared = shared_buffer
+        # Unread bytes: in the shared buffer while it is this connection's turn, in a copy once they are kept.
+        self._view = shared_buffer.view
+        self._position = 0
+        self._end = 0
+        self._frame_at = 0
+        self._head = b""
+        # A frame that has begun: its size (-1 for none), the bytes of it that are here, and how many those are.
+        self._size = -1
+        self._partial: bytearray | None = None
+        self._filled = 0
+        self._direct = False
+        self._lent: bytearray | None = None
+        """The buffer of the frame that was handed out last, if it has one of its own."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes are here that `next_frame` has not looked at."""
+        return self._position < self._end or self._size == self._filled
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this connection claims: the frame that has begun, in full, and what is kept."""
+        kept = 0 if self._view is self._shared.view else len(self._view)
+        return max(self._size, 0) + kept
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  asyncio's hint says nothing of a socket
+        """Where the next bytes of this connection are to be received."""
+        self._direct = self._size - self._filled >= _DIRECT_BYTES and self._filled > 0 and self._position == self._end
+        if not self._direct:
+            return self._shared.view
+        return memoryview(self._room(0))[self._filled : self._size]
+
+    def only_frame(self, count: int) -> memoryview | None:
+        """The one frame that the `count` bytes just received are, where nothing else is here: what clients mostly send.
+
+        It counts as handed out. For anything else nothing has happened yet, and `received` is to be called.
+        """
+        if self._size < 0 and self._position == self._end and not self._head and count > _LENGTH.size:
+            size = _LENGTH.unpack_from(self._shared.view)[0]
+            if size == count - _LENGTH.size and size <= self._max_frame_bytes:
+                return self._shared.view[_LENGTH.size : count]
+        return None
+
+    def received(self, count: int) -> None:
+        """Account for `count` bytes at the start of the last `get_buffer`."""
+        if self._direct:
+            self._filled += count
+        elif self._position < self._end:
+            kept = bytearray(self._view[self._position : self._end])
+            kept += self._shared.view[:count]
+            self._view, self._position, self._end = memoryview(kept), 0, len(kept)
+        else:
+            self._view, self._position, self._end = self._shared.view, 0, count
+
+    def next_frame(self) -> memoryview | None:
+        """The next frame, if all of it is here. It is writable, and valid until this reader is used again.
+
+        Whoever wants to keep any of it copies it. Raises FrameError, naming the size, for a negative length and for
+        one above `max_frame_bytes`.
+        """
+        if self._lent is not None:
+            self._take_back()
+        at = self._position
+        start = at + _LENGTH.size
+        if self._size < 0 and not self._head and start <= self._end:
+            size = _LENGTH.unpack_from(self._view, at)[0]
+            end = start + size
+            if start <= end <= self._end and size <= self._max_frame_bytes:
+                self._frame_at = at
+                self._position = end
+                return self._view[start:end]
+        return self._next_in_pieces()
+
+    def put_back(self) -> None:
+        """Have the frame that was handed out last handed out again by the next call of `next_frame`."""
+        if self._lent is None:
+            self._position = self._frame_at
+        else:
+            self._partial, self._lent = self._lent, None
+            self._size = self._filled
+
+    def keep(self) -> None:
+        """Save what is unread, if anything. To be called before another connection receives."""
+        if self._lent is not None:
+            self._take_back()
+        if self._position == self._end:
+            self._view, self._position, self._end = self._shared.view, 0, 0
+        elif self._view is self._shared.view:
+            kept = bytearray(self._view[self._position : self._end])
+            self._view, self._position, self._end = memoryview(kept), 0, len(kept)
+
+    def _take_back(self) -> None:
+        assert self._lent is not None
+        self._shared.give_back(self._lent)
+        self._lent = None
+
+    def _next_in_pieces(self) -> memoryview | None:
+        if self._size < 0 and not self._begin():
+            return None
+        self._absorb()
+        if self._filled < self._size:
+            return None
+        # A frame without any bytes has no buffer.
+        self._lent = bytearray() if self._partial is None else self._partial
+        self._partial, self._size = None, -1
+        return memoryview(self._lent)[: self._filled]
+
+    def _begin(self) -> bool:
+        """Read the length of the next frame; whether all of it is here."""
+        end = min(self._position + _LENGTH.size - len(self._head), self._end)
+        self._head += bytes(self._view[self._position : end])
+        self._position = end
+        if len(self._head) < _LENGTH.size:
+            return False
+        size: int = _LENGTH.unpack(self._head)[0]
+        if size < 0:
+            raise FrameError(f"Invalid receive (size = {size})")
+        if size > self._max_frame_bytes:
+            raise FrameError(f"Invalid receive (size = {size} larger than {self._max_frame_bytes})")
+        self._head, self._size, self._filled = b"", size, 0
+        return True
+
+    def _absorb(self) -> None:
+        """Copy what belongs to the begun frame out of the unread bytes."""
+        count = min(self._size - self._filled, self._end - self._position)
+        if count:
+            data = self._view[self._position : self._position + count]
+            self._room(count)[self._filled : self._filled + count] = data
+            self._filled += count
+            self._position += count
+
+    def _room(self, count: int) -> bytearray:
+        """The begun frame's buffer, with room for `count` more bytes, and at least one if it is not complete.
+
+        A buffer in use is never resized, since the event loop may still have a view of it.
+        """
+        partial = self._partial
+        needed = self._filled + max(count, 1)
+        if partial is None or len(partial) < needed:
+            grown = self._shared.take(min(self._size, max(_GROWTH * (self._filled + count), _MIN_CAPACITY)))
+            if partial is not None:
+                grown[: self._filled] = memoryview(partial)[: self._filled]
+                self._shared.give_back(partial)
+            self._partial = partial = grown
+        return partial

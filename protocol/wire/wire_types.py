@@ -1,0 +1,157 @@
+"""What a field of a message can be on the wire, and in which versions: the vocabulary that the two compilers read.
+
+The annotations that declarations use (`int32`, `nullable_string`, ...) are in `protocol.wire.schema`; this module holds
+what they stand for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from protocol.uuids import ZERO_UUID
+
+MAX_ELEMENTS: Final = 1 << 21
+"""Most array elements of one message. An element costs up to a hundred times its bytes once it is a Python object."""
+MAX_TAGS: Final = 64
+"""Most tagged fields of one struct; Kafka's own messages have three at most."""
+MAX_STRING_BYTES: Final = 0x7FFF
+"""Longest string in any encoding: compact lengths could say more, Kafka refuses it."""
+
+
+class Malformed(ValueError):
+    """Raised inside a compiled decoder, which does not know the names; its caller makes a DecodeError of it."""
+
+
+class Versions(NamedTuple):
+    """A range of versions, both ends included; empty when `low > high`."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """Read Kafka's notation: `3+`, `0-11` or `7`; an empty text is the empty range."""
+        if not text:
+            return cls(1, 0)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), 0x7FFF)
+        low, _, high = text.partition("-")
+        return cls(int(low), int(high or low))
+
+    def has(self, version: int) -> bool:
+        """Whether `version` lies in the range."""
+        return self.low <= version <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A value of fixed width: `code` is its letter in the `struct` module, `zero` what it is when nobody sets it."""
+
+    name: str
+    code: str
+    size: int
+    zero: int | float | bool | UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """UTF-8 behind an int16 length, or a varint of length + 1 in flexible versions."""
+
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes behind an int32 length, or a varint of length + 1 in flexible versions."""
+
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsBlob:
+    """Bytes that are never copied: decoded to a slice of the input, encoded as a part of their own when large."""
+
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """Elements behind an int32 count, or a varint of count + 1 in flexible versions."""
+
+    element: WireType
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StructOf:
+    """A nested struct; behind one byte (-1 for null) when it is nullable and not tagged."""
+
+    struct: Any
+    nullable: bool = False
+
+
+WireType = Fixed | Text | Blob | RecordsBlob | ArrayOf | StructOf
+
+UUID_TYPE: Final = Fixed("uuid", "16s", 16, ZERO_UUID)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSpec:
+    """One declared field, its type resolved.
+
+    `default` is what it holds where a version does not carry it: a value, or for arrays a callable that makes one.
+    """
+
+    name: str
+    type: WireType
+    versions: Versions
+    nullable_versions: Versions
+    default: Any
+    tag: int | None
+    ignorable: bool
+    always_classic: bool
+
+    def nullable_in(self, version: int) -> bool:
+        """Whether null is legal on the wire in `version`."""
+        return not isinstance(self.type, Fixed) and self.type.nullable and self.nullable_versions.has(version)
+
+    def is_array_default(self) -> bool:
+        """Whether the default is a fresh list."""
+        return isinstance(self.type, ArrayOf) and self.default is list
+
+
+def zero_of(wire_type: WireType) -> Any:
+    """The default of a field that declares none (Kafka's rule), save that what can be null is null."""
+    match wire_type:
+        case Fixed():
+            return wire_type.zero
+        case StructOf():
+            return None
+        case _ if wire_type.nullable:
+            return None
+        case Text():
+            return ""
+        case ArrayOf():
+            return list
+        case _:
+            return b""
+
+
+def minimum_size(wire_type: WireType, version: int, flexible: bool, fields_of: Callable[[Any], list[FieldSpec]]) -> int:
+    """Fewest bytes that a value takes: what a count in an array may be divided by."""
+    match wire_type:
+        case Fixed():
+            return wire_type.size
+        case Text():
+            return 1 if flexible else 2
+        case StructOf(nullable=True):
+            return 1
+        case StructOf():
+            present = [spec for spec in fields_of(wire_type.struct) if spec.versions.has(version) and spec.tag is None]
+            sizes = (minimum_size(spec.type, version, flexible, fields_of) for spec in present)
+            return max(1, sum(sizes) + (1 if flexible else 0))
+        case _:
+            return 1 if flexible else 4

@@ -1,0 +1,193 @@
+"""The segments of a log as the cleaner reads them: by path, from any process, while their owner goes on with them.
+
+What is rewritten gets a new CRC. So every batch is checked before: a flipped bit must not come out of the cleaner
+looking sound.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.records.control_records import ControlRecordType, control_type
+from storage.compaction.clean_task import CleanTask, SegmentSize
+from storage.io.file_system import File, FileSystem
+from storage.log.batch_scan import check_header, scan_headers
+from storage.log.log_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from storage.log.transaction_index import AbortedTxn, decode_aborted
+
+
+class LogCleaningAbortedError(Exception):
+    """The log changed under the cleaner: nothing is wrong, and another attempt starts from what it is now."""
+
+
+class CorruptSegmentError(ApiError):
+    """A segment is damaged at a byte `position` of its `.log` file; CORRUPT_MESSAGE, naming both."""
+
+    def __init__(self, base_offset: int, position: int, message: str) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
+        self.base_offset = base_offset
+        self.position = position
+
+
+class SourceSegment:
+    """One segment: everything below `end_offset`, where the next one begins."""
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, segment: SegmentSize, end_offset: int, read_bytes: int
+    ) -> None:
+        self._file_system = file_system
+        self._read_bytes = read_bytes
+        self.found = segment
+        self.base_offset, self.size = segment
+        self.end_offset = end_offset
+        self.path = f"{directory}/{file_name(segment.base_offset, LOG_SUFFIX)}"
+
+    def batches(self, throttle: Callable[[int], None]) -> Iterator[RecordBatch]:
+        """All batches, whole and checked; `throttle` is told of every read (bytes).
+
+        Raises CorruptSegmentError, LogCleaningAbortedError, OSError.
+        """
+        file = self._file_system.attach(self.path, self.size)
+        data = memoryview(b"")
+        position = at = 0
+        next_offset = self.base_offset
+        try:
+            while position < self.size:
+                wanted = HEADER_BYTES
+                if len(data) - at >= HEADER_BYTES:
+                    batch = RecordBatch(data[at:])
+                    self._check_header(batch, position)
+                    wanted = batch.size_in_bytes
+                    if len(data) - at >= wanted:
+                        batch.buffer = data[at : at + wanted]
+                        self._check(batch, position, next_offset)
+                        next_offset = batch.next_offset
+                        yield batch
+                        position += wanted
+                        at += wanted
+                        continue
+                rest = data[at:]
+                more = self._read(file, position, wanted, len(rest))
+                throttle(len(more))
+                data, at = memoryview(b"".join((rest, more))), 0
+        finally:
+            file.close()
+
+    def _read(self, file: File, position: int, wanted: int, have: int) -> bytes:
+        """What comes after the `have` bytes at `position`, so much that it is `wanted` bytes or more with them."""
+        left = self.size - position
+        if wanted > left:
+            raise self._corrupt(position, f"batch size {wanted} > {left} bytes left in segment")
+        try:
+            data = file.pread(position + have, min(max(wanted - have, self._read_bytes), left - have))
+        except FileNotFoundError as error:
+            raise LogCleaningAbortedError(f"{self.path} is gone") from error
+        if have + len(data) < wanted:
+            raise self._corrupt(position, "the file is shorter than it was")
+        return data
+
+    def _check_header(self, batch: RecordBatch, position: int) -> None:
+        try:
+            check_header(self.path, position, batch)
+        except ApiError as error:
+            raise CorruptSegmentError(self.base_offset, position, error.message) from error
+
+    def _check(self, batch: RecordBatch, position: int, next_offset: int) -> None:
+        if not batch.is_valid:
+            raise self._corrupt(position, "wrong CRC or size")
+        if not next_offset <= batch.base_offset <= batch.last_offset < self.end_offset:
+            raise self._corrupt(
+                position,
+                f"offsets {batch.base_offset}..{batch.last_offset} outside {next_offset}..{self.end_offset - 1}",
+            )
+
+    def _corrupt(self, position: int, what: str) -> CorruptSegmentError:
+        message = f"{self.path} is corrupt at byte {position}: {what}"
+        return CorruptSegmentError(self.base_offset, position, message)
+
+    def markers(self) -> Iterator[RecordBatch]:
+        """The control batches. Of all others just the headers are read. Raises as `batches`."""
+        file = self._file_system.attach(self.path, self.size)
+        end = 0
+        try:
+            for position, header in scan_headers(self.path, file.pread, 0, self.size):
+                end = position + header.size_in_bytes
+                if header.is_control:
+                    batch = RecordBatch(memoryview(file.pread(position, header.size_in_bytes)))
+                    self._check(batch, position, self.base_offset)
+                    yield batch
+        except CorruptSegmentError:
+            raise
+        except ApiError as error:  # the header behind the last one makes no sense
+            raise CorruptSegmentError(self.base_offset, end, error.message) from error
+        except FileNotFoundError as error:
+            raise LogCleaningAbortedError(f"{self.path} is gone") from error
+        finally:
+            file.close()
+
+    def aborted(self) -> list[AbortedTxn]:
+        """The transaction index; nothing where there is none or it cannot be read."""
+        path = self.path.removesuffix(LOG_SUFFIX) + TXN_INDEX_SUFFIX
+        try:
+            return decode_aborted(path, self._file_system.read_file(path))
+        except (FileNotFoundError, ValueError):
+            return []
+
+
+def sources_of(file_system: FileSystem, task: CleanTask) -> list[SourceSegment]:
+    """The segments of `task`, oldest first."""
+    ends = [segment.base_offset for segment in task.segments[1:]] + [task.log_end_offset]
+    return [
+        SourceSegment(file_system, task.path, segment, end, task.read_bytes)
+        for segment, end in zip(task.segments, ends, strict=True)
+    ]
+
+
+def marker_type(batch: RecordBatch) -> ControlRecordType:
+    """What the control batch says; UNKNOWN when its record was cleaned away."""
+    record = next(batch.records(), None)
+    return ControlRecordType.UNKNOWN if record is None else control_type(record)
+
+
+class TransactionEnds:
+    """How every transaction of a log ended, by its markers.
+
+    Kafka asks the transaction indexes of the segments; the markers themselves cannot be missing or stale. Both are
+    looked at when the first transactional batch comes along, so logs without any pay nothing.
+    """
+
+    def __init__(self, sources: Sequence[SourceSegment]) -> None:
+        self._sources = sources
+        self._ends: dict[int, tuple[list[int], list[bool]]] | None = None
+        self._indexed: dict[tuple[int, int], AbortedTxn] = {}
+
+    def is_aborted(self, batch: RecordBatch) -> bool:
+        """Whether the transaction of this transactional batch was aborted. Raises as `SourceSegment.markers`."""
+        ends = self._ends
+        if ends is None:
+            ends = self._ends = self._find()
+        offsets, aborted = ends.get(batch.producer_id, ([], []))
+        at = bisect_right(offsets, batch.last_offset)
+        return at < len(aborted) and aborted[at]
+
+    def indexed(self, batch: RecordBatch) -> AbortedTxn | None:
+        """What the transaction indexes say of the transaction that this marker aborts, if they know of it.
+
+        They still know where it began when its first records are gone. To be asked after `is_aborted`.
+        """
+        return self._indexed.get((batch.producer_id, batch.last_offset))
+
+    def _find(self) -> dict[int, tuple[list[int], list[bool]]]:
+        ends: dict[int, tuple[list[int], list[bool]]] = {}
+        for source in self._sources:
+            self._indexed.update({(each.producer_id, each.last_offset): each for each in source.aborted()})
+            for batch in source.markers():
+                kind = marker_type(batch)
+                if kind in {ControlRecordType.ABORT, ControlRecordType.COMMIT}:
+                    offsets, aborted = ends.setdefault(batch.producer_id, ([], []))
+                    offsets.append(batch.last_offset)
+                    aborted.append(kind is ControlRecordType.ABORT)
+        return ends

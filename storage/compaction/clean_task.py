@@ -1,0 +1,129 @@
+"""What the cleaner is asked and what it answers. Plain values that go through JSON, so that a worker process, a thread
+or a simulation can do the work alike.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+DEFAULT_READ_BYTES = 256 * 1024
+"""Half of Kafka's log.cleaner.io.buffer.size; the other half is for writing."""
+
+
+class SegmentSize(NamedTuple):
+    """A segment as it was found: its base offset and the size of its `.log` file in bytes."""
+
+    base_offset: int
+    size: int
+
+
+class LastRecord(NamedTuple):
+    """How far a producer is that the log still remembers (Kafka's `LastRecord`): its epoch, and the offset of its last
+    record, -1 when only a marker is known of it.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_data_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanTask:
+    """One log to clean, as it was when the task was made; see `storage.compaction.cleanable_log.plan_cleaning`."""
+
+    path: str
+    """The directory of the log."""
+    segments: list[SegmentSize]
+    """All of them, the active one last: what decides a transaction may stand behind what is cleaned."""
+    log_end_offset: int
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    """The base of a segment; nothing from here on is cleaned."""
+    producers: list[LastRecord]
+    truncations: int
+    """Of the log: if it was cut meanwhile, the result is worth nothing."""
+    map_capacity: int
+    """How many keys the offset map may hold."""
+    read_bytes: int = DEFAULT_READ_BYTES
+    """How much is read at a time; larger batches are read all the same."""
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when the map cannot hold a single key."""
+        if self.map_capacity < 1:
+            raise ValueError(
+                "offset map is too small to fit in even a single message, so log cleaning will never make progress. "
+                "You can increase log.cleaner.dedupe.buffer.size or decrease log.cleaner.threads"
+            )
+
+    def to_json(self) -> str:
+        """For `from_json` in another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CleanTask:
+        """What `to_json` was called on."""
+        fields = json.loads(text)
+        fields["segments"] = [SegmentSize(*segment) for segment in fields["segments"]]
+        fields["producers"] = [LastRecord(*producer) for producer in fields["producers"]]
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedGroup:
+    """`sources`, which follow each other in the log, became one segment at the base of the first. Files of `targets`
+    have the suffix `.cleaned` and are on stable storage.
+    """
+
+    sources: list[SegmentSize]
+    targets: list[SegmentSize]
+    """One; more where a source had offsets further from its base than an index can hold."""
+
+    @property
+    def base_offset(self) -> int:
+        return self.sources[0].base_offset
+
+
+@dataclass(slots=True)
+class CleanerStats:
+    """What a cleaning cost and gained (Kafka class `CleanerStats`). What could stay as it was counts as written."""
+
+    map_bytes_read: int = 0
+    map_keys: int = 0
+    bytes_read: int = 0
+    messages_read: int = 0
+    bytes_written: int = 0
+    messages_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CleanResult:
+    """What `storage.compaction.cleaner.clean` did; nothing has changed in the log until `ReplacementTask`.
+
+    Segments that can stay as they are do not occur in `groups`.
+    """
+
+    end_offset: int
+    """Everything below is clean now."""
+    groups: list[CleanedGroup]
+    stats: CleanerStats = field(default_factory=CleanerStats)
+
+    def to_json(self) -> str:
+        """For `from_json` in another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CleanResult:
+        """What `to_json` was called on."""
+        fields = json.loads(text)
+        groups = [
+            CleanedGroup(*([SegmentSize(*segment) for segment in group[each]] for each in ("sources", "targets")))
+            for group in fields["groups"]
+        ]
+        return cls(fields["end_offset"], groups, CleanerStats(**fields["stats"]))

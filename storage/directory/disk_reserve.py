@@ -1,0 +1,135 @@
+"""A full disk, kept away (`log.dir.reserve.bytes`, ours).
+
+Clients may write to a log directory until only the reserve is left of its disk. What is left is for the broker itself:
+internal topics, replication, compaction, checkpoints and the coordination journal, so that groups, reads and deletions
+go on, and space can come back.
+
+How much is left is asked of the disk now and then; in between, what the directory's logs append is counted
+(`LogDirectory.headroom_bytes`), so a fast producer cannot run through the reserve. Where several directories may share
+a disk, each may use its share of what is left before the disk is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocol.errors import ApiError, ErrorCode
+from storage.directory.log_directory import LogDirectory
+from storage.io.file_system import FileSystem
+
+_RESUMES_AT = 16
+"""The reserve has to be exceeded by this part of it before clients may write again: no to and fro at the edge."""
+_SMALLEST_SHARE_BYTES = 1 << 20
+_DEFAULT_BYTES = 64 << 20
+_DEFAULT_PART = 10
+
+
+class DiskReserveError(ApiError):
+    """A write by a client that would reach into the reserve. Worth trying again: space may come back."""
+
+
+class DiskReserve:
+    """The reserve of one log directory. Belongs to the owner of the logs, `measure` excepted."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: LogDirectory,
+        reserve_bytes: int,
+        share: int,
+        on_change: Callable[[LogDirectory], None],
+    ) -> None:
+        """`reserve_bytes` 0 keeps nothing, -1 keeps 64 MiB, or a tenth of a disk smaller than 640 MiB. `share`
+        directories may be on one disk. `on_change` is called when the reserve is reached, and when it is no longer.
+        """
+        self._file_system = file_system
+        self._directory = directory
+        self._configured_bytes = reserve_bytes
+        self._reserve_bytes = max(reserve_bytes, 0)
+        self._share = share
+        self._on_change = on_change
+        self._refused_bytes = 0
+        """The batch that was refused when the reserve was reached: it shall not be refused again at once."""
+
+    def measure(self) -> tuple[int, int]:
+        """(total, usable) bytes of the disk. Any thread may. Raises OSError."""
+        return self._file_system.disk_space(self._directory.path)
+
+    def take(self, total_bytes: int, usable_bytes: int) -> None:
+        """Go by what was measured."""
+        directory = self._directory
+        directory.total_bytes, directory.usable_bytes = total_bytes, usable_bytes
+        if self._configured_bytes < 0:
+            self._reserve_bytes = min(_DEFAULT_BYTES, total_bytes // _DEFAULT_PART)
+        if not self._reserve_bytes:
+            return
+        spare = usable_bytes - self._reserve_bytes
+        if directory.is_reserve_reached:
+            self._set_reached(spare < max(self._reserve_bytes // _RESUMES_AT, self._refused_bytes))
+        else:
+            self._set_reached(spare <= 0)
+        if not directory.is_reserve_reached:
+            share = spare // self._share
+            directory.headroom_bytes = share if share >= _SMALLEST_SHARE_BYTES else spare
+
+    def _set_reached(self, is_reached: bool, refused_bytes: int = 0) -> None:
+        directory = self._directory
+        if is_reached:
+            directory.headroom_bytes = 0
+        if is_reached != directory.is_reserve_reached:
+            self._refused_bytes = refused_bytes
+            directory.is_reserve_reached = is_reached
+            self._on_change(directory)
+
+    def admit(self, size: int) -> None:
+        """`size` bytes of a client are more than the headroom known of: ask the disk. Raises DiskReserveError."""
+        directory = self._directory
+        if not directory.is_reserve_reached:
+            try:
+                self.take(*self.measure())
+            except OSError as error:
+                raise directory.fail(error, f"Error while asking for the space in {directory.path}") from error
+        if size > directory.headroom_bytes:
+            self._set_reached(True, size)
+            raise DiskReserveError(ErrorCode.KAFKA_STORAGE_ERROR, self.describe())
+
+    def describe(self) -> str:
+        """Why clients cannot write, in one sentence."""
+        directory = self._directory
+        return (
+            f"Log directory {directory.path} has {max(directory.usable_bytes, 0)} of {directory.total_bytes} bytes "
+            f"left, and log.dir.reserve.bytes={self._reserve_bytes} are kept free"
+        )
+
+
+class SpaceTask:
+    """Asking a disk how much is left. `run` may be called on any thread; making it and `complete` belong to the owner
+    of the logs.
+    """
+
+    __slots__ = ("_directory", "_error", "_found", "_headroom_bytes", "_reserve")
+
+    def __init__(self, directory: LogDirectory, reserve: DiskReserve) -> None:
+        self._directory = directory
+        self._reserve = reserve
+        self._headroom_bytes = directory.headroom_bytes
+        self._found: tuple[int, int] | None = None
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Ask; an error is kept for `complete`."""
+        try:
+            self._found = self._reserve.measure()
+        except OSError as error:
+            self._error = error
+
+    def complete(self) -> None:
+        """Go by the answer. A directory that does not give one goes offline."""
+        directory = self._directory
+        if self._error is not None:
+            directory.fail(self._error, f"Error while asking for the space in {directory.path}")
+        elif self._found is not None:
+            total_bytes, usable_bytes = self._found
+            # What was appended since the task was made may or may not be in the answer.
+            appended = max(self._headroom_bytes - directory.headroom_bytes, 0)
+            self._reserve.take(total_bytes, usable_bytes - appended)

@@ -1,0 +1,93 @@
+"""`meta.properties` in every log directory: which broker of which cluster it belongs to (Kafka class
+`MetaProperties`).
+
+A Java properties file. Version 0 is ZooKeeper mode's (`broker.id`), version 1 KRaft's (`node.id`); both are read,
+0 is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.directory.checkpoints import write_atomically
+from storage.io.file_system import FileSystem
+
+META_PROPERTIES = "meta.properties"
+
+_SEPARATOR = re.compile(r"(?<!\\)[=:]")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+class LogDirError(Exception):
+    """A log directory that this broker must not use. The message is one line that names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """What one `meta.properties` says; None where it says nothing."""
+
+    version: int
+    broker_id: int | None
+    cluster_id: str | None
+
+
+def read_meta_properties(file_system: FileSystem, directory: str) -> MetaProperties | None:
+    """None when the directory has no such file. Raises LogDirError when it cannot be understood, OSError when the disk
+    does not give it.
+    """
+    path = f"{directory}/{META_PROPERTIES}"
+    try:
+        text = file_system.read_file(path).decode("latin-1")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    values: dict[str, str] = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            key, _, value = _SEPARATOR.sub("\0", stripped, count=1).partition("\0")
+            values[key.strip()] = _ESCAPED.sub(r"\1", value.strip())
+    try:
+        version = int(values["version"])
+        number = values.get("node.id" if version == 1 else "broker.id")
+        broker_id = None if number is None else int(number)
+    except (KeyError, ValueError):
+        raise LogDirError(f"{path} is damaged: it has no valid version and broker.id (node.id in version 1)") from None
+    if version not in {0, 1}:
+        raise LogDirError(f"{path} has version {version}; only versions 0 and 1 can be read")
+    return MetaProperties(version, broker_id, values.get("cluster.id"))
+
+
+def check_meta_properties(
+    file_system: FileSystem, directories: Sequence[str], broker_id: int, cluster_id: str | None
+) -> list[str]:
+    """Make sure that no directory is another broker's or another cluster's (None: not known yet); changes nothing.
+
+    Returns the directories that have no `meta.properties` yet. Raises LogDirError.
+    """
+    without = []
+    for directory in directories:
+        found = read_meta_properties(file_system, directory)
+        if found is None:
+            without.append(directory)
+            continue
+        if found.broker_id is not None and found.broker_id != broker_id:
+            raise LogDirError(
+                f"Configured broker.id {broker_id} doesn't match stored broker.id {found.broker_id} in "
+                f"{directory}/{META_PROPERTIES}. If you moved your data, make sure your configured broker.id matches; "
+                "for a new broker, use empty log directories (log.dirs)."
+            )
+        if cluster_id is not None and found.cluster_id is not None and found.cluster_id != cluster_id:
+            raise LogDirError(
+                f"The Cluster ID {cluster_id} doesn't match stored clusterId {found.cluster_id} in "
+                f"{directory}/{META_PROPERTIES}. The broker is trying to join the wrong cluster, "
+                "or log.dirs belongs to another one."
+            )
+    return without
+
+
+def write_meta_properties(file_system: FileSystem, directory: str, broker_id: int, cluster_id: str) -> None:
+    """Claim `directory`, durably. Raises OSError."""
+    text = f"#\n#Written by Odradek\nbroker.id={broker_id}\nversion=0\ncluster.id={cluster_id}\n"
+    write_atomically(file_system, f"{directory}/{META_PROPERTIES}", text.encode("latin-1"))

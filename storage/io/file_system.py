@@ -1,0 +1,161 @@
+"""The disk as storage sees it: the FileSystem contract. `storage.io.os_file_system` has the real one.
+
+Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can
+put `tests.kit.memory_file_system.MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
+
+Threads: a File may be read (`pread`, `try_pread`, `try_send`) and flushed by other threads while its owner appends to
+it. Every other call on one File belongs to the thread that owns the log.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class FileInfo(NamedTuple):
+    """One entry of a directory. `size` in bytes (0 for a directory), `modified_ms` wall clock."""
+
+    name: str
+    size: int
+    modified_ms: int
+    is_dir: bool
+
+
+class File(Protocol):
+    """A file that grows at its end. Raises OSError as the operating system does."""
+
+    path: str
+    size: int
+    """Bytes written through this handle and found at opening: the position of the next append."""
+    unsynced: bool
+    """Whether the file may hold something that was not fsynced. True for a new handle, as others may have written."""
+
+    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Write all parts at the end, in order, in one system call where the platform has it.
+
+        On OSError `size` has not moved; bytes beyond it may have reached the file (`truncate(size)` removes them).
+        """
+
+    def pread(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the disk."""
+
+    def try_pread(self, position: int, size: int) -> bytes | bytearray | None:
+        """As `pread`, or None when the disk would have to be waited for (always answers where that cannot be told)."""
+
+    def try_send(self, socket: int, position: int, size: int) -> int | None:
+        """Send up to `size` bytes from `position` to a socket (a descriptor that does not block); how many it took.
+
+        None when the disk would have to be waited for. Raises BlockingIOError when the socket is full and
+        io.UnsupportedOperation where only reading is possible. Other errors may be the socket's or the disk's.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes (never longer)."""
+
+    def flush(self) -> None:
+        """Return once everything appended so far is on stable storage (fsync)."""
+
+    def rename(self, path: str) -> None:
+        """Give the file another name, replacing what has it; readers of this handle do not notice."""
+
+    def close(self) -> None:
+        """Let go of the descriptor. The handle opens it again if it is used once more."""
+
+
+class WouldWaitError(Exception):
+    """The disk would have to be waited for, and the caller must not."""
+
+
+def reader_of(file: File, *, may_wait: bool) -> Callable[[int, int], bytes | bytearray]:
+    """`file.pread`, or one that raises WouldWaitError rather than wait for the disk."""
+    if may_wait:
+        return file.pread
+
+    def read(position: int, size: int) -> bytes | bytearray:
+        data = file.try_pread(position, size)
+        if data is None:
+            raise WouldWaitError
+        return data
+
+    return read
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether the disk refused to take more, which leaves what it holds intact."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+class Lock(Protocol):
+    """An exclusive lock held by this process."""
+
+    def release(self) -> None:
+        """Give the lock up."""
+
+
+class FileSystem(Protocol):
+    """Files and directories by absolute path. Raises OSError (FileNotFoundError, ...) as the operating system does."""
+
+    def open(self, path: str) -> File:
+        """The file at `path`, created empty when missing."""
+
+    def attach(self, path: str, size: int) -> File:
+        """A handle on an existing file of known size; nothing is opened before its first use."""
+
+    def create(self, path: str) -> None:
+        """Make an empty file if there is none."""
+
+    def read_file(self, path: str) -> bytes:
+        """The whole content."""
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replace the content in place. Not atomic: see `storage.directory.checkpoints.write_atomically`."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Pretend that the content of a file last changed at `modified_ms`, by the wall clock."""
+
+    def modified_ms(self, path: str) -> int:
+        """When the content of a file last changed, by the wall clock."""
+
+    def list_dir(self, path: str) -> list[FileInfo]:
+        """What a directory holds, in no order."""
+
+    def make_dir(self, path: str) -> None:
+        """Create one directory. Raises FileExistsError."""
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents where missing."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory; a file replaces the file that has the name."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all in it."""
+
+    def sync_file(self, path: str) -> None:
+        """Fsync a file by name."""
+
+    def sync_dir(self, path: str) -> None:
+        """Fsync a directory: what was created, renamed and removed in it survives a power cut afterwards."""
+
+    def start_sync(self) -> None:
+        """Have the operating system write out everything at once. Proves nothing; makes many fsyncs that follow
+        cheap.
+        """
+
+    def disk_space(self, path: str) -> tuple[int, int]:
+        """(total bytes, bytes usable by this process) of the disk that holds `path`."""
+
+    def lock(self, path: str) -> Lock:
+        """Lock the file at `path` (created if missing). Raises BlockingIOError when it is taken, by another process or
+        under another name.
+        """

@@ -1,0 +1,157 @@
+"""The batches of a `.log` file, none of which is read before it was checked (see `storage.log.verification`)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.batch import RecordBatch
+from storage.io.file_system import File, WouldWaitError, reader_of
+from storage.log.batch_scan import SCAN_BYTES, scan_headers
+from storage.log.verification import CorruptRange, Place, Verification
+
+_CHECK_BYTES = 64 * 1024
+
+
+class CheckedBatches(abc.ABC):
+    """What a segment is made of, without its indexes and times. `size` is the end of its batches in bytes."""
+
+    __slots__ = ("_verification", "base_offset", "limit_offset", "size", "unverified_end")
+
+    def __init__(self, base_offset: int, size: int, limit_offset: int) -> None:
+        """Nobody has looked at the first `size` bytes yet."""
+        self.base_offset = base_offset
+        self.size = size
+        self.unverified_end = size
+        """From this position on, all bytes were checked or appended by this process, and are sound."""
+        self.limit_offset = limit_offset
+        """No batch that was there when the segment was opened reaches this offset."""
+        self._verification: Verification | None = None
+
+    @property
+    @abc.abstractmethod
+    def file(self) -> File:
+        """The `.log` file; opens no descriptor by itself."""
+
+    @property
+    @abc.abstractmethod
+    def path(self) -> str:
+        """Of the `.log` file."""
+
+    @abc.abstractmethod
+    def indexed_before(self, position: int) -> int:
+        """The position of a batch before `position`, or 0."""
+
+    @property
+    def corrupt_ranges(self) -> tuple[CorruptRange, ...]:
+        """What was found to be damaged so far, in order."""
+        return () if self._verification is None else self._verification.corrupt_ranges
+
+    def sound_until(self, position: int) -> int:
+        """End of the sound bytes from `position` on; `position` itself when it is not checked, or damaged."""
+        if position >= self.unverified_end:
+            return self.size
+        return position if self._verification is None else min(self._verification.sound_until(position), self.size)
+
+    def offset_at(self, position: int) -> int:
+        """The offset that comes next where the bytes not checked begin at `position`; -1 when they do not."""
+        return -1 if self._verification is None else self._verification.offset_at(position)
+
+    def corrupt_range_of(self, offset: int) -> CorruptRange | None:
+        """The damage that has taken `offset`, if it was found already."""
+        return None if self._verification is None else self._verification.corrupt_range_of(offset)
+
+    def check(self, start: int, stop: int) -> None:
+        """Check the batches from position `start` on, the start of one, at least up to `stop`, each once in the life of
+        this object. Waits for the disk, may be called on any thread. Raises OSError.
+        """
+        if start < self.unverified_end:
+            verification = self._known()
+            verification.check(self._read_inside, self.indexed_before, start, min(stop, self.unverified_end))
+            self.unverified_end = verification.end
+
+    def check_again(self, place: Place | None, stop: int) -> Place:
+        """Check the batches from `place` (None: the first) on, at least up to the position `stop`, whatever is known
+        of them; returns where the next one begins. Waits for the disk, may be called on any thread. Raises OSError.
+        """
+        verification = self._known()
+        after = verification.recheck(self._read_inside, place or Place(0, self.base_offset, -1), stop, self.size)
+        self.unverified_end = verification.end
+        return after
+
+    def take_checked(self, corrupt_ranges: tuple[CorruptRange, ...]) -> None:
+        """Recovery has looked at every byte, and this is all that is wrong."""
+        self._verification = Verification(self.base_offset, 0, self.limit_offset, corrupt_ranges)
+        self.unverified_end = self._verification.end
+
+    def take_knowledge(self, other: CheckedBatches) -> None:
+        """Of `other`, which has the same bytes."""
+        self.limit_offset = other.limit_offset
+        self.unverified_end = other.unverified_end
+        self._verification = None if other._verification is None else other._verification.copy()
+
+    def _known(self) -> Verification:
+        if self._verification is None:
+            self._verification = Verification(self.base_offset, self.unverified_end, self.limit_offset)
+        return self._verification
+
+    def _read_inside(self, position: int, size: int) -> bytes:
+        # Another thread may be appending; what is behind `size` may not be whole.
+        return self.file.pread(position, max(min(size, self.size - position), 0))
+
+    def headers(
+        self,
+        position: int = 0,
+        *,
+        may_wait: bool = True,
+        chunk_bytes: int = SCAN_BYTES,
+        stop_at_corrupt_range: bool = False,
+    ) -> Iterator[tuple[int, RecordBatch]]:
+        """(position, header) of the batches from `position` on, all checked; see `scan_headers`.
+
+        Damages are passed over; with `stop_at_corrupt_range` they raise ApiError CORRUPT_MESSAGE. What was not checked
+        yet raises WouldWaitError unless `may_wait`.
+        """
+        while position < self.unverified_end:
+            end = self.sound_until(position)
+            if end == position and self.corrupt_range_at(position) is None:
+                if not may_wait:
+                    raise WouldWaitError
+                self.check(position, position + _CHECK_BYTES)
+                end = self.sound_until(position)
+            corrupt_range = self.corrupt_range_at(position)
+            if corrupt_range is not None:
+                if stop_at_corrupt_range:
+                    raise self.corrupt(corrupt_range)
+                position = corrupt_range.end
+                continue
+            if end <= position:
+                return
+            yield from self.unchecked_headers(position, end, may_wait=may_wait, chunk_bytes=chunk_bytes)
+            position = end
+        yield from self.unchecked_headers(position, self.size, may_wait=may_wait, chunk_bytes=chunk_bytes)
+
+    def unchecked_headers(
+        self, position: int, end: int, *, may_wait: bool = True, chunk_bytes: int = SCAN_BYTES
+    ) -> Iterator[tuple[int, RecordBatch]]:
+        """As `headers` up to the position `end`, believing what the disk says."""
+        file = self.file
+        return scan_headers(file.path, reader_of(file, may_wait=may_wait), position, end, chunk_bytes)
+
+    def corrupt_range_at(self, position: int) -> CorruptRange | None:
+        """The damage that has the byte at `position`, if it was found already."""
+        return None if self._verification is None else self._verification.corrupt_range_at(position)
+
+    def corrupt(self, corrupt_range: CorruptRange) -> ApiError:
+        """What whoever wants something of a damage is told."""
+        return ApiError(
+            ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {corrupt_range.start}: {corrupt_range.reason}"
+        )
+
+    def shortened(self, size: int) -> None:
+        """The file was cut to `size` bytes."""
+        self.size = size
+        self.unverified_end = min(self.unverified_end, size)
+        if self._verification is not None:
+            self._verification.truncate(size)

@@ -1,0 +1,154 @@
+"""Flushing a log without holding up the thread that owns it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from storage.directory.partition_metadata import PARTITION_METADATA
+from storage.io.file_system import File, FileSystem
+from storage.log.log_files import SNAPSHOT_SUFFIX, file_name
+from storage.log.log_segment import LogSegment
+from storage.log.log_state import LogState
+from storage.log.segment_search import segment_index
+
+_MANY_FLUSHES = 64
+
+
+class FlushTask:
+    """The fsyncs that make a log safe up to `offset`: files first, then the directories that hold their names.
+
+    `run` (or `run_together`) may be called on any thread and touches nothing of the log; making the task and
+    `complete` belong to the log's owner. Whatever an earlier task of the log has not completed yet is done again by
+    this one: a file counts as clean from the moment its fsync begins.
+    """
+
+    __slots__ = (
+        "_now_ms",
+        "_truncations",
+        "_without_indexes",
+        "directories",
+        "error",
+        "file_system",
+        "files",
+        "log",
+        "offset",
+        "optional_paths",
+    )
+
+    def __init__(
+        self, file_system: FileSystem, log: LogState, offset: int, now_ms: int, *, closing: bool = False
+    ) -> None:
+        """With `closing` also what spares the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR when what is
+        still in memory cannot be written.
+        """
+        if log.directory.failure is not None:
+            raise log.directory.offline_error()
+        self.file_system = file_system
+        self.log = log
+        self.offset = min(offset, log.log_end_offset)
+        self._now_ms = now_ms
+        self._truncations = log.truncations if log.truncation is None else -1
+        self._without_indexes: LogSegment | None = None
+        self.files: list[File] = []
+        self.optional_paths: list[str] = []
+        """Files that may have been removed meanwhile, or never existed."""
+        self.directories: list[str] = []
+        self.error: OSError | None = None
+        try:
+            # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
+            is_worth_it = (log.active_segment.was_used or log.log_end_offset > 0) and not log.is_as_loaded
+            has_work = self.offset > log.recovery_point or log.has_unsynced_cut
+            if has_work or (is_worth_it and (closing or log.has_unsynced_names)):
+                self._collect(closing)
+        except OSError as error:
+            raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
+        if log.flush_in_flight is not None:
+            self._take_over(log.flush_in_flight)
+        log.flush_in_flight = self
+        if self.offset >= log.active_segment.base_offset:
+            log.has_unflushed_sealed_segments = False
+
+    def _collect(self, closing: bool) -> None:
+        log = self.log
+        segments = log.segments
+        last = len(segments) - 1
+        first = segment_index(segments, log.recovery_point)
+        until = last if self.offset == log.log_end_offset else segment_index(segments, self.offset - 1)
+        if until == last and not closing:
+            self._without_indexes = log.active_segment
+        for at in range(first, until + 1):
+            if segments[at].was_used or log.recovery_point < self.offset:
+                self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
+            if at < last:
+                self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
+        if closing:  # the next start believes it
+            self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
+        if log.has_unsynced_cut and log.active_segment.file not in self.files:
+            self.files.append(log.active_segment.file)
+        epochs = log.take_unsynced_epochs()
+        if epochs is not None:
+            self.optional_paths.append(epochs)
+            self.directories.append(log.path)
+        if log.has_unsynced_names:
+            self.optional_paths.append(f"{log.path}/{PARTITION_METADATA}")
+            self.directories = [log.path, log.directory.path]
+            log.has_unsynced_names = False
+
+    def _take_over(self, earlier: FlushTask) -> None:
+        self.files += [file for file in earlier.files if file not in self.files]
+        self.optional_paths += [path for path in earlier.optional_paths if path not in self.optional_paths]
+        self.directories += [path for path in earlier.directories if path not in self.directories]
+
+    def run(self) -> None:
+        """Fsync everything; an error is kept for `complete`."""
+        run_together([self])
+
+    def complete(self) -> None:
+        """Advance the recovery point. Raises ApiError KAFKA_STORAGE_ERROR if anything failed; the directory is
+        offline then.
+
+        A failed fsync is never tried again: the kernel may have dropped the pages and call the next one a success.
+        """
+        log = self.log
+        if self.error is not None:
+            doing = f"Error while flushing log for {log.topic_partition} in dir {log.directory.path}"
+            raise log.directory.fail(self.error, doing) from self.error
+        if log.flush_in_flight is self:
+            log.flush_in_flight = None
+        if log.truncations == self._truncations:
+            offset, segment = self.offset, self._without_indexes
+            if segment is not None and segment is not log.active_segment:
+                # It was sealed meanwhile. Recovery has to look at it until a flush has covered its indexes.
+                offset = min(offset, segment.base_offset)
+            # Behind an unsynced cut nothing was written yet, so a task that reaches the cut reaches the end.
+            log.has_unsynced_cut = log.has_unsynced_cut and self.offset < log.log_end_offset
+            log.advance_recovery_point(offset)
+        log.last_flushed_ms = self._now_ms
+
+
+def run_together(tasks: Sequence[FlushTask]) -> None:
+    """`FlushTask.run` for all of them, every directory only once."""
+    if len(tasks) > _MANY_FLUSHES:
+        tasks[0].file_system.start_sync()
+    directories: dict[str, list[FlushTask]] = {}
+    for task in tasks:
+        try:
+            for file in task.files:
+                with contextlib.suppress(FileNotFoundError):  # its segment was deleted or replaced meanwhile
+                    file.flush()
+            for path in task.optional_paths:
+                try:
+                    task.file_system.sync_file(path)
+                except FileNotFoundError:
+                    continue
+        except OSError as error:
+            task.error = error
+        for path in task.directories:
+            directories.setdefault(path, []).append(task)
+    for path, concerned in directories.items():
+        try:
+            concerned[0].file_system.sync_dir(path)
+        except OSError as error:
+            for task in concerned:
+                task.error = error

@@ -1,0 +1,214 @@
+"""Finding records in a log, by offset and by timestamp.
+
+A read is answered with a position in a file, never with bytes. It ends on a batch boundary: Kafka cuts the last
+batch in two, and its clients throw the half away. Consumers read in sequence, so each read leaves behind where it
+ended, and the next one neither searches an index nor walks headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from protocol.errors import ApiError, ErrorCode
+from storage.io.file_system import File, WouldWaitError
+from storage.log.log_segment import LogSegment, TimestampAndOffset
+from storage.log.log_state import LogState
+from storage.log.segment_search import segment_index
+
+_CHECK_AHEAD_BYTES = 2 << 20
+"""How much is checked at once, so that a consumer in sequence waits once for several reads."""
+
+
+@dataclass(slots=True)
+class FetchDataInfo:
+    """`size` bytes at `position` of `file` are whole batches, the first of which reaches the offset asked for.
+
+    With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only
+    because the first batch is larger than what was asked for.
+    """
+
+    file: File | None
+    position: int
+    size: int
+    first_entry_incomplete: bool = False
+
+
+def read(
+    log: LogState,
+    offset: int,
+    max_bytes: int,
+    upper_bound_offset: int | None,
+    *,
+    min_one_message: bool,
+    may_wait: bool,
+) -> FetchDataInfo:
+    """See `UnifiedLog.read`. Raises WouldWaitError unless `may_wait`."""
+    end_offset = log.log_end_offset
+    if not log.log_start_offset <= offset <= end_offset:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Received request for offset {offset} for partition {log.topic_partition}, but we only have "
+            f"log segments upto {end_offset} and starting from {log.log_start_offset}.",
+        )
+    if log.directory.failure is not None:
+        raise log.directory.offline_error()
+    bound = end_offset if upper_bound_offset is None else min(upper_bound_offset, end_offset)
+    truncation = log.truncation
+    if truncation is not None:
+        bound = min(bound, truncation.unreadable_from)
+    segments = log.segments
+    index = last = len(segments) - 1
+    if offset < segments[last].base_offset:
+        index = segment_index(segments, offset)
+    while offset < bound and index <= last and segments[index].base_offset < bound:
+        end_of_segment = segments[index + 1].base_offset if index < last else None
+        info = _read_segment(
+            log, segments[index], offset, bound, end_of_segment, max_bytes, min_one_message, may_wait=may_wait
+        )
+        if info is not None:
+            return info
+        index += 1
+    return FetchDataInfo(None, 0, 0)
+
+
+def _read_segment(
+    log: LogState,
+    segment: LogSegment,
+    offset: int,
+    bound: int,
+    end_of_segment: int | None,
+    max_bytes: int,
+    min_one_message: bool,
+    *,
+    may_wait: bool,
+) -> FetchDataInfo | None:
+    """What is to be read in the segment, which ends before the offset `end_of_segment` (None: the last one has no end
+    yet); None when there is nothing.
+    """
+    start = _position_of(log, segment, offset, may_wait=may_wait)
+    sound_end = segment.size
+    if segment.unverified_end and (start is None or start <= segment.unverified_end):
+        start, sound_end = _checked(log, segment, offset, start, max_bytes, may_wait=may_wait)
+    if start is None:
+        return None
+    if end_of_segment is not None and end_of_segment <= bound:
+        end, next_offset = segment.size, end_of_segment
+    else:
+        end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
+    if end > sound_end:
+        end, next_offset = sound_end, segment.offset_at(sound_end)
+    if end - start > max_bytes:
+        end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
+        if end == start:
+            return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
+    if end <= start:
+        return None
+    if next_offset >= 0:
+        log.boundaries.remember(next_offset, segment, end)
+    return FetchDataInfo(segment.file, start, end - start)
+
+
+def _checked(
+    log: LogState, segment: LogSegment, offset: int, start: int | None, max_bytes: int, *, may_wait: bool
+) -> tuple[int | None, int]:
+    """Where the first batch that reaches `offset` begins in a segment that was not checked to its end, `start` as far
+    as that was known before; and where the sound bytes from there on end.
+
+    Raises ApiError CORRUPT_MESSAGE when a damage has taken `offset`; WouldWaitError unless `may_wait` when the first
+    batch was not checked yet.
+    """
+    while start is not None and start < segment.size and segment.sound_until(start) == start:
+        corrupt_range = segment.corrupt_range_at(start)
+        if corrupt_range is not None:
+            start = corrupt_range.end
+        elif may_wait:
+            segment.check(start, start + max(max_bytes, _CHECK_AHEAD_BYTES))
+        else:
+            raise WouldWaitError
+    if segment.corrupt_ranges:
+        log.report_corrupt_ranges(segment)
+        corrupt_range = segment.corrupt_range_of(max(offset, segment.base_offset))
+        if corrupt_range is not None:
+            raise segment.corrupt(corrupt_range)
+    return start, segment.size if start is None else segment.sound_until(start)
+
+
+def _position_of(log: LogState, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
+    """Where the first batch that reaches `offset` begins; None when this segment has none."""
+    if offset <= segment.base_offset:
+        return 0
+    known = log.boundaries.position_of(offset, segment)
+    if known is not None:
+        return known
+    found = segment.find_batch(offset, may_wait=may_wait)
+    return None if found is None else found[0]
+
+
+def _end_position(log: LogState, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
+    """Where the batches below `bound` end.
+
+    Another thread may be appending: `size` may already count batches above the log end that `bound` was taken
+    from, so it is the answer only when no batch reaches `bound`.
+    """
+    size = segment.size
+    position = _position_of(log, segment, bound, may_wait=may_wait)
+    return size if position is None else position
+
+
+def _cut(
+    segment: LogSegment, start: int, end: int, limit: int, min_one_message: bool, may_wait: bool
+) -> tuple[int, int]:
+    """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even
+    one fits.
+    """
+    indexed = segment.boundary_before(limit, start, may_wait=may_wait)
+    if indexed is not None:
+        return indexed
+    cut, next_offset = start, -1
+    for position, batch in segment.headers(start, may_wait=may_wait):
+        after = position + batch.size_in_bytes
+        if after > limit and (position > start or not min_one_message):
+            break
+        cut, next_offset = min(after, end), batch.next_offset
+    return cut, next_offset
+
+
+def offset_for_timestamp(log: LogState, timestamp: int, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+    """See `UnifiedLog.offset_for_timestamp`."""
+    _refuse_while_truncated(log)
+    bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
+    for segment in log.segments:
+        if segment.size and segment.max_timestamp_and_offset.timestamp >= timestamp:
+            found = _in_segment(log, segment, partial(segment.find_timestamp, timestamp, log.log_start_offset))
+            if found is not None:
+                return found if found.offset < bound else None
+    return None
+
+
+def offset_of_max_timestamp(log: LogState, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+    """See `UnifiedLog.offset_of_max_timestamp`."""
+    _refuse_while_truncated(log)
+    bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
+    filled = [segment for segment in log.segments if segment.size]
+    if not filled:
+        return None
+    newest = max(filled, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
+    found = _in_segment(log, newest, newest.find_max_timestamp)
+    return found if found is not None and found.offset < bound else None
+
+
+def _refuse_while_truncated(log: LogState) -> None:
+    if log.truncation is not None:
+        raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, f"The end of {log.topic_partition} is being cut off")
+
+
+def _in_segment(
+    log: LogState, segment: LogSegment, find: Callable[[], TimestampAndOffset | None]
+) -> TimestampAndOffset | None:
+    try:
+        return find()
+    except ApiError:
+        log.report_corrupt_ranges(segment)
+        raise

@@ -1,0 +1,153 @@
+"""What a produced batch must satisfy before it becomes part of a log (Kafka classes `UnifiedLog`, `LogValidator`).
+
+The header decides nearly everything; the records are decoded only where the meaning needs it: keys of a compacted
+topic, a timestamp limit that the header leaves open, and `validate_records=deep`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.batch import HEADER_BYTES, RecordBatch, TimestampType, recompress
+from protocol.records.record_format import (
+    CODEC_MASK,
+    LENGTH_AT,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_AT,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+)
+from protocol.records.record_validation import TimestampRule, validate_records_deep
+from protocol.topic_partition import TopicPartition
+from storage.log.log_config import UNLIMITED, LogConfig, ValidateRecords
+from storage.log.producer_state import AppendOrigin
+
+SMALLEST_RECORD_BYTES = 14
+"""A record of message format 0 without key and value (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
+_LENGTH = struct.Struct(">i")
+
+
+class NotOneBatchError(ApiError):
+    """What was sent is not the one batch of message format 2 that an append takes."""
+
+
+def validate_produced(
+    records: memoryview, name: TopicPartition, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> tuple[RecordBatch, int | None]:
+    """The one batch that `records` must be for partition `name`, fit to be appended; a new one if it had to be
+    recompressed. Bytes behind it that are no whole batch are cut off, as Kafka does. With it the largest timestamp
+    (ms) of its records, None where they were not read.
+
+    Raises ApiError: NotOneBatchError (INVALID_RECORD, CORRUPT_MESSAGE), INVALID_RECORD for a batch that contradicts
+    itself, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+    RecordValidationError (INVALID_RECORD, INVALID_TIMESTAMP) where single records are at fault.
+    """
+    size = len(records)
+    if size < HEADER_BYTES:
+        raise _no_batch(records, name)
+    batch = RecordBatch(records)
+    if batch.length != size - LOG_OVERHEAD_BYTES or batch.magic != MAGIC_V2:
+        batch = _first_batch(records, name)
+        size = len(batch.buffer)
+    if size > config.max_message_bytes:
+        _refuse_size(size, name, config)
+    latest = None
+    if origin is AppendOrigin.CLIENT:
+        if batch.attributes & TRANSACTIONAL_FLAG:
+            problem = f"A transactional batch came for {name}, but there are no transactions"
+            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, problem)
+        batch.validate()
+        if _must_decode(batch, config, now_ms):
+            rule = TimestampRule(
+                config.message_timestamp_type,
+                now_ms - config.message_timestamp_before_max_ms,
+                now_ms + config.message_timestamp_after_max_ms,
+            )
+            latest = validate_records_deep(batch, str(name), compacted=config.is_compacted, timestamps=rule)
+    else:
+        batch.ensure_valid()
+    codec = config.compression_type
+    if codec is not None and batch.attributes & CODEC_MASK != codec and not batch.is_control:
+        batch = RecordBatch(memoryview(recompress(batch, codec, config.compression_level)))
+        size = batch.size_in_bytes
+        if size > config.max_message_bytes:
+            _refuse_size(size, name, config)
+    if size > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"Message batch size is {size} bytes in append to partition {name}, "
+            f"which exceeds the maximum configured segment size of {config.segment_bytes}.",
+        )
+    return batch, latest
+
+
+def _first_batch(records: memoryview, name: TopicPartition) -> RecordBatch:
+    """The batch at the beginning of `records`, which may be followed by anything but another one (Kafka's
+    ProduceRequest.validateRecords).
+    """
+    size = _first_size(records)
+    if size is None:
+        raise _no_batch(records, name)
+    magic = records[MAGIC_AT]
+    if magic != MAGIC_V2:
+        raise NotOneBatchError(
+            ErrorCode.INVALID_RECORD, f"The batch for {name} has magic {magic}; only magic version 2 is allowed"
+        )
+    if size < HEADER_BYTES:
+        raise _no_batch(records, name)
+    if _first_size(records[size:]) is not None:
+        raise NotOneBatchError(ErrorCode.INVALID_RECORD, f"More than one batch came for {name}; exactly one is allowed")
+    return RecordBatch(records[:size])
+
+
+def _no_batch(records: memoryview, name: TopicPartition) -> ApiError:
+    """What to raise when there is no whole batch with a header."""
+    if _first_size(records) is None:
+        return NotOneBatchError(ErrorCode.INVALID_RECORD, f"An append to {name} must have at least one record batch")
+    return ApiError(ErrorCode.CORRUPT_MESSAGE, f"The record batch for {name} is shorter than its header")
+
+
+def _first_size(records: memoryview) -> int | None:
+    """Bytes of the first batch or message, None when there is no whole one (Kafka's ByteBufferLogInputStream).
+
+    Raises NotOneBatchError CORRUPT_MESSAGE when a length or magic is none that a batch can have.
+    """
+    if len(records) <= LOG_OVERHEAD_BYTES:
+        return None
+    length: int = _LENGTH.unpack_from(records, LENGTH_AT)[0]
+    if length < SMALLEST_RECORD_BYTES:
+        raise NotOneBatchError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"Record size {length} is less than the minimum record overhead ({SMALLEST_RECORD_BYTES})",
+        )
+    if len(records) <= MAGIC_AT:
+        return None
+    magic = (records[MAGIC_AT] ^ 0x80) - 0x80
+    if not 0 <= magic <= MAGIC_V2:
+        raise NotOneBatchError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
+    size = length + LOG_OVERHEAD_BYTES
+    return size if size <= len(records) else None
+
+
+def _refuse_size(size: int, name: TopicPartition, config: LogConfig) -> None:
+    raise ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"The record batch size in the append to {name} is {size} bytes "
+        f"which exceeds the maximum configured value of {config.max_message_bytes}.",
+    )
+
+
+def _must_decode(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
+    """Whether the header leaves something open, or shows a fault that has to be told record by record."""
+    if config.validate_records is ValidateRecords.DEEP or config.is_compacted:
+        return True
+    if config.message_timestamp_type is not TimestampType.CREATE_TIME:
+        return batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    if batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+        return True
+    before = config.message_timestamp_before_max_ms
+    if before == UNLIMITED:
+        return False
+    # The header has the first and the largest timestamp; the smallest is known only where there are no others.
+    return batch.count > 2 or now_ms - min(batch.base_timestamp, batch.max_timestamp) > before

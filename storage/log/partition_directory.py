@@ -1,0 +1,121 @@
+"""The directory of a partition: made for a new log, and given another name to be out of the way (Kafka: `UnifiedLog`'s
+`logDeleteDirName` and its likes).
+
+`<topic>-<partition>` is the log in use. Behind `.<32 hex digits>` stands what else such a directory may be: `-delete`
+waits for its removal, `-stray` belongs to no topic, `-future` is the copy that will replace the log (see
+`storage.relocation.future_logs`).
+"""
+
+from __future__ import annotations
+
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.directory.log_directory import LogDirectory, NoRoomError
+from storage.directory.partition_metadata import write_topic_id
+from storage.io.file_system import FileSystem, is_disk_full
+from storage.log.log_config import LogConfig
+from storage.log.log_files import LOG_SUFFIX, file_name
+from storage.log.log_segment import LogSegment
+from storage.log.unified_log import UnifiedLog
+
+MAX_NAME = 255
+DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
+STRAY_SUFFIX = "-stray"
+
+
+def name_with_suffix(topic_partition: TopicPartition, suffix: str, seed: str) -> str:
+    """`<topic>-<partition>.<32 hex digits><suffix>`; the digits follow from `seed`. May be longer than `MAX_NAME`."""
+    return f"{topic_partition}.{uuid5(NAMESPACE_OID, seed).hex}{suffix}"
+
+
+def create_log(
+    file_system: FileSystem,
+    directory: LogDirectory,
+    name: str,
+    topic_partition: TopicPartition,
+    topic_id: UUID | None,
+    config: LogConfig,
+    now_ms: int,
+    *,
+    base_offset: int = 0,
+) -> UnifiedLog:
+    """An empty log that begins at `base_offset`, in a new directory of that name. Not on stable storage before its
+    first flush.
+
+    Raises ApiError KAFKA_STORAGE_ERROR: NoRoomError when the disk is only full, and the directory stays online.
+    """
+    path = f"{directory.path}/{name}"
+    doing = f"Error while creating log for {topic_partition} in dir {directory.path}"
+    if directory.failure is not None:
+        raise directory.offline_error()
+    try:
+        file_system.make_dir(path)
+        if topic_id is not None:
+            write_topic_id(file_system, path, topic_id)
+        file_system.create(f"{path}/{file_name(base_offset, LOG_SUFFIX)}")
+    except FileExistsError as error:
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
+    except OSError as error:
+        if not is_disk_full(error):
+            raise directory.fail(error, doing) from error
+        _remove_at_once(file_system, directory, path)
+        raise NoRoomError(f"{doing}: {error}") from error
+    return UnifiedLog(
+        file_system=file_system,
+        directory=directory,
+        path=path,
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        config=config,
+        segments=[LogSegment(file_system, path, base_offset, 0, now_ms, is_new=True)],
+        log_start_offset=base_offset,
+        log_end_offset=base_offset,
+        recovery_point=base_offset,
+        names_are_synced=False,
+        now_ms=now_ms,
+    )
+
+
+def _remove_at_once(file_system: FileSystem, directory: LogDirectory, path: str) -> None:
+    """On a full disk: what is there must not stand in the way of another of its name."""
+    if not file_system.exists(path):
+        return
+    try:
+        file_system.remove_tree(path)
+    except OSError as error:
+        directory.fail(error, f"Error while removing {path}")
+
+
+def _path_away(log: UnifiedLog, suffix: str, seed: str) -> str:
+    name, topic = name_with_suffix(log.topic_partition, suffix, seed), log.topic_partition.topic
+    # A long topic name is cut, as Kafka does.
+    return f"{log.directory.path}/{topic[: len(topic) - max(len(name) - MAX_NAME, 0)]}{name[len(topic) :]}"
+
+
+def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: int) -> str:
+    """Rename the directory of `log`, which refuses every access from now on; gives the new path.
+
+    What still reads one of its files goes on. Raises ApiError KAFKA_STORAGE_ERROR.
+    """
+    directory = log.directory
+    if directory.failure is not None:
+        raise directory.offline_error()
+    source, seed = log.path, f"{log.path} {log.topic_id} {now_ms}"
+    try:
+        # The clock may stand still or be set back: what was put away before keeps its name.
+        while file_system.exists(target := _path_away(log, suffix, seed)):
+            seed += "+"
+        log.discard()
+        file_system.rename(source, target)
+    except OSError as error:
+        doing = f"Error while renaming {source} to {target}"
+        if not is_disk_full(error):
+            raise directory.fail(error, doing) from error
+        if suffix != DELETE_SUFFIX:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}") from error
+        _remove_at_once(file_system, directory, source)  # even a longer name may need room that only this gives back
+    log.use_path(target)
+    return target

@@ -1,0 +1,164 @@
+"""Which segments a log's retention no longer keeps (Kafka: `UnifiedLog.deleteOldSegments` and its three rules).
+
+Only whole segments go, the oldest first, none that reaches the high watermark, and each rule stops at the first segment
+that it keeps. This module decides; `UnifiedLog.expire_segments` and `UnifiedLog.delete_old_segments` act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.errors import ApiError
+from storage.io.file_system import FileSystem
+from storage.log.indexes import TimeIndex, TimestampOffset
+from storage.log.log_files import TIME_INDEX_SUFFIX
+from storage.log.log_segment import LogSegment
+from storage.log.log_state import LogState
+from storage.log.segment_search import segment_index
+
+UNLIMITED_RETENTION = -1
+"""Any negative limit means that there is none."""
+
+
+class Expiry(NamedTuple):
+    """The first `expired` segments of a log are to go. `reasons` say why, in Kafka's words; `warning` tells of records
+    from the future that keep others.
+    """
+
+    expired: int
+    reasons: Sequence[str]
+    warning: str | None
+
+
+class _Rules:
+    """The rules one after the other; `count` segments have been given up so far."""
+
+    def __init__(self, log: LogState, high_watermark: int) -> None:
+        self._log = log
+        self._segments = segments = log.segments
+        self.count = 0
+        self.reasons: list[str] = []
+        self.warning: str | None = None
+        if high_watermark >= log.log_end_offset:
+            self._deletable = len(segments) if segments[-1].size else len(segments) - 1
+        else:
+            self._deletable = segment_index(segments, high_watermark)
+
+    def log_start(self) -> None:
+        """What lies wholly below the log start."""
+        start = self._log.log_start_offset
+        self.count = min(segment_index(self._segments, start), self._deletable)
+        if self.count:
+            names = ",".join(describe(segment) for segment in self._segments[: self.count])
+            self.reasons.append(f"Deleting segments due to log start offset {start} breach: {names}")
+
+    def size(self, retention_bytes: int) -> None:
+        """As many of the oldest as go into what the log is larger than `retention_bytes`."""
+        left = sum(segment.size for segment in self._segments[self.count :])
+        if retention_bytes <= UNLIMITED_RETENTION or left < retention_bytes:
+            return
+        while self.count < self._deletable and left - self._segments[self.count].size >= retention_bytes:
+            segment = self._segments[self.count]
+            left -= segment.size
+            self.count += 1
+            self.reasons.append(
+                f"Deleting segment {describe(segment)} due to log retention size {retention_bytes} breach. "
+                f"Log size after deletion will be {left}."
+            )
+
+    def time(self, retention_ms: int, now_ms: int) -> None:
+        """Those whose newest record is older than `retention_ms`; the file's time counts when no record has one."""
+        if retention_ms <= UNLIMITED_RETENTION:
+            return
+        while self.count < self._deletable:
+            segment = self._segments[self.count]
+            recorded = segment.max_timestamp_and_offset.timestamp
+            latest = recorded if recorded >= 0 else segment.modified_ms
+            if now_ms - latest <= retention_ms:
+                if latest > now_ms:
+                    self.warning = (
+                        f"{describe(segment)} contains future timestamp(s), making it ineligible to be deleted"
+                    )
+                return
+            self.count += 1
+            basis = "largest record timestamp in" if recorded >= 0 else "last modified time of"
+            self.reasons.append(
+                f"Deleting segment {describe(segment)} due to log retention time {retention_ms}ms breach "
+                f"based on the {basis} the segment"
+            )
+
+
+def find_expired(log: LogState, now_ms: int, high_watermark: int) -> Expiry:
+    """What is to go now. A log without cleanup.policy `delete` gives up only what lies below its log start.
+
+    May wait for the disk where a `TimestampLookup` did not come before. Raises ApiError CORRUPT_MESSAGE, OSError.
+    """
+    rules = _Rules(log, high_watermark)
+    rules.log_start()
+    config = log.config
+    if config.is_deleted:
+        rules.size(config.retention_bytes)
+        rules.time(config.retention_ms, now_ms)
+    return Expiry(rules.count, rules.reasons, rules.warning)
+
+
+def describe(segment: LogSegment) -> str:
+    """A segment as Kafka's log lines name it. May wait for the disk; raises OSError."""
+    return (
+        f"LogSegment(baseOffset={segment.base_offset}, size={segment.size}, lastModifiedTime={segment.modified_ms}, "
+        f"largestRecordTimestamp={segment.max_timestamp_and_offset.timestamp})"
+    )
+
+
+class TimestampLookup:
+    """The largest timestamps that `find_expired` would have to read from the disk, for many logs.
+
+    Made and completed by the owner of the logs; `run` may be called on any thread, and changes nothing: a segment may
+    be appended to meanwhile.
+    """
+
+    __slots__ = ("_file_system", "_found", "_unknown")
+
+    def __init__(self, file_system: FileSystem, logs: Sequence[LogState], now_ms: int) -> None:
+        self._file_system = file_system
+        self._unknown = [
+            (log.segments, now_ms - log.config.retention_ms)
+            for log in logs
+            if log.config.is_deleted
+            and log.config.retention_ms > UNLIMITED_RETENTION
+            and not log.segments[0].knows_max_timestamp
+        ]
+        self._found: list[tuple[LogSegment, TimestampOffset]] = []
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self._unknown)
+
+    def run(self) -> None:
+        """Read the ends of the time indexes, of each log up to the first segment that stays.
+
+        What cannot be read is left to `find_expired`, which repairs or reports it.
+        """
+        for segments, oldest_ms in self._unknown:
+            for segment in segments:
+                if segment.knows_max_timestamp:
+                    break
+                index = TimeIndex(self._file_system, segment.path_of(TIME_INDEX_SUFFIX), segment.base_offset)
+                try:
+                    if not len(index) or not index.is_sound():
+                        break
+                    found = index.last()
+                except (OSError, ApiError):
+                    break
+                finally:
+                    index.close()
+                self._found.append((segment, found))
+                if found.timestamp >= oldest_ms:
+                    break
+
+    def complete(self) -> None:
+        """Give the segments what was found, as far as they do not know better by now."""
+        for segment, found in self._found:
+            segment.learn_max_timestamp(found)

@@ -1,0 +1,226 @@
+"""Cutting off the end of a log without holding up the thread that owns it (Kafka: `UnifiedLog.truncateTo`,
+`truncateFullyAndStartAt`).
+
+Other threads may be reading what is cut off, and checking it. Whatever they find out is noted in the object of the
+segment that they were given. So the segment that is cut gets a new object, and what is noted in the old one is seen by
+nobody. A reader looks at `UnifiedLog.truncations` when it has finished, and begins again when that has changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.errors import ApiError
+from storage.directory.log_directory import DeferredDeletion
+from storage.io.file_system import FileSystem, is_disk_full
+from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, LeaderEpochFileCache
+from storage.log.log_files import DELETED_SUFFIX, LOG_SUFFIX, TRUNCATION_MARKER, file_name
+from storage.log.log_segment import LogSegment
+from storage.log.producer_state import ProducerStateManager
+from storage.log.segment_search import headers_from, segment_index
+
+if TYPE_CHECKING:
+    from storage.log.unified_log import UnifiedLog
+
+
+class TruncationTask:
+    """Drops everything at or above an offset, batches that reach beyond it included; or (`fully`) everything, so that
+    the log is empty and begins at the offset.
+
+    Made by the owner of the log; `run` may be called on any thread; `complete` belongs to the owner again.
+
+    From the moment it is made until `complete`, the log ends below the offset: reads stop at the base of the segment
+    that is cut, lookups by time are refused with OFFSET_NOT_AVAILABLE, retention and compaction leave the log alone.
+    The owner must not append, roll or close meanwhile (RuntimeError). It lowers its high watermark to the log end when
+    the task is made and again when it is complete. What a reader was given before may still be on its way; a cut below
+    the high watermark (an unclean election) may show it bytes of what comes next.
+
+    The cut is on stable storage when the task is complete, so no append has to wait for it.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_dropped",
+        "_end_offset",
+        "_error",
+        "_file_system",
+        "_is_marked",
+        "_known_marker",
+        "_leader_epochs",
+        "_log",
+        "_new_segment",
+        "_now_ms",
+        "_old_end_offset",
+        "_old_segments",
+        "_paths",
+        "_producer_state",
+        "_recovery_point",
+        "is_full",
+        "is_needed",
+        "offset",
+        "unreadable_from",
+    )
+
+    def __init__(
+        self, file_system: FileSystem, log: UnifiedLog, offset: int, now_ms: int, *, fully: bool = False
+    ) -> None:
+        """Raises ApiError KAFKA_STORAGE_ERROR when the directory is offline."""
+        if log.directory.failure is not None:
+            raise log.directory.offline_error()
+        log.refuse_while_truncated()
+        self._file_system = file_system
+        self._log = log
+        self._directory = log.directory
+        self._now_ms = now_ms
+        self.offset = offset
+        self.is_needed = fully or offset < log.log_end_offset
+        """Whether there is anything to cut off."""
+        self.is_full = fully or offset < log.segments[0].base_offset
+        self._old_segments = log.segments
+        self._old_end_offset = log.log_end_offset
+        self._end_offset = offset
+        self._known_marker = log.truncation_marker
+        self._is_marked = False
+        self._error: OSError | ApiError | None = None
+        self._paths: list[str] = []
+        keep = 0 if self.is_full else segment_index(log.segments, offset) + 1
+        self._dropped = log.segments[keep:]
+        # Not `offset`: the next flush covers the whole segment again, its indexes included.
+        self._recovery_point = offset if self.is_full else log.segments[keep - 1].base_offset
+        self.unreadable_from = log.segments[0].base_offset if self.is_full else self._recovery_point
+        """Nobody reads from here on until the task is complete."""
+        self._new_segment: LogSegment | None = None
+        self._leader_epochs: LeaderEpochFileCache | None = None
+        self._producer_state = ProducerStateManager(
+            file_system, log.path, str(log.topic_partition), log.snapshot_offsets
+        )
+        if self.is_needed:
+            # In this order: a reader that has seen the new number sees the task too.
+            log.truncation = self
+            log.truncations += 1
+            log.log_end_offset = min(log.log_end_offset, offset)
+            if not self.is_full:
+                log.segments = log.segments[:keep]
+                log.active_segment = log.segments[-1]
+
+    def run(self) -> None:
+        """Cut the files; an error is kept for `complete`."""
+        if not self.is_needed:
+            return
+        try:
+            self._mark()
+            self._is_marked = True
+            self._drop_segments()
+            if self.is_full:
+                self._begin_anew()
+            else:
+                # For good before the cut: a power cut must not leave a hole below the recovery point.
+                self._file_system.sync_dir(self._log.path)
+                self._cut_last(self._old_segments[len(self._old_segments) - len(self._dropped) - 1])
+        except (OSError, ApiError) as error:
+            self._error = error
+
+    def _mark(self) -> None:
+        """Leave a note for the next process: below what it says everything stays, and is on stable storage."""
+        log = self._log
+        noted = min(self._recovery_point, log.recovery_point)
+        path = f"{log.path}/{TRUNCATION_MARKER}{noted}"
+        if self._known_marker is None:
+            self._file_system.create(path)
+        elif self._known_marker != noted:
+            self._file_system.rename(f"{log.path}/{TRUNCATION_MARKER}{self._known_marker}", path)
+        self._known_marker = noted
+
+    def _drop_segments(self) -> None:
+        """Rename them out of the way, the newest first; the files go later, as readers may still be at it."""
+        for segment in reversed(self._dropped):
+            try:
+                self._paths += segment.change_suffix(DELETED_SUFFIX)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                segment.remove()  # even a longer name may need room that only this gives back
+        self._paths += self._producer_state.mark_deleted(segment.base_offset for segment in self._dropped)
+
+    def _begin_anew(self) -> None:
+        log = self._log
+        self._file_system.create(f"{log.path}/{file_name(self.offset, LOG_SUFFIX)}")
+        self._leader_epochs = LeaderEpochFileCache(self._file_system, f"{log.path}/{LEADER_EPOCH_CHECKPOINT}")
+        self._leader_epochs.remove()  # the next start would believe what it says of epochs below `offset`
+        self._file_system.sync_dir(log.path)
+        self._new_segment = LogSegment(self._file_system, log.path, self.offset, 0, self._now_ms, is_new=True)
+        self._producer_state.clear(self.offset)
+
+    def _cut_last(self, segment: LogSegment) -> None:
+        new = segment.again()
+        self._end_offset = new.truncate_to(self.offset)
+        new.file.flush()
+        state, kept = self._producer_state, [*self._old_segments[: -len(self._dropped) - 1], new]
+        # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
+        state.load(kept[0].base_offset, self._end_offset)
+        for batch in headers_from(kept, state.map_end_offset):
+            state.replay(batch)
+        state.map_end_offset = self._end_offset
+        self._new_segment = new
+
+    def complete(self) -> None:
+        """Let the log go on behind the cut. Raises ApiError KAFKA_STORAGE_ERROR; the log is as it was before when the
+        disk was too full to begin, else its directory is offline.
+        """
+        log = self._log
+        if not self.is_needed:
+            log.forget_epochs_from(self.offset)
+            return
+        if log.directory is not self._directory:  # it was deleted meanwhile
+            log.truncation = None
+            raise log.directory.offline_error()
+        doing = f"Error while truncating {log.topic_partition} in dir {log.directory.path}"
+        if self._paths:
+            self._defer_deletion()
+        if isinstance(self._error, ApiError):
+            raise log.directory.fail(OSError(self._error.message), doing) from self._error
+        if self._error is not None:
+            if self._is_marked:
+                raise log.directory.fail(self._error, doing) from self._error
+            log.segments, log.active_segment = self._old_segments, self._old_segments[-1]
+            log.log_end_offset = self._old_end_offset
+            log.truncation = None
+            raise log.failed(self._error, doing) from self._error
+        self._publish()
+
+    def _defer_deletion(self) -> None:
+        self._directory.deferred_deletions.append(
+            DeferredDeletion(
+                tuple(self._paths),
+                is_tree=False,
+                delay_ms=self._log.config.file_delete_delay_ms,
+                readers=tuple(self._dropped),
+            )
+        )
+
+    def _publish(self) -> None:
+        log, new, end_offset = self._log, self._new_segment, self._end_offset
+        assert new is not None
+        replaced = [] if self.is_full else log.segments[-1:]
+        log.segments = [*([] if self.is_full else log.segments[:-1]), new]
+        log.active_segment = new
+        for segment in replaced:
+            segment.close_indexes()
+        log.log_end_offset = end_offset
+        log.log_start_offset = end_offset if self.is_full else min(log.log_start_offset, end_offset)
+        log.recovery_point = end_offset if self.is_full else min(log.recovery_point, self._recovery_point)
+        log.truncation_marker = self._known_marker
+        log.gaps_end = min(log.gaps_end, self._recovery_point)
+        log.has_unsynced_names = True
+        log.has_unsynced_cut = False
+        if log.cleaner_checkpoint is not None:
+            log.cleaner_checkpoint = min(log.cleaner_checkpoint, self.offset)
+        if self._leader_epochs is not None:
+            log.use_leader_epochs(self._leader_epochs)
+        else:
+            log.leader_epochs.truncate_from_end(self.offset)
+        log.use_producer_state(self._producer_state)
+        log.boundaries.forget()
+        log.expect_new_epoch()
+        # Last: a reader that does not see the task sees the new segment.
+        log.truncation = None

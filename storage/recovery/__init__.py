@@ -1,0 +1,3 @@
+"""Opening logs: after a clean stop by looking at their ends, after any other by reading them; and looking for damage
+later.
+"""

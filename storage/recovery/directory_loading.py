@@ -1,0 +1,144 @@
+"""Opening all logs of a directory on several threads (Kafka's `LogManager.loadLogs`).
+
+The owner of the logs makes a `DirectoryLoad` for each directory, as many threads as it likes `work` on it, and the
+owner completes it. Nothing that threads share is changed by them but two queues: each log is loaded as if its
+directory were there for it alone, and what has to be told to the directory is told at the end, in the order of the
+logs. So the result does not depend on how many threads there were, or on who was faster.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from protocol.errors import ApiError
+from protocol.topic_partition import TopicPartition
+from storage.directory.log_directory import LogDirectory
+from storage.io.file_system import FileInfo, FileSystem
+from storage.log.log_config import LogConfig
+from storage.recovery.load_options import LoadOptions, LoadResult, bytes_to_recover
+from storage.recovery.log_loader import LogLoader
+
+
+class LoadProgress(NamedTuple):
+    """How far a directory is. Bytes are those read to repair logs after an unclean stop: done, and in all as far as
+    known.
+    """
+
+    directory: str
+    logs_done: int
+    logs_total: int
+    recovered_bytes: int
+    total_bytes: int
+
+
+class LoadTask:
+    """One log to open. `run` may be called on any thread and touches nothing that others do; what came of it is in
+    `result`, or in `refusal` (its files cannot be used) or `failure` (its disk cannot be).
+    """
+
+    __slots__ = (
+        "_config",
+        "_file_system",
+        "_files",
+        "directory",
+        "failure",
+        "is_done",
+        "options",
+        "recovered_bytes",
+        "refusal",
+        "result",
+        "topic_partition",
+        "total_bytes",
+    )
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        path: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        options: LoadOptions,
+    ) -> None:
+        """`path` of the log directory."""
+        self._file_system = file_system
+        self._config = config
+        self.options = options
+        self._files: list[FileInfo] | None = None
+        self.topic_partition = topic_partition
+        self.directory = LogDirectory(path, lambda _path, _reason: None)
+        """Stands for the log directory, which belongs to the owner of the logs, while this log is loaded."""
+        self.total_bytes = 0
+        self.recovered_bytes = 0
+        self.is_done = False
+        self.result: LoadResult | None = None
+        self.refusal: str | None = None
+        self.failure: str | None = None
+
+    def survey(self) -> None:
+        """Find out how much `run` will have to read. An error is left for `run` to meet."""
+        try:
+            name = self.options.name or self.topic_partition
+            self._files = self._file_system.list_dir(f"{self.directory.path}/{name}")
+        except OSError:
+            return
+        self.total_bytes = bytes_to_recover(self._files, self.options.recovery_point)
+
+    def run(self) -> None:
+        """Open the log."""
+        try:
+            loader = LogLoader(
+                self._file_system, self.directory, self.topic_partition, self._config, self.options, self._count
+            )
+            self.result = loader.load(self._files)
+        except OSError as error:
+            self.failure = f"Error while loading log dir {self.directory.path}: {error}"
+        except (ValueError, ApiError) as error:
+            self.failure = self.directory.failure
+            if self.failure is None:
+                self.refusal = getattr(error, "message", "") or str(error)
+        self._files = None
+        self.total_bytes = self.recovered_bytes
+        self.is_done = True
+
+    def _count(self, size: int) -> None:
+        self.recovered_bytes += size
+        self.total_bytes = max(self.total_bytes, self.recovered_bytes)
+
+
+class DirectoryLoad:
+    """The logs of one directory, in the order in which they were found."""
+
+    def __init__(self, directory: LogDirectory, tasks: Sequence[LoadTask], *, is_clean: bool) -> None:
+        """`is_clean`: the directory was closed in order, so nothing has to be read to repair it."""
+        self.directory = directory
+        self.tasks = tasks
+        self.is_clean = is_clean
+        self._to_survey = deque(() if is_clean else tasks)
+        self._to_run = deque(tasks)
+
+    def work(self) -> None:
+        """Load logs until none is left, or the disk fails. Any number of threads may be in here at a time."""
+        while (task := _next_of(self._to_survey)) is not None:
+            task.survey()
+        while (task := _next_of(self._to_run)) is not None:
+            task.run()
+            if task.failure is not None:
+                self._to_run.clear()
+
+    def progress(self) -> LoadProgress:
+        """May be called by anybody at any time."""
+        done = recovered_bytes = total_bytes = 0
+        for task in self.tasks:
+            done += task.is_done
+            recovered_bytes += task.recovered_bytes
+            total_bytes += task.total_bytes
+        return LoadProgress(self.directory.path, done, len(self.tasks), recovered_bytes, total_bytes)
+
+
+def _next_of(tasks: deque[LoadTask]) -> LoadTask | None:
+    try:
+        return tasks.popleft()
+    except IndexError:
+        return None

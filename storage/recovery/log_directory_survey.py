@@ -1,0 +1,142 @@
+"""What a log directory holds before its logs are opened: which there are, and what the checkpoints say of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.topic_partition import TopicPartition
+from storage.directory.checkpoints import (
+    CHECKPOINTS,
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    WHOLE_SEGMENTS,
+    CorruptCheckpointError,
+    read_offset_checkpoint,
+)
+from storage.directory.clean_shutdown import take_clean_shutdown
+from storage.directory.log_directory import LogDirectory
+from storage.directory.meta_properties import LogDirError
+from storage.io.file_system import FileSystem
+from storage.log.log_config import LogConfig
+from storage.recovery.directory_loading import DirectoryLoad, LoadTask
+from storage.recovery.load_options import LoadOptions, LoadResult
+
+_PARTITION_DIR = re.compile(r"(.+)-(\d+)")
+_SET_ASIDE = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}-(delete|future|stray)")
+_NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-index-cache"})
+"""The root of a file system has the first; Kafka leaves the other two beside its partitions."""
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What a start has found. `repaired` holds only logs that were not sound."""
+
+    clean: bool = True
+    broker_epoch: int = -1
+    """Of the run that ended in order; -1 when it did not or did not say."""
+    repaired: list[LoadResult] = field(default_factory=list)
+    has_stale_checkpoints: bool = False
+    """Whether a checkpoint knows a log that is no longer there: it must not be believed of the next one of its name."""
+    refused: dict[TopicPartition, str] = field(default_factory=dict)
+    """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
+    ignored: list[str] = field(default_factory=list)
+    """Directories that were left alone (`-stray`) or are of no use (a `-future` without its log), and checkpoints that
+    could not be read.
+    """
+
+
+class FoundPartition(NamedTuple):
+    """A directory that holds a log; `name` is its own where it is not that of the partition (`-future`)."""
+
+    topic_partition: TopicPartition
+    name: str
+
+
+def find_partitions(
+    file_system: FileSystem, directory: LogDirectory, file_delete_delay_ms: int, report: LoadReport
+) -> list[FoundPartition]:
+    """The logs in `directory`; what waits there to be removed is noted in it. Raises OSError, and LogDirError for what
+    no log directory can hold.
+    """
+    partitions: list[FoundPartition] = []
+    for info in file_system.list_dir(directory.path):
+        name = info.name
+        if not info.is_dir or name.startswith(".") or name in _NOT_PARTITIONS:
+            continue
+        set_aside = _SET_ASIDE.fullmatch(name)
+        match = _PARTITION_DIR.fullmatch(name)
+        if set_aside and set_aside[3] == "delete":
+            directory.defer_tree(f"{directory.path}/{name}", file_delete_delay_ms)
+        elif set_aside and set_aside[3] == "future":
+            partitions.append(FoundPartition(TopicPartition(set_aside[1], int(set_aside[2])), name))
+        elif set_aside:
+            report.ignored.append(f"{directory.path}/{name}")
+        elif match:
+            partitions.append(FoundPartition(TopicPartition(match[1], int(match[2])), ""))
+        else:
+            raise LogDirError(
+                f"Found directory {directory.path}/{name}, '{name}' is not in the form of topic-partition or "
+                "topic-partition.uniqueId-delete (if marked for deletion). Kafka's log directories (and children) "
+                "should only contain Kafka topic data."
+            )
+    return partitions
+
+
+def begin_load(
+    file_system: FileSystem,
+    directory: LogDirectory,
+    partitions: Sequence[FoundPartition],
+    now_ms: int,
+    topic_configs: Mapping[str, LogConfig],
+    default_config: LogConfig,
+    report: LoadReport,
+) -> DirectoryLoad:
+    """What has to be loaded, with what the checkpoints say of it; the marker of a clean stop is taken away. Raises
+    OSError.
+    """
+    path = directory.path
+    shutdown = take_clean_shutdown(file_system, path)
+    if shutdown is None:
+        report.clean = False
+    else:
+        report.broker_epoch = max(report.broker_epoch, shutdown.broker_epoch)
+    recovery_points = _read_checkpoint(file_system, path, RECOVERY_POINT_CHECKPOINT, report)
+    is_whole = recovery_points.pop(WHOLE_SEGMENTS, None) is not None
+    log_starts = _read_checkpoint(file_system, path, LOG_START_OFFSET_CHECKPOINT, report)
+    high_watermarks = _read_checkpoint(file_system, path, HIGH_WATERMARK_CHECKPOINT, report)
+    cleaner_offsets = _read_checkpoint(file_system, path, CLEANER_OFFSET_CHECKPOINT, report)
+    known = recovery_points.keys() | log_starts.keys() | high_watermarks.keys() | cleaner_offsets.keys()
+    for partition in known - {partition for partition, _ in partitions}:
+        report.has_stale_checkpoints = True
+        directory.note_stale(partition, CHECKPOINTS)
+    tasks = []
+    for partition, name in partitions:
+        config = topic_configs.get(partition.topic)
+        # After a crash an entry may be that of the log itself, from when it was here before: a future log is
+        # believed nothing, and what it lacks is copied again.
+        is_known = shutdown is not None or not name
+        options = LoadOptions(
+            clean=shutdown is not None,
+            recovery_point=recovery_points.get(partition, 0) if is_known else 0,
+            log_start_offset=log_starts.get(partition, 0) if is_known else 0,
+            high_watermark=0 if name else high_watermarks.get(partition, 0),
+            now_ms=now_ms,
+            cleaner_checkpoint=cleaner_offsets.get(partition),
+            may_have_gaps=not is_whole and (config is None or config.is_compacted or partition in cleaner_offsets),
+            name=name,
+        )
+        tasks.append(LoadTask(file_system, path, partition, config or default_config, options))
+    return DirectoryLoad(directory, tasks, is_clean=shutdown is not None)
+
+
+def _read_checkpoint(file_system: FileSystem, path: str, name: str, report: LoadReport) -> dict[TopicPartition, int]:
+    try:
+        return read_offset_checkpoint(file_system, f"{path}/{name}")
+    except CorruptCheckpointError as error:
+        report.ignored.append(str(error))
+        return {}

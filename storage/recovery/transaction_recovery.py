@@ -1,0 +1,82 @@
+"""Making the transaction index of a segment anew from its batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from protocol.records.batch import RecordBatch
+from storage.io.file_system import FileInfo, FileSystem
+from storage.log.log_files import TXN_INDEX_SUFFIX, file_name
+from storage.log.log_segment import LogSegment
+from storage.log.producer_state import ProducerStateManager
+from storage.log.segment_search import headers_from
+from storage.log.transaction_index import ENTRY_BYTES, AbortedTxn, aborted_by
+
+
+class AbortedTransactionsFound:
+    """Gathers the aborted transactions while recovery shows it the batches of one segment after the other."""
+
+    def __init__(self, producers: ProducerStateManager, files: Mapping[str, FileInfo]) -> None:
+        """`producers` as of the first batch that is shown; `files` of the log's directory."""
+        self._producers = producers
+        self._sizes = {name: info.size for name, info in files.items() if name.endswith(TXN_INDEX_SUFFIX)}
+        self._found: list[AbortedTxn] = []
+
+    def note(self, batch: RecordBatch) -> None:
+        """The next batch that has a producer id, its records included if it is a control batch."""
+        completed = self._producers.replay(batch)
+        entry = None if completed is None else aborted_by(batch, completed)
+        if entry is not None:
+            self._found.append(entry)
+
+    def split(self, segment: LogSegment) -> None:
+        """The segment came out of another one, with a part of its index."""
+        self._sizes[file_name(segment.base_offset, TXN_INDEX_SUFFIX)] = -1
+
+    def finish(self, segment: LogSegment, end_offset: int) -> None:
+        """All batches of the segment, which ends before `end_offset`, were shown: write its index where it differs.
+        Raises OSError.
+        """
+        entries = [each for each in self._found if each.last_offset < end_offset]
+        self._found = [each for each in self._found if each.last_offset >= end_offset]
+        size = self._sizes.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX), 0)
+        if (entries or size) and (size != len(entries) * ENTRY_BYTES or _entries_of(segment) != entries):
+            segment.transactions.replace(entries)
+
+
+def _entries_of(segment: LogSegment) -> list[AbortedTxn] | None:
+    try:
+        return list(segment.aborted_transactions())
+    except ValueError:
+        return None
+
+
+def rebuild_torn_indexes(
+    file_system: FileSystem,
+    name: str,
+    segments: Sequence[LogSegment],
+    snapshots: Sequence[int],
+    files: Mapping[str, FileInfo],
+) -> int:
+    """Make the transaction indexes anew that end within an entry; gives how many. Recovery leaves alone those that it
+    takes for flushed. Raises ApiError CORRUPT_MESSAGE, OSError.
+    """
+    count = 0
+    for at, segment in enumerate(segments):
+        info = files.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX))
+        if info is None or info.size % ENTRY_BYTES == 0:
+            continue
+        begin, start = segments[0].base_offset, segment.base_offset
+        directory = segment.path.rpartition("/")[0]
+        usable = [offset for offset in snapshots if begin <= offset <= start]
+        producers = ProducerStateManager(file_system, directory, name, usable)
+        producers.load(begin, start)
+        for batch in headers_from(list(segments[:at]), producers.map_end_offset):
+            producers.replay(batch)
+        producers.map_end_offset = start
+        found = AbortedTransactionsFound(producers, files)
+        for position, batch in segment.headers():
+            found.note(segment.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
+        found.finish(segment, 2**63 - 1)
+        count += 1
+    return count

@@ -1,0 +1,394 @@
+"""Moving a log to another log directory while it is in use (KIP-113; Kafka classes `LogManager`,
+`ReplicaAlterLogDirsThread`).
+
+A future log grows in a `-future` directory where the log is to be. `CopyTask`s fill it off the owner's thread; the last
+bytes are copied by the owner, so that nothing is appended in between (`FutureLogs.catch_up`). Then it takes the place
+of the log in two steps, because two directories cannot be renamed at once:
+
+1. `replace`: the future directory gets the name of the log, which from now on *is* the future log. The old directory
+   keeps its name until all that it holds is on stable storage in the new one, the new name included.
+2. `retire`: the old directory becomes `-delete`.
+
+A crash between the two leaves two directories of one name. Both hold the same up to the moment of the first step, so
+the one that goes further is the right one (`further`). Kafka refuses to start then.
+
+A future log that a stop interrupted is found at the next start, and the move goes on.
+
+While a log is moved, nobody may clean it (Kafka's `abortAndPauseCleaning`): the copy could have a value, and no longer
+the tombstone that deletes it. So how far the log is clean holds for the copy as well, and goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.batch import HEADER_BYTES, RecordBatch, read_batches
+from protocol.topic_partition import TopicPartition
+from storage.directory.log_directory import LogDirectory
+from storage.directory.partition_metadata import PARTITION_METADATA
+from storage.io.file_system import FileSystem
+from storage.log.aborted_transactions import copy_aborted
+from storage.log.partition_directory import (
+    DELETE_SUFFIX,
+    FUTURE_SUFFIX,
+    MAX_NAME,
+    STRAY_SUFFIX,
+    create_log,
+    name_with_suffix,
+    rename_away,
+)
+from storage.log.unified_log import UnifiedLog
+
+READ_BYTES = 1 << 20
+"""What is read from the log at a time."""
+INDEXED_BYTES = 16 << 10
+"""What is appended to the future log at a time: an append makes one index entry at most."""
+LAST_BYTES = 1 << 20
+"""What the owner's thread copies at most: about a millisecond of work."""
+
+
+class CopyTask:
+    """One step of a move: some bytes of `log` to the end of `future`.
+
+    Made and completed by the owner of the logs; `run` may be called on any thread, and nobody else uses the future
+    log meanwhile. `error` is what ended it: the log start has moved on, the future log was dropped, a disk failed.
+    """
+
+    __slots__ = ("_future", "_log", "_max_bytes", "_now_ms", "copied_bytes", "error")
+
+    def __init__(self, log: UnifiedLog, future: UnifiedLog, max_bytes: int, now_ms: int) -> None:
+        self._log = log
+        self._future = future
+        self._max_bytes = max_bytes
+        self._now_ms = now_ms
+        self.copied_bytes = 0
+        self.error: ApiError | None = None
+
+    def run(self) -> None:
+        """Copy until the end of the log, or `max_bytes` (a batch at least)."""
+        log, future = self._log, self._future
+        try:
+            while future.log_end_offset < log.log_end_offset and self.copied_bytes < self._max_bytes:
+                end_offset = log.log_end_offset
+                wanted = min(READ_BYTES, self._max_bytes - self.copied_bytes)
+                info = log.read(max(future.log_end_offset, log.log_start_offset), wanted, end_offset)
+                if info.file is None:
+                    # What was there has been compacted away.
+                    future.skip_to(end_offset, self._now_ms)
+                    return
+                try:
+                    data = memoryview(info.file.pread(info.position, info.size))
+                except OSError as error:
+                    raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
+                self._append(data)
+        except ApiError as error:
+            self.error = error
+
+    def complete(self) -> None:
+        """Raises ApiError when something has ended the copying."""
+        if self.error is not None:
+            raise self.error
+
+    def _append(self, data: memoryview) -> None:
+        start = end = 0
+        for batch in read_batches(data):
+            end += batch.size_in_bytes
+            if end - start >= INDEXED_BYTES:
+                self._future.append_as_follower(data[start:end], now_ms=self._now_ms)
+                start = end
+        if end > start:
+            self._future.append_as_follower(data[start:end], now_ms=self._now_ms)
+        if end == 0:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self._log.path} holds no whole batch where one is expected")
+        self.copied_bytes += end
+
+
+class FutureLogs:
+    """The future logs by partition. Everything belongs to the thread that owns the logs."""
+
+    def __init__(self, file_system: FileSystem, directories: Sequence[LogDirectory]) -> None:
+        self._file_system = file_system
+        self._directories = directories
+        self.logs: dict[TopicPartition, UnifiedLog] = {}
+        self._replaced: dict[TopicPartition, UnifiedLog] = {}
+        """What is to be retired; see the module."""
+        self.superseded_logs: list[UnifiedLog] = []
+        """What a start has found that another log of its name goes further than."""
+        self._preferred: dict[TopicPartition, LogDirectory] = {}
+        self._truncations: dict[TopicPartition, int] = {}
+        """`truncations` of the log when the future log was last made to fit it."""
+
+    # -- where logs are to be -----------------------------------------------------------------------------------------
+
+    def directory_at(self, path: str) -> LogDirectory:
+        """The log directory of that path. Raises ApiError LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR when it is
+        offline.
+        """
+        for directory in self._directories:
+            if directory.path == path:
+                if directory.failure is not None:
+                    raise directory.offline_error()
+                return directory
+        raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {path} is not found in the config.")
+
+    def prefer(self, topic_partition: TopicPartition, directory: LogDirectory) -> None:
+        """Remember where a log that does not exist yet is to be made (Kafka's `maybeUpdatePreferredLogDir`)."""
+        self._preferred[topic_partition] = directory
+
+    def take_preferred(self, topic_partition: TopicPartition) -> LogDirectory | None:
+        """Where the log is to be made, if somebody has said so; it is forgotten."""
+        return self._preferred.pop(topic_partition, None)
+
+    # -- making and dropping ------------------------------------------------------------------------------------------
+
+    def create(self, log: UnifiedLog, directory: LogDirectory, now_ms: int) -> UnifiedLog:
+        """An empty future log of `log` in `directory`; it begins where the log does.
+
+        Raises ApiError INVALID_TOPIC_EXCEPTION for a topic name that leaves no room for the suffix, CORRUPT_MESSAGE,
+        KAFKA_STORAGE_ERROR.
+        """
+        topic_partition = log.topic_partition
+        name = name_with_suffix(topic_partition, FUTURE_SUFFIX, f"{log.path} {directory.path} {now_ms}")
+        check_name(topic_partition)
+        future = create_log(
+            self._file_system,
+            directory,
+            name,
+            topic_partition,
+            log.topic_id,
+            log.config,
+            now_ms,
+            base_offset=_first_base_offset(log),
+        )
+        # Nothing is cleaned from now on until the move is over: what is clean will be so in the copy.
+        future.cleaner_checkpoint = log.cleaner_checkpoint
+        self._add(future)
+        self._truncations[topic_partition] = log.truncations
+        return future
+
+    def _add(self, future: UnifiedLog) -> None:
+        self.logs[future.topic_partition] = future
+        future.directory.log_count += 1
+
+    def drop(self, topic_partition: TopicPartition, now_ms: int, suffix: str = DELETE_SUFFIX) -> None:
+        """Give up a move. No future log is no error. One on a failed disk is forgotten, and found at the next start.
+
+        Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        future = self.logs.pop(topic_partition, None)
+        if future is not None:
+            directory = future.directory
+            directory.log_count -= 1
+            if directory.failure is None:
+                path = rename_away(self._file_system, future, suffix, now_ms)
+                if suffix == DELETE_SUFFIX:
+                    directory.defer_tree(path, future.config.file_delete_delay_ms)
+
+    def forget_partition(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """The partition is deleted: nothing of it stays here. Raises ApiError KAFKA_STORAGE_ERROR."""
+        self._preferred.pop(topic_partition, None)
+        self.drop(topic_partition, now_ms)
+        if topic_partition in self._replaced:
+            self.retire(topic_partition, now_ms)
+
+    # -- after a start ------------------------------------------------------------------------------------------------
+
+    def found(self, future: UnifiedLog, now_ms: int) -> None:
+        """Take over a future log that a start has found; of two of a partition the one that goes further stays."""
+        other = self.logs.get(future.topic_partition)
+        if other is not None and further(other, future) is other:
+            self._set_aside(future, DELETE_SUFFIX, now_ms)
+            return
+        self.drop(future.topic_partition, now_ms)
+        self._add(future)
+
+    def resolve(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
+        """Two directories have the name of one log: gives the one that goes further, the other is `superseded_logs`.
+
+        That is how a crash between `replace` and `retire` looks, and how a directory that failed there looks once it
+        works again. Of two that go equally far it is the newer one, so that the move stays done. It may hold nothing
+        yet that a power cut would leave, so the other has to stay until it is flushed and its log start checkpointed
+        (`set_outdone_aside`).
+        """
+        is_tie = further(log, other) is log and further(other, log) is other
+        best = max(log, other, key=self._made_ms) if is_tie else further(log, other)
+        worse = other if best is log else log
+        start = min(worse.log_start_offset, best.log_end_offset)
+        if start > best.log_start_offset:
+            best.delete_records_before(start, start)
+        self.superseded_logs.append(worse)
+        return best
+
+    def _made_ms(self, log: UnifiedLog) -> int:
+        """When the directory of the log was made: its topic id is the first thing written, once; -1 without one."""
+        try:
+            return self._file_system.modified_ms(f"{log.path}/{PARTITION_METADATA}")
+        except OSError:  # whoever needs the disk for more than this will say so
+            return -1
+
+    def set_outdone_aside(self, now_ms: int) -> None:
+        """What is superseded_logs may go. Raises ApiError KAFKA_STORAGE_ERROR."""
+        while self.superseded_logs:
+            self._set_aside(self.superseded_logs.pop(), DELETE_SUFFIX, now_ms)
+
+    def _set_aside(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
+        directory, delay_ms = log.directory, log.config.file_delete_delay_ms
+        path = rename_away(self._file_system, log, suffix, now_ms)
+        if suffix == DELETE_SUFFIX:
+            directory.defer_tree(path, delay_ms)
+        return path
+
+    def match(self, logs: Mapping[TopicPartition, UnifiedLog], *, all_online: bool, now_ms: int) -> list[str]:
+        """After loading: future logs whose log is where they are to be have nothing to do, and without any log they
+        are of no use. Gives the new paths of the latter.
+
+        With a directory offline, a log may be there.
+        """
+        strays = []
+        for topic_partition, future in list(self.logs.items()):
+            log = logs.get(topic_partition)
+            if log is not None and log.directory is future.directory:
+                self.drop(topic_partition, now_ms)
+            elif log is None and all_online:
+                del self.logs[topic_partition]
+                future.directory.log_count -= 1
+                strays.append(self._set_aside(future, STRAY_SUFFIX, now_ms))
+        return strays
+
+    # -- moving -------------------------------------------------------------------------------------------------------
+
+    def adjust(self, log: UnifiedLog, now_ms: int) -> None:
+        """Make the future log of `log` one that can be appended to: after DeleteRecords, retention, truncation, a
+        start, a change of configuration. To be called before each CopyTask.
+
+        Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        topic_partition = log.topic_partition
+        future = self.logs[topic_partition]
+        future.config = log.config
+        if topic_partition not in self._truncations and _was_cleaned_since(log, future):
+            future.truncate_fully_and_start_at(_first_base_offset(log), now_ms)
+            future.flush(now_ms)  # what the checkpoint will say must not be believed of what was there before
+            future.cleaner_checkpoint = log.cleaner_checkpoint
+        if log.cleaner_checkpoint is not None:
+            known = future.cleaner_checkpoint
+            # It may have come only now, from a cleaning that was under way: gaps are no loss here either.
+            future.cleaner_checkpoint = future.log_start_offset if known is None else min(known, log.cleaner_checkpoint)
+        if self._truncations.get(topic_partition) != log.truncations:
+            end = _common_end(log, future)
+            if end < future.log_end_offset:
+                future.truncate_to(end, now_ms)
+            self._truncations[topic_partition] = log.truncations
+        if log.log_start_offset > future.log_start_offset:
+            if log.log_start_offset > future.log_end_offset:
+                future.truncate_fully_and_start_at(_first_base_offset(log), now_ms)
+            if log.log_start_offset <= future.log_end_offset:
+                future.delete_records_before(log.log_start_offset, log.log_start_offset)
+
+    def catch_up(self, log: UnifiedLog, now_ms: int) -> bool:
+        """Copy the last bytes on the owner's thread; whether `replace` may follow now, before anything is appended.
+
+        It may not while a gap that compaction has left in the log lies above the recovery point of the copy: that has
+        to be flushed, and its recovery point checkpointed, or a crash after the replacement would take the gap for a
+        loss. Raises ApiError.
+        """
+        self.adjust(log, now_ms)
+        future = self.logs[log.topic_partition]
+        task = CopyTask(log, future, LAST_BYTES, now_ms)
+        task.run()
+        task.complete()
+        return future.log_end_offset == log.log_end_offset and future.gaps_end <= future.recovery_point
+
+    def replace(self, log: UnifiedLog) -> UnifiedLog:
+        """The future log takes the name of `log`; gives it. `log` must not be appended to any more.
+
+        Raises ApiError KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; then nothing has changed.
+        """
+        topic_partition = log.topic_partition
+        future = self.logs[topic_partition]
+        if topic_partition in self._replaced:
+            old = self._replaced[topic_partition].path
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{old} of an earlier move could not be retired yet")
+        path = f"{future.directory.path}/{topic_partition}"
+        future.take_over_epochs(log)
+        copy_aborted(log, future)
+        try:
+            self._file_system.rename(future.path, path)
+        except OSError as error:
+            raise future.failed(error, f"Error while renaming {future.path} to {path}") from error
+        future.use_path(path)
+        future.has_unsynced_names = True
+        # Until that is flushed a power cut can undo it, and leave what is on stable storage in `log`: no more may be
+        # acknowledged or shown.
+        future.recovery_point = min(future.recovery_point, log.recovery_point)
+        del self.logs[topic_partition]
+        self._replaced[topic_partition] = log
+        return future
+
+    def retire(self, topic_partition: TopicPartition, now_ms: int) -> LogDirectory | None:
+        """The log that was replaced may go; gives the directory whose fsync makes that durable.
+
+        Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        log = self._replaced.pop(topic_partition, None)
+        if log is None:
+            return None
+        directory, delay_ms = log.directory, log.config.file_delete_delay_ms
+        directory.log_count -= 1
+        if directory.failure is not None:
+            return None
+        directory.defer_tree(rename_away(self._file_system, log, DELETE_SUFFIX, now_ms), delay_ms)
+        return directory
+
+    def online(self) -> Iterable[UnifiedLog]:
+        """All that is here and on a disk that works; their offsets belong into the checkpoints of their directory."""
+        logs = (*self.logs.values(), *self._replaced.values(), *self.superseded_logs)
+        return [log for log in logs if log.directory.failure is None]
+
+
+def _was_cleaned_since(log: UnifiedLog, future: UnifiedLog) -> bool:
+    """Whether the log was cleaned after the copy, which a start has found, had begun: its directory was away meanwhile.
+
+    Then what a tombstone or an abort marker has deleted may be in the copy, and they are no longer there to follow.
+    """
+    if log.cleaner_checkpoint is None:
+        return False
+    known = future.log_start_offset if future.cleaner_checkpoint is None else future.cleaner_checkpoint
+    return max(known, log.log_start_offset) < log.cleaner_checkpoint
+
+
+def check_name(topic_partition: TopicPartition) -> None:
+    """Raises ApiError INVALID_TOPIC_EXCEPTION for a name that a `-future` directory cannot have (KAFKA-4893)."""
+    if len(name_with_suffix(topic_partition, FUTURE_SUFFIX, "")) > MAX_NAME:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+
+
+def further(log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
+    """Which of two logs of one partition goes further, as in an election: latest leader epoch, then the log end."""
+    order: Callable[[UnifiedLog], tuple[int, int]] = lambda each: (each.latest_epoch(), each.log_end_offset)  # noqa: E731
+    return log if order(log) >= order(other) else other
+
+
+def _first_base_offset(log: UnifiedLog) -> int:
+    """Where a copy of `log` begins: its log start, or the base of the batch that this lies in."""
+    info = log.read(log.log_start_offset, 1)
+    if info.file is None:
+        return log.log_start_offset
+    try:
+        header = RecordBatch(memoryview(info.file.pread(info.position, HEADER_BYTES)))
+    except OSError as error:
+        raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
+    return min(header.base_offset, log.log_start_offset)
+
+
+def _common_end(log: UnifiedLog, future: UnifiedLog) -> int:
+    """Up to where both hold the same, as their leader epochs tell (KIP-101, KIP-279)."""
+    end = min(log.log_end_offset, future.log_end_offset)
+    latest = future.latest_epoch()
+    if latest < 0:
+        return end
+    known = log.end_offset_for_epoch(latest)
+    if known.epoch < 0:
+        return end
+    return min(end, known.start_offset, future.end_offset_for_epoch(known.epoch).start_offset)

@@ -1,0 +1,32 @@
+"""Our coordinator answers as Apache Kafka 3.9.1 did, word for word; see group_dialogues."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.broker.groups.group_dialogues import DIALOGUES, RECORDED
+from tests.broker.groups.group_stage import Stage
+from tests.broker.groups.local_place import Local
+from tests.parity.transcript import differences
+
+KAFKA = json.loads(RECORDED.read_text())
+
+
+@pytest.mark.parametrize("name", sorted(DIALOGUES))
+def test_answers_as_kafka(name: str) -> None:
+    place = Local()
+    stage = Stage(place, name)
+    try:
+        DIALOGUES[name](stage)
+    finally:
+        place.close()
+    assert [label for label, _ in stage.transcript] == [label for label, _ in KAFKA[name]]
+    different = [
+        f"{index} {label} {path}: Kafka {theirs}, ours {mine}"
+        for index, ((label, kafka), (_, ours)) in enumerate(zip(KAFKA[name], stage.transcript, strict=True))
+        for path, theirs, mine in differences(kafka, json.loads(json.dumps(ours)))
+        if not (path.endswith("error_message") and theirs and mine)  # what is wrong, we say in words of our own
+    ]
+    assert not different, "\n".join(different)

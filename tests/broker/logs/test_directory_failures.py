@@ -1,0 +1,233 @@
+"""A log directory fails under a broker: its replicas say so, the others go on, and so does the next start."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from functools import partial
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    FetchResponse,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    MetadataResponse,
+    ProduceResponse,
+)
+from protocol.topic_partition import TopicPartition
+from tests.kit import in_process
+from tests.kit.group_requests import commit
+from tests.kit.in_process import InProcessBroker, Wire
+from tests.kit.memory_file_system import Fault
+from tests.kit.waiting import turns
+from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, produce, values_in
+
+A, B = "/a", "/b"
+"""The journal of the embedded coordination is in the first."""
+
+
+play = partial(in_process.play, log_dirs=f"{A},{B}", offsets_topic_num_partitions="1")
+
+
+def break_disk(broker: InProcessBroker, path: str = B) -> None:
+    """Whatever is written to a directory fails."""
+    broker.file_system.inject = lambda operation, at: (
+        Fault(errno.EIO) if at.startswith(path) and operation not in {"lock", "exists"} else None
+    )
+
+
+def repair(broker: InProcessBroker) -> None:
+    broker.file_system.inject = lambda _operation, _path: None
+
+
+async def errors(wire: Wire, topic: str) -> tuple[ErrorCode, ErrorCode]:
+    """What Produce and Fetch answer."""
+    produced, fetched = await wire.ask(produce(topic, [b"x"]), 11), await wire.ask(fetch(topic, 0), 12)
+    assert isinstance(produced, ProduceResponse)
+    assert isinstance(fetched, FetchResponse)
+    return (
+        ErrorCode(produced.responses[0].partition_responses[0].error_code),
+        ErrorCode(fetched.responses[0].partitions[0].error_code),
+    )
+
+
+async def leader(wire: Wire, topic: str) -> tuple[int, ErrorCode, list[int]]:
+    """Leader, error and offline replicas in Metadata."""
+    response = await wire.ask(metadata(topic), 9)
+    assert isinstance(response, MetadataResponse)
+    partition = response.topics[0].partitions[0]
+    return partition.leader_id, ErrorCode(partition.error_code), list(partition.offline_replicas)
+
+
+BROKEN = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR)
+SOUND = (ErrorCode.NONE, ErrorCode.NONE)
+
+
+async def begin(broker: InProcessBroker, wire: Wire) -> None:
+    """`one` is in the first directory, `two` in the second, which breaks."""
+    for topic in ("one", "two"):
+        await wire.ask(new_topic(topic), 7)
+        await wire.ask(produce(topic, [b"before"]), 11)
+    assert broker.file_system.exists(f"{B}/two-0")
+    break_disk(broker)
+    await wire.ask(produce("two", [b"fails"]), 11)
+    await turns()
+
+
+def test_its_replicas_are_offline_and_the_others_go_on() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await begin(broker, wire)
+        assert await errors(wire, "two") == BROKEN
+        assert await leader(wire, "two") == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [0])
+        assert await errors(wire, "one") == SOUND
+        assert await leader(wire, "one") == (0, ErrorCode.NONE, [])
+        for number in range(3):
+            await wire.ask(new_topic(f"new{number}"), 7)
+            assert broker.file_system.exists(f"{A}/new{number}-0")
+        assert not broker.server.failed.is_set()
+        repair(broker)
+
+    play(scenario)
+
+
+def test_a_fetch_that_waits_is_told() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        for topic in ("one", "two"):
+            await wire.ask(new_topic(topic), 7)
+        waiting = asyncio.ensure_future(broker.connect().ask(fetch("two", 0, max_wait_ms=60_000), 12))
+        await asyncio.sleep(0)
+        break_disk(broker)
+        await wire.ask(produce("two", [b"fails"]), 11)
+        response = await waiting
+        assert isinstance(response, FetchResponse)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        repair(broker)
+
+    play(scenario)
+
+
+def test_the_next_start_has_it_back() -> None:
+    async def after(broker: InProcessBroker, wire: Wire) -> None:
+        assert await errors(wire, "two") == SOUND
+        assert await leader(wire, "two") == (0, ErrorCode.NONE, [])
+        assert values_in(await wire.ask(fetch("two", 0), 12)) == [b"before", b"x"]
+
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await begin(broker, wire)
+        repair(broker)
+
+    play(scenario, after)
+
+
+def test_a_start_with_a_directory_that_cannot_be_read() -> None:
+    async def before(broker: InProcessBroker, wire: Wire) -> None:
+        for topic in ("one", "two"):
+            await wire.ask(new_topic(topic), 7)
+            await wire.ask(produce(topic, [b"before"]), 11)
+        broker.file_system.faults_in_reads = True
+        break_disk(broker)
+
+    async def without(broker: InProcessBroker, wire: Wire) -> None:
+        await turns()
+        assert await errors(wire, "one") == SOUND
+        assert await errors(wire, "two") == BROKEN
+        assert await leader(wire, "two") == (-1, ErrorCode.LEADER_NOT_AVAILABLE, [0])
+        assert not broker.file_system.exists(f"{A}/two-0"), "it is in the other directory"
+        broker.file_system.faults_in_reads = False
+        repair(broker)
+
+    async def after(broker: InProcessBroker, wire: Wire) -> None:
+        assert values_in(await wire.ask(fetch("two", 0), 12)) == [b"before"]
+
+    play(before, without, after)
+
+
+def test_a_topic_is_deleted_and_made_again_while_its_disk_is_away() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await begin(broker, wire)
+        await wire.ask(delete_topics("two"), 5)
+        await wire.ask(new_topic("two"), 7)
+        assert await errors(wire, "two") == SOUND
+        repair(broker)
+
+    async def after(broker: InProcessBroker, wire: Wire) -> None:
+        assert values_in(await wire.ask(fetch("two", 0), 12)) == [b"x"]
+        names = [info.name for info in broker.file_system.list_dir(B) if info.is_dir]
+        assert [name.rpartition("-")[2] for name in names] == ["stray"]
+
+    play(scenario, after)
+
+
+@pytest.mark.parametrize("calls", [40, 200, 400])
+def test_a_disk_that_fails_while_a_topic_is_created(calls: int) -> None:
+    """Every new partition is led, and has its log where it is led; the old ones on that disk have no leader."""
+
+    def fail_after(broker: InProcessBroker) -> None:
+        left = calls
+
+        def inject(operation: str, path: str) -> Fault | None:
+            nonlocal left
+            if not path.startswith(B) or operation in {"lock", "exists"}:
+                return None
+            left -= 1
+            return Fault(errno.EIO) if left < 0 else None
+
+        broker.file_system.inject = inject
+
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await wire.ask(new_topic("old", partitions=2), 7)
+        fail_after(broker)
+        await wire.ask(new_topic("t", partitions=300), 7)
+        await turns()
+        response = await wire.ask(metadata("t"), 9)
+        assert isinstance(response, MetadataResponse)
+        assert len(response.topics[0].partitions) == 300
+        for each in response.topics[0].partitions:
+            partition = broker.server.serving.logs.replicas.partition(TopicPartition("t", each.partition_index))
+            assert partition.log.directory.path == A
+            assert partition.is_leader
+            assert (each.leader_id, each.error_code, each.offline_replicas) == (0, ErrorCode.NONE, [])
+        assert sorted(
+            each.leader for each in broker.server.serving.coordination.metadata.image.topics["old"].partitions
+        ) == [-1, 0]
+        repair(broker)
+
+    play(scenario)
+
+
+def test_the_groups_of_a_lost_partition_have_no_coordinator() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await wire.ask(new_topic("one"), 7)
+        await broker.server.serving.member.controller.ensure_internal_topic("__consumer_offsets")
+        assert broker.file_system.exists(f"{B}/__consumer_offsets-0")
+        await turns()
+        answer = await wire.ask(commit("g", [("one", 0, 5)]), 8)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+        break_disk(broker)
+        await wire.ask(commit("g", [("one", 0, 6)]), 8)
+        await turns()
+        found = await wire.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
+        assert found.coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE  # type: ignore[attr-defined]
+        answer = await wire.ask(commit("g", [("one", 0, 6)]), 8)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
+        beat = await wire.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4)
+        assert beat.error_code == ErrorCode.NOT_COORDINATOR  # type: ignore[attr-defined]
+        repair(broker)
+
+    play(scenario)
+
+
+def test_without_any_directory_left_the_broker_stops() -> None:
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await begin(broker, wire)
+        assert not broker.server.failed.is_set()
+        broker.file_system.inject = lambda operation, path: (
+            Fault(errno.EIO) if operation == "append" and "journal" not in path else None
+        )
+        await wire.ask(produce("one", [b"fails"]), 11)
+        await asyncio.wait_for(broker.server.failed.wait(), 30)
+        repair(broker)
+
+    play(scenario)

@@ -1,0 +1,506 @@
+"""Which logs are cleaned when, and what becomes of failures; logs in memory, workers without processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import math
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.environment.contract import CleanerWorker
+from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from broker.logs.cleaner_worker import WorkerDiedError
+from broker.logs.log_cleaner import BYTES_A_KEY, MOST_DEATHS, CleanerThread, LogCleaner, map_capacity
+from broker.observability.cleaner_metrics import cleaner_metrics
+from config.broker_config import BrokerConfig
+from protocol.errors import ApiError, ErrorCode
+from protocol.records.batch import read_batches
+from protocol.topic_partition import TopicPartition
+from storage.compaction.clean_task import CleanResult, CleanTask
+from storage.directory.log_directory import LogDirectory
+from storage.log.log_config import LogConfig
+from storage.log.unified_log import UnifiedLog
+from storage.recovery.scrub import Scrub
+from tests.kit.environment import InlineExecutor, ManualClock
+from tests.kit.executor_worker import ExecutorWorker
+from tests.kit.memory_file_system import Fault, MemoryFileSystem
+from tests.kit.waiting import eventually_on_loop
+from tests.storage.support import DIR, batch_of, open_manager
+
+COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}), segment_bytes=200, min_cleanable_dirty_ratio=0.3)
+ONE, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
+
+
+class Worker:
+    """Does the work at once, or what a test wants instead."""
+
+    def __init__(self, stage: CleanerStage) -> None:
+        self._stage = stage
+        self._inner = ExecutorWorker(stage.disk, InlineExecutor())
+        self.rates: list[float] = []
+        self.is_closed = False
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        self.rates.append(bytes_per_second)
+        self._stage.cleaned.append(task.path.rpartition("/")[2])
+        if self._stage.instead is not None:
+            await self._stage.instead(task)
+        return await self._inner.clean(task, bytes_per_second)
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        self.rates.append(bytes_per_second)
+
+    def abort(self) -> None:
+        self._stage.aborted.set()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        self._stage.closed.set()
+
+
+class CleanerStage:
+    """A cleaner over two logs. `instead` is awaited before a worker does its task."""
+
+    def __init__(self, **settings: str) -> None:
+        self.disk = MemoryFileSystem()
+        self.clock = ManualClock()
+        self.manager, _ = open_manager(self.disk, COMPACTED, now_ms=self.clock.ms)
+        self.logs = {tp: self.manager.get_or_create(tp, None, COMPACTED, self.clock.ms) for tp in (ONE, OTHER)}
+        self.cleaned: list[str] = []
+        self.instead: Callable[[CleanTask], Awaitable[None]] | None = None
+        self.closed = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.workers: list[Worker] = []
+        self.settings = {"log.dirs": DIR, "log.cleaner.backoff.ms": "1", **settings}
+        self.cleaner = LogCleaner(
+            self.manager,
+            lambda: {tp: log.log_end_offset for tp, log in self.logs.items()},
+            self.clock,
+            InlineExecutor(),
+            self._new_worker,
+            lambda: BrokerConfig(self.settings),
+            self._checkpoint_recovery_points,
+        )
+
+    async def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
+        for task in self.manager.recovery_point_tasks():
+            task.run()
+            task.complete()
+            if task.refusal is not None and task.directory is directory:
+                raise task.refusal
+
+    def _new_worker(self) -> CleanerWorker:
+        self.workers.append(Worker(self))
+        return self.workers[-1]
+
+    def thread(self) -> CleanerThread:
+        """A cleaner thread that is driven by hand, and that can be told to abort."""
+        thread = cleaner_thread(self)
+        self.cleaner._threads[:] = [thread]
+        return thread
+
+    def other_directory(self) -> str:
+        """A log directory that nothing is in."""
+        self.disk.make_dirs("/elsewhere")
+        return "/elsewhere"
+
+    def change(self, **settings: str) -> None:
+        self.settings |= {name.replace("_", "."): value for name, value in settings.items()}
+        self.cleaner.config_changed(BrokerConfig(self.settings))
+
+    def metrics(self) -> dict[str, float]:
+        """Values by the end of their names."""
+        return {
+            metric.name.removeprefix("kafka_log_logcleaner").removeprefix("manager").removeprefix("_"): metric.samples[
+                0
+            ].value
+            for metric in cleaner_metrics(self.cleaner, [DIR])
+        }
+
+
+def fill(log: UnifiedLog, batches: int) -> None:
+    """Batches of one key, all but the last in sealed and flushed segments."""
+    for at in range(batches):
+        log.append_as_leader(batch_of(b"%d" % at + b"x" * 60), leader_epoch=0, now_ms=1)
+    log.roll(1)
+    log.append_as_leader(batch_of(b"last"), leader_epoch=0, now_ms=1)
+    log.flush(1)
+
+
+def values(log: UnifiedLog) -> list[bytes | None]:
+    found = []
+    for segment in log.segments:
+        data = segment.file.pread(0, segment.size)
+        found += [record.value for batch in read_batches(memoryview(data)) for record in batch.records()]
+    return found
+
+
+def play(scenario: Callable[[CleanerStage], Awaitable[None]], **settings: str) -> None:
+    async def main() -> None:
+        stage = CleanerStage(**{name.replace("_", "."): value for name, value in settings.items()})
+        try:
+            await scenario(stage)
+        finally:
+            await stage.cleaner.close()
+        assert all(worker.is_closed for worker in stage.workers)
+
+    asyncio.run(main())
+
+
+def test_the_filthiest_log_first_and_then_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        fill(stage.logs[ONE], 9)
+        await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        fill(stage.logs[ONE], 3)  # partly clean now
+        fill(stage.logs[OTHER], 6)
+        stage.cleaned.clear()
+        stage.cleaner.start()
+        await eventually_on_loop(
+            "the cleaner gets there",
+            lambda: stage.metrics()["max_dirty_percent"] == 0 and len(stage.cleaned) == 2,
+            pause_s=0.001,
+        )
+        assert stage.cleaned == ["other-0", "t-0"]
+        assert values(stage.logs[OTHER]) == [b"5" + b"x" * 60, b"last"]
+        assert stage.metrics()["cleaner_recopy_percent"] < 50
+        assert stage.metrics()["max_buffer_utilization_percent"] == 0
+        assert stage.metrics()["time_since_last_run_ms"] == 0
+        checkpoint = bytes(stage.disk.read_file(f"{DIR}/cleaner-offset-checkpoint")).decode()
+        assert sorted(checkpoint.splitlines()[2:]) == [f"other 0 {6}", "t 0 13"]
+
+    with caplog.at_level(logging.INFO):
+        play(scenario)
+    assert "cleaned log other-0 (dirty section = [0, 6])" in caplog.text
+    assert "6 messages), end size" in caplog.text
+
+
+def cleaner_thread(stage: CleanerStage) -> CleanerThread:
+    """A cleaner thread that is driven by hand."""
+    worker = Worker(stage)
+    worker.is_closed = True
+    return CleanerThread(0, worker)
+
+
+def test_a_corrupt_log_is_set_aside_and_the_others_are_cleaned(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        fill(stage.logs[ONE], 9)
+        fill(stage.logs[OTHER], 6)
+        segment = stage.logs[ONE].segments[1]
+        corrupt(stage.disk, segment.path)
+        stage.cleaner.start()
+        await eventually_on_loop(
+            "the cleaner gets there",
+            lambda: stage.metrics()["uncleanable_partitions_count"] == 1 and "other-0" in stage.cleaned,
+            pause_s=0.001,
+        )
+        await eventually_on_loop(
+            "the cleaner gets there", lambda: values(stage.logs[OTHER]) == [b"5" + b"x" * 60, b"last"], pause_s=0.001
+        )
+        assert stage.cleaned.count("t-0") == 1
+        assert stage.metrics()["uncleanable_bytes"] == sum(each.size for each in stage.logs[ONE].segments[:-1])
+        assert stage.metrics()["deadthreadcount"] == 0
+
+    play(scenario)
+    assert "Marking its partition (t-0) as uncleanable" in caplog.text
+
+
+def test_damage_is_told_and_counted_as_a_scrub_would() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        log = stage.logs[ONE]
+        fill(log, 9)
+        segment = log.segments[1]
+        corrupt(stage.disk, segment.path)
+        assert await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        scrub_all(stage)
+        ((where, told),) = log.directory.corruptions.items()
+        assert where == (segment.path, 0)
+        assert told.startswith(f"{segment.path} is corrupt at byte 0 (")
+        first, after = segment.base_offset, log.segments[2].base_offset
+        assert told.endswith(f"): offsets {first} to {after - 1} cannot be read")
+        with pytest.raises(ApiError) as raised:
+            log.read(first, 1000)
+        assert raised.value.error_code is ErrorCode.CORRUPT_MESSAGE
+
+    play(scenario)
+
+
+def scrub_all(stage: CleanerStage) -> None:
+    """A pass of the scrub through everything."""
+    scrub = Scrub()
+    scrub.begin(stage.manager.logs)
+    while (task := scrub.next_task(stage.manager.logs, 1 << 20, 1)) is not None:
+        task.run()
+        task.complete()
+
+
+def test_what_only_the_worker_sees_is_told_as_it_says() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        log = stage.logs[ONE]
+        fill(log, 9)
+        base_offset = log.segments[1].base_offset
+
+        async def fail(_task: CleanTask) -> None:
+            raise WorkerFailure("it is odd", FailureKind.RECORDS, corrupt_range=(base_offset, 7))
+
+        stage.instead = fail
+        assert await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert log.directory.corruptions == {(log.segments[1].path, 7): "it is odd"}
+        assert log.uncleanable_reason == "it is odd"
+
+    play(scenario)
+
+
+def test_a_log_that_is_moved_is_cleaned_when_it_has_arrived() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        log = stage.logs[ONE]
+        fill(log, 9)
+        before = values(log)
+
+        async def move(_task: CleanTask) -> None:
+            stage.manager.futures.create(log, LogDirectory(stage.other_directory(), lambda _path, _reason: None), 1)
+            stage.cleaner.abort(ONE)
+            await stage.aborted.wait()
+
+        stage.instead = move
+        assert await stage.cleaner.clean_filthiest(stage.thread()), "others may be waiting"
+        assert values(log) == before, "what was cleaned meanwhile is thrown away"
+        stage.instead = None
+        assert not await stage.cleaner.clean_filthiest(stage.thread())
+        stage.manager.futures.drop(ONE, 1)
+        assert await stage.cleaner.clean_filthiest(stage.thread())
+        assert len(values(log)) == 2
+
+    play(scenario)
+
+
+def test_only_what_is_moved_is_aborted() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        async def ask(_task: CleanTask) -> None:
+            stage.cleaner.abort(OTHER)
+
+        stage.instead = ask
+        fill(stage.logs[ONE], 9)
+        assert await stage.cleaner.clean_filthiest(stage.thread())
+        assert not stage.aborted.is_set()
+        stage.cleaner.abort(ONE)
+        assert not stage.aborted.is_set(), "it is not being cleaned any more"
+
+    play(scenario)
+
+
+def corrupt(disk: MemoryFileSystem, path: str) -> None:
+    data = bytearray(disk.read_file(path))
+    data[70] ^= 1
+    disk.write_file(path, bytes(data))
+
+
+def test_what_kills_its_workers_is_set_aside_after_a_few() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        async def die(task: CleanTask) -> None:
+            if task.path.endswith("t-0"):
+                raise WorkerDiedError("killed by signal 9")
+
+        stage.instead = die
+        fill(stage.logs[ONE], 9)
+        stage.cleaner.start()
+        await eventually_on_loop(
+            "the cleaner gets there", lambda: stage.metrics()["uncleanable_partitions_count"] == 1, pause_s=0.001
+        )
+        assert stage.cleaned == ["t-0"] * MOST_DEATHS
+        assert stage.metrics()["deadthreadcount"] == 1
+        fill(stage.logs[OTHER], 6)
+        await eventually_on_loop(
+            "the cleaner gets there", lambda: stage.metrics()["deadthreadcount"] == 0, pause_s=0.001
+        )
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_offline", "is_set_aside"),
+    [
+        (WorkerFailure("full", FailureKind.DISK, errno.ENOSPC), False, False),
+        (WorkerFailure("broken", FailureKind.DISK, errno.EIO), True, False),
+        (WorkerFailure("changed", FailureKind.ABORTED), False, False),
+        (WorkerFailure("no idea", FailureKind.BUG), False, True),
+    ],
+)
+def test_failures(failure: WorkerFailure, is_offline: bool, is_set_aside: bool) -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        async def fail(_task: CleanTask) -> None:
+            raise failure
+
+        stage.instead = fail
+        log = stage.logs[ONE]
+        fill(log, 9)
+        await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert (log.directory.failure is not None) == is_offline
+        assert (log.uncleanable_reason is not None) == is_set_aside
+        stage.instead = None
+        assert await stage.cleaner.clean_filthiest(cleaner_thread(stage)) == (not is_offline and not is_set_aside)
+
+    play(scenario)
+
+
+def test_a_failure_of_a_log_that_was_cut_meanwhile_says_nothing() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        log = stage.logs[ONE]
+
+        async def cut(_task: CleanTask) -> None:
+            log.truncate_to(4, 1)
+            raise WorkerFailure("corrupt", FailureKind.RECORDS)
+
+        stage.instead = cut
+        fill(log, 9)
+        assert not await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert log.uncleanable_reason is None
+
+    play(scenario)
+
+
+def test_the_result_for_a_log_that_was_cut_meanwhile_is_thrown_away() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        log = stage.logs[ONE]
+
+        async def cut(_task: CleanTask) -> None:
+            log.truncate_to(4, 1)
+
+        stage.instead = cut
+        fill(log, 9)
+        assert not await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert [value and value[:1] for value in values(log)] == [b"0", b"1", b"2", b"3"]
+
+    play(scenario)
+
+
+def test_a_map_without_room_cleans_nothing_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        fill(stage.logs[ONE], 9)
+        assert not await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+
+    play(scenario, log_cleaner_io_buffer_load_factor="0")
+    assert "offset map is too small to fit in even a single message" in caplog.text
+
+
+def test_threads_come_and_go_and_share_the_rate() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        stage.cleaner.start()
+        assert len(stage.workers) == 1
+        stage.change(log_cleaner_threads="2", log_cleaner_io_max_bytes_per_second="1000")
+        assert [worker.rates[-1] for worker in stage.workers] == [500.0, 500.0]
+        stage.change(log_cleaner_threads="1")
+        assert stage.workers[0].rates[-1] == 1000.0
+        await stage.closed.wait()
+        assert [worker.is_closed for worker in stage.workers] == [False, True]
+        stage.change(log_cleaner_io_max_bytes_per_second="-1")
+        assert stage.workers[0].rates[-1] == sys.float_info.max
+
+    play(scenario)
+
+
+def test_two_threads_clean_two_logs_at_a_time() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        both = asyncio.Barrier(2)
+
+        async def meet(_task: CleanTask) -> None:
+            await both.wait()
+
+        stage.instead = meet
+        fill(stage.logs[ONE], 9)
+        fill(stage.logs[OTHER], 6)
+        stage.cleaner.start()
+        await eventually_on_loop(
+            "the cleaner gets there",
+            lambda: len(values(stage.logs[ONE])) == len(values(stage.logs[OTHER])) == 2,
+            pause_s=0.001,
+        )
+
+    play(scenario, log_cleaner_threads="2")
+
+
+def test_a_new_backoff_ends_a_long_pause() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        stage.cleaner.start()
+        await eventually_on_loop(
+            "the cleaner gets there", lambda: stage.cleaner.numbers.last_run_ms is not None, pause_s=0.001
+        )
+        fill(stage.logs[ONE], 9)
+        stage.change(log_cleaner_backoff_ms="1")
+        await eventually_on_loop("the cleaner gets there", lambda: stage.cleaned == ["t-0"], pause_s=0.001)
+
+    play(scenario, log_cleaner_backoff_ms="1000000000")
+
+
+def test_without_the_cleaner_there_are_no_workers() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        stage.cleaner.start()
+        stage.change(log_cleaner_threads="2")
+        assert stage.workers == []
+
+    play(scenario, log_cleaner_enable="false")
+
+
+def test_buffers_are_shared_and_as_large_as_is_said() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        sizes = []
+
+        async def note(task: CleanTask) -> None:
+            sizes.append(task.read_bytes)
+
+        stage.instead = note
+        fill(stage.logs[ONE], 9)
+        await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert sizes == [25]
+        assert len(values(stage.logs[ONE])) == 2, "a buffer smaller than a batch is no hindrance"
+
+    play(scenario, log_cleaner_io_buffer_size="100", log_cleaner_threads="2")
+
+
+def test_a_buffer_of_more_than_2_gigabytes_is_not_used_up(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        stage.cleaner.start()
+        assert "Cannot use more than 2G of cleaner buffer space per cleaner thread" not in caplog.text
+        stage.change(log_cleaner_dedupe_buffer_size=str(2**31))
+
+    play(scenario)
+    assert "Cannot use more than 2G of cleaner buffer space per cleaner thread" in caplog.text
+
+
+def test_the_buffer_says_how_many_keys() -> None:
+    def capacity(size: int, threads: int, factor: float) -> int:
+        return map_capacity(
+            BrokerConfig(
+                {
+                    "log.cleaner.dedupe.buffer.size": str(size),
+                    "log.cleaner.threads": str(threads),
+                    "log.cleaner.io.buffer.load.factor": str(factor),
+                }
+            )
+        )
+
+    assert capacity(1280 * BYTES_A_KEY * 100, 1, 0.9) == 115_200
+    assert capacity(1280 * BYTES_A_KEY * 100, 2, 0.9) == 57_600
+    assert capacity(1280 * BYTES_A_KEY * 100, 1, 5) == 128_000
+    assert capacity(2**40, 1, 1) == math.floor((2**31 - 1) / BYTES_A_KEY)
+
+
+def test_nothing_is_cleaned_before_the_recovery_points_are_written() -> None:
+    async def scenario(stage: CleanerStage) -> None:
+        fill(stage.logs[ONE], 9)
+        name = f"{DIR}/recovery-point-offset-checkpoint"
+        stage.disk.inject = lambda operation, path: (
+            Fault(errno.ENOSPC) if operation == "write_file" and path.startswith(name) else None
+        )
+        thread = cleaner_thread(stage)
+        assert not await stage.cleaner.clean_filthiest(thread)
+        assert stage.cleaned == []
+        stage.disk.inject = lambda _operation, _path: None
+        assert await stage.cleaner.clean_filthiest(thread)
+        assert stage.cleaned == ["t-0"]
+        assert f"t 0 {stage.logs[ONE].recovery_point}\n".encode() in stage.disk.read_file(name)
+
+    play(scenario)

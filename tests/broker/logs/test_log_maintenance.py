@@ -1,0 +1,162 @@
+"""The logs' upkeep waits for the disk on other threads, and a stop waits for the upkeep."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from broker.environment.system import ThreadExecutor
+from broker.logs.group_commit import GroupCommit
+from broker.logs.log_maintenance import LOGS_PER_SLICE, LogMaintenance
+from broker.supervisor import Supervisor
+from protocol.topic_partition import TopicPartition
+from storage.directory.checkpoints import format_offset_checkpoint, read_offset_checkpoint
+from storage.log.log_config import LogConfig
+from storage.log_manager import LogManager
+from tests.kit.environment import ManualClock
+from tests.kit.memory_file_system import Fault, MemoryFileSystem
+from tests.storage.support import DIR, TP, append, open_manager
+
+LONG_MS = 3_600_000
+WAITING = {"flush", "sync_file", "sync_dir", "remove", "remove_dir"}
+"""Calls that wait for the disk, where others are done when the kernel has the bytes."""
+
+
+class Disk(MemoryFileSystem):
+    """Notes which calls of WAITING held up the event loop's thread; each call on another one waits for `free`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop_thread = threading.get_ident()
+        self.on_the_loop: list[str] = []
+        self.reached = threading.Event()
+        self.free = threading.Event()
+        self.free.set()
+
+    def watch(self) -> None:
+        self.inject = self._note
+
+    def _note(self, operation: str, path: str) -> Fault | None:
+        if threading.get_ident() == self.loop_thread:
+            if operation in WAITING:
+                self.on_the_loop.append(f"{operation} {path}")
+        else:
+            self.reached.set()
+            assert self.free.wait(60)
+        return None
+
+
+class Upkeep:
+    """Logs on a watched disk, and their upkeep."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.clock = ManualClock()
+        self.executor = ThreadExecutor(2)
+        self.logs: LogManager = open_manager(self.disk, LogConfig(segment_bytes=200, file_delete_delay_ms=10))[0]
+        self.group_commit = GroupCommit(self.executor, self.clock, lambda log: None)
+        self.maintenance = LogMaintenance(self.logs, lambda: {TP: 2}, self.clock, self.executor, self.group_commit)
+        self.log = self.logs.get_or_create(TP, None, self.logs.default_config, self.clock.ms)
+
+    def checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        return read_offset_checkpoint(self.disk, f"{DIR}/{name}")
+
+
+@pytest.fixture
+def upkeep() -> Iterator[Upkeep]:
+    made = Upkeep()
+    yield made
+    made.executor.close()
+
+
+def test_no_round_waits_for_the_disk_on_the_event_loop(upkeep: Upkeep) -> None:
+    async def scenario() -> None:
+        for value in (b"a" * 90, b"b" * 90, b"c" * 90):
+            append(upkeep.log, value)
+        upkeep.log.delete_records_before(2, 3)
+        gone = upkeep.logs.get_or_create(TopicPartition("other", 0), None, upkeep.logs.default_config, upkeep.clock.ms)
+        upkeep.logs.delete(gone.topic_partition, upkeep.clock.ms)
+        upkeep.disk.watch()
+        await upkeep.maintenance.delete_old_segments()
+        await upkeep.maintenance.delete_files()  # sees them for the first time
+        upkeep.clock.ms += 11
+        await upkeep.maintenance.delete_files()
+        await upkeep.maintenance.flush()
+        await upkeep.group_commit.idle()
+        await upkeep.maintenance.checkpoint_recovery_points()
+        await upkeep.maintenance.checkpoint_log_start_offsets()
+        await upkeep.maintenance.checkpoint_high_watermarks()
+        assert upkeep.disk.on_the_loop == []
+        assert upkeep.checkpoint("recovery-point-offset-checkpoint")[TP] == 2
+        assert upkeep.checkpoint("log-start-offset-checkpoint") == {TP: 2}
+        assert upkeep.checkpoint("replication-offset-checkpoint") == {TP: 2}
+        left = [info.name for info in upkeep.disk.list_dir(DIR) if info.is_dir]
+        assert left == ["t-0"]
+        assert not [info.name for info in upkeep.disk.list_dir(f"{DIR}/t-0") if info.name.endswith(".deleted")]
+
+    asyncio.run(scenario())
+
+
+def test_rounds_over_many_logs_leave_the_event_loop_its_turns(upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 10 * LOGS_PER_SLICE
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    def formatted(offsets: Mapping[TopicPartition, int]) -> bytes:
+        assert threading.get_ident() != upkeep.disk.loop_thread, "the text of a checkpoint is made on the event loop"
+        return format_offset_checkpoint(offsets)
+
+    monkeypatch.setattr("storage.directory.checkpoint_tasks.format_offset_checkpoint", formatted)
+
+    async def scenario() -> None:
+        nonlocal turns
+        logs = [
+            upkeep.logs.get_or_create(TopicPartition("many", number), None, upkeep.logs.default_config, upkeep.clock.ms)
+            for number in range(many)
+        ]
+        for log in logs:
+            append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=0, timestamps=[upkeep.clock.ms])
+        upkeep.clock.ms += upkeep.logs.producer_id_expiration_ms
+        maintenance = LogMaintenance(
+            upkeep.logs, lambda: dict.fromkeys(upkeep.logs.logs, 1), upkeep.clock, upkeep.executor, upkeep.group_commit
+        )
+        counting = asyncio.ensure_future(count_turns())
+        for round_ in (maintenance.delete_old_segments, maintenance.expire_producers):
+            turns = 0
+            await round_()
+            assert turns >= many // LOGS_PER_SLICE
+        assert not any(log.producer_state.entries for log in logs)
+        await maintenance.checkpoint_high_watermarks()
+        await maintenance.checkpoint_recovery_points()
+        counting.cancel()
+        assert upkeep.checkpoint("replication-offset-checkpoint") == dict.fromkeys(upkeep.logs.logs, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_waits_for_the_round_that_runs_and_begins_no_other(upkeep: Upkeep) -> None:
+    async def scenario() -> None:
+        append(upkeep.log, b"a")
+        supervisor = Supervisor()
+        upkeep.disk.watch()
+        upkeep.disk.free.clear()
+        supervisor.every(LONG_MS, "round", upkeep.maintenance.checkpoint_high_watermarks, initial_delay_ms=0)
+        supervisor.every(LONG_MS, "sleeping", upkeep.maintenance.checkpoint_recovery_points)
+        assert await asyncio.to_thread(upkeep.disk.reached.wait, 60)
+        stopping = asyncio.create_task(supervisor.stop())
+        done, _ = await asyncio.wait([stopping], timeout=0.05)
+        assert not done, "the stop did not wait for a thread that writes a checkpoint"
+        upkeep.disk.free.set()
+        await asyncio.wait_for(stopping, 60)
+        assert upkeep.checkpoint("replication-offset-checkpoint") == {TP: 2}
+        assert TP not in upkeep.checkpoint("recovery-point-offset-checkpoint"), "that is as it was at the start"
+
+    asyncio.run(scenario())

@@ -1,0 +1,171 @@
+"""What becomes of a request whose client hung up, and of headers that are said again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from broker.network.connection import Connection
+from broker.network.dispatcher import Dispatcher
+from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, Waiting, api
+from broker.network.slices import in_slices
+from protocol.api_keys import ApiKey
+from protocol.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeClusterRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    RequestHeader,
+)
+from protocol.wire.schema import Request
+from tests.kit.environment import ManualClock
+from tests.kit.in_process import request_bytes
+
+
+class Handlers:
+    """One that reads, one that writes, one that only waits; each says how it ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.go_on = asyncio.Event()
+        self.waiting: asyncio.Future[HeartbeatResponse] = asyncio.get_running_loop().create_future()
+        self.contexts: list[RequestContext] = []
+
+    @api(ApiKey.LIST_GROUPS, versions=(0, 4), reads_only=True)
+    async def list_groups(self, context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+        return await self._answer("read", ListGroupsResponse(error_code=0, groups=[]))
+
+    @api(ApiKey.DELETE_GROUPS, versions=(0, 2))
+    async def delete_groups(self, context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        return await self._answer("written", DeleteGroupsResponse(throttle_time_ms=0, results=[]))
+
+    @api(ApiKey.HEARTBEAT, versions=(0, 4))
+    def heartbeat(self, context: RequestContext, request: HeartbeatRequest) -> Waiting[HeartbeatResponse]:
+        self.contexts.append(context)
+        return Waiting(self.waiting)
+
+    async def _answer(self, what: str, response: object) -> object:  # type: ignore[misc]
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.ended.append(f"{what}: cancelled")
+            raise
+        self.ended.append(what)
+        return response
+
+
+class FakeConnection:
+    """What the dispatcher looks at."""
+
+    client_address, listener_name, peer_name = "127.0.0.1", "PLAINTEXT", "127.0.0.1:1"
+
+    def __init__(self) -> None:
+        self.client_ids: dict[int, tuple[bytes, str | None]] = {}
+
+
+def dispatched(dispatcher: Dispatcher, request: Request, version: int) -> Waiting[object]:
+    frame = memoryview(bytearray(request_bytes(request, version)))
+    reply = dispatcher.dispatch(cast("Connection", FakeConnection()), frame)
+    assert isinstance(reply, Waiting)
+    return cast("Waiting[object]", reply)
+
+
+def heartbeat() -> HeartbeatRequest:
+    return HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+
+
+def test_who_hangs_up_cancels_reading_and_waiting_but_no_change() -> None:
+    async def scenario() -> None:
+        handlers = Handlers()
+        dispatcher = Dispatcher(HandlerRegistry([handlers]), ManualClock())
+        replies = [
+            dispatched(dispatcher, ListGroupsRequest(), 4),
+            dispatched(dispatcher, DeleteGroupsRequest(groups_names=["g"]), 2),
+            dispatched(dispatcher, heartbeat(), 4),
+        ]
+        assert [bool(reply.lets_pass) for reply in replies] == [False, False, True]
+        await asyncio.sleep(0)
+        for reply in replies:
+            reply.future.cancel()
+        await asyncio.sleep(0.01)
+        assert handlers.ended == ["read: cancelled"]
+        assert handlers.waiting.cancelled()
+        handlers.go_on.set()
+        await dispatcher.drain()
+        assert handlers.ended == ["read: cancelled", "written"]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
+    async def scenario() -> None:
+        handlers = Handlers()
+        dispatcher = Dispatcher(HandlerRegistry([handlers]), ManualClock())
+        connection = cast("Connection", FakeConnection())
+        asked = [
+            (4, "a"),
+            (4, "a"),
+            (3, "a"),
+            (4, "b"),
+            (3, None),
+            (4, "ab"),
+            (4, None),
+            (4, ""),
+            (4, "x" * 300),
+            (3, "a"),
+        ]
+        for number, (version, client_id) in enumerate(asked):
+            header = RequestHeader(
+                request_api_key=int(ApiKey.HEARTBEAT),
+                request_api_version=version,
+                correlation_id=number,
+                client_id=client_id,
+            )
+            frame = header.to_bytes(ApiKey.HEARTBEAT.request_header_version(version)) + heartbeat().to_bytes(version)
+            dispatcher.dispatch(connection, memoryview(bytearray(frame)))
+        found = [(context.api_version, context.client_id) for context in handlers.contexts]
+        assert found == asked
+        assert [context.correlation_id for context in handlers.contexts] == list(range(len(asked)))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("request_", "version"), [(heartbeat(), -1), (heartbeat(), 5), (DescribeClusterRequest, 0)])
+def test_what_is_not_served_closes_the_connection_every_time(request_: Request, version: int) -> None:
+    async def scenario() -> None:
+        dispatcher = Dispatcher(HandlerRegistry([Handlers()]), ManualClock())
+        key = int(request_.api_key)
+        frame = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + bytes(4) + b"\xff\xff\0"
+        for _ in range(2):
+            with pytest.raises(CloseConnection):
+                dispatcher.dispatch(cast("Connection", FakeConnection()), memoryview(bytearray(frame)))
+
+    asyncio.run(scenario())
+
+
+def test_work_in_slices_lets_others_have_their_turn() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        done = []
+        async for item in in_slices(range(10), clock):
+            done.append(item)
+            clock.ms += 2
+        assert done == list(range(10))
+        assert turns == 3
+        counting.cancel()
+
+    asyncio.run(scenario())

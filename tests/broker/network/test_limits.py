@@ -1,0 +1,133 @@
+"""Connection limits and the memory of requests: who waits, who is refused, who comes next."""
+
+from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
+
+
+class FakeConnection:
+    """Records why it does not read."""
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.client_address = address
+        self.counted = False
+        self.paused: set[str] = set()
+
+    def pause_reading(self, reason: str) -> None:
+        self.paused.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        self.paused.discard(reason)
+
+
+def test_an_address_over_its_limit_is_refused_with_kafkas_words() -> None:
+    limits = ConnectionLimits(100, 2, {})
+    first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
+    assert limits.admit(first) is None
+    assert limits.admit(second) is None
+    refusal = limits.admit(third)
+    assert refusal == (
+        "Rejected connection from /127.0.0.1, address already has the configured maximum of 2 connections."
+    )
+    assert limits.admit(FakeConnection("127.0.0.2")) is None
+    limits.release(third)  # was never counted
+    limits.release(first)
+    assert limits.admit(FakeConnection()) is None
+
+
+def test_an_override_for_an_address_wins() -> None:
+    limits = ConnectionLimits(100, 100, {"127.0.0.9": 0})
+    assert limits.admit(FakeConnection("127.0.0.9")) is not None
+    assert limits.admit(FakeConnection("127.0.0.8")) is None
+
+
+def test_over_the_brokers_limit_connections_wait_unread_in_order() -> None:
+    limits = ConnectionLimits(1, 100, {})
+    first, second, third, fourth = (FakeConnection() for _ in range(4))
+    for connection in (first, second, third, fourth):
+        assert limits.admit(connection) is None
+    assert [bool(c.paused) for c in (first, second, third, fourth)] == [False, True, True, True]
+    limits.release(third)  # hangs up while it waits: takes no slot with it
+    limits.release(first)
+    assert not second.paused
+    assert fourth.paused
+    limits.change(2, 100, {})
+    assert not fourth.paused
+
+
+def test_connections_leave_the_logs_their_descriptors() -> None:
+    limits = ConnectionLimits(2, 100, {}, most_open=3)
+    connections = [FakeConnection() for _ in range(3)]
+    assert [limits.admit(each) for each in connections] == [None] * 3
+    refusal = limits.admit(FakeConnection("127.0.0.2"))
+    assert refusal == (
+        "Rejected connection from /127.0.0.2, 3 connections are open, and the other files that this process may open "
+        "(ulimit -n) belong to the logs."
+    )
+    limits.release(connections[2])  # one that waited
+    assert limits.admit(FakeConnection()) is None
+    assert limits.admit(FakeConnection()) is not None
+
+
+def test_request_memory_is_given_in_order_and_never_starves_the_last() -> None:
+    memory = RequestMemory(100)
+    first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
+    memory.take(first, 90)
+    memory.take(second, 90)  # something was left, so it may overdraw
+    assert not second.paused
+    memory.take(third, 500)
+    assert third.paused
+    memory.give_back(first)
+    assert not third.paused
+    memory.give_back(second)
+    memory.give_back(third)
+    fourth = FakeConnection()
+    memory.take(fourth, 1)
+    assert not fourth.paused
+
+
+def test_request_memory_forgets_those_that_hang_up_while_they_wait() -> None:
+    memory = RequestMemory(10)
+    first, second, third = FakeConnection(), FakeConnection(), FakeConnection()
+    memory.take(first, 10)
+    memory.take(second, 10)
+    memory.take(third, 10)
+    memory.give_back(second)
+    memory.give_back(first)
+    assert not third.paused
+    assert second.paused  # nobody resumes a connection that is gone
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    memory = RequestMemory(-1)
+    for size in (1 << 30,) * 8:
+        connection = FakeConnection()
+        memory.take(connection, size)
+        assert not connection.paused
+
+
+class FakeAnswered:
+    """Counts how often it may go on."""
+
+    def __init__(self) -> None:
+        self.taken_up = 0
+
+    def take_up_again(self) -> None:
+        self.taken_up += 1
+
+
+def test_reply_memory_lets_everybody_wait_while_too_much_is_unread() -> None:
+    memory = ReplyMemory(100)
+    hog, other, gone = FakeAnswered(), FakeAnswered(), FakeAnswered()
+    assert not memory.keeps_waiting(other)
+    memory.hold(hog, 60)
+    memory.hold(hog, 101)
+    assert memory.is_exhausted
+    assert memory.keeps_waiting(other)
+    assert memory.keeps_waiting(gone)
+    memory.forget(gone)
+    memory.hold(hog, 100)
+    assert (hog.taken_up, other.taken_up, gone.taken_up) == (0, 1, 0)
+    memory.hold(other, 50)
+    assert memory.keeps_waiting(other)
+    memory.forget(hog)
+    assert not memory.is_exhausted
+    assert other.taken_up == 2

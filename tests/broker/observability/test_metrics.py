@@ -1,0 +1,129 @@
+"""Metrics over HTTP, as Prometheus reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+from types import FrameType
+from urllib.error import HTTPError
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.observability import metrics
+from tests.kit.broker_process import ROOT, BrokerProcess, free_port
+from tests.kit.in_process import InProcessBroker
+from tests.kit.wire_requests import new_topic, produce
+
+
+def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by (name, sorted labels)."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+        text = response.read().decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_what_clients_do_is_counted(tmp_path: Path) -> None:
+    port = free_port()
+    broker = BrokerProcess(tmp_path, {"metrics.listener": f"127.0.0.1:{port}", "log.flush.interval.messages": "1"})
+    broker.start()
+    try:
+        producer = Producer({"bootstrap.servers": broker.address})
+        for _ in range(10):
+            producer.produce("counted", b"x" * 100)
+        assert producer.flush(60) == 0
+        consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "g", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["counted"])
+        read = 0
+        while read < 10:
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.error() is None
+            read += 1
+        consumer.commit(asynchronous=False)
+        samples = scrape(port)
+        topic = (("topic", "counted"),)
+        assert samples["kafka_server_brokertopicmetrics_messagesin_total", topic] == 10
+        assert samples["kafka_server_brokertopicmetrics_bytesin_total", topic] > 1000
+        assert samples["kafka_server_brokertopicmetrics_bytesout_total", topic] > 1000
+        partition = (("partition", "0"), ("topic", "counted"))
+        assert samples["kafka_log_log_logendoffset", partition] == 10
+        assert samples["kafka_log_log_size", partition] > 1000
+        assert samples["kafka_network_requestmetrics_requests_total", (("request", "Produce"),)] >= 1
+        assert samples["kafka_network_requestmetrics_failures_total", (("request", "Produce"),)] == 0
+        assert samples["kafka_coordinator_group_groupmetadatamanager_numgroups", ()] == 1
+        assert samples["kafka_coordinator_group_groupmetadatamanager_numoffsets", ()] == 1
+        assert samples["kafka_server_replicamanager_leadercount", ()] == 51
+        assert samples["kafka_server_socket_server_metrics_connection_count", (("listener", "PLAINTEXT"),)] >= 2
+        flushes = "kafka_log_logflushstats"
+        assert 2 <= samples[f"{flushes}_rounds_total", ()] <= samples[f"{flushes}_logs_total", ()]
+        assert samples[f"{flushes}_time_seconds_total", ()] > 0
+        assert samples["kafka_log_logcleaner_deadthreadcount", ()] == 0
+        directory = (("logDirectory", str(tmp_path / "data")),)
+        assert samples["kafka_log_logcleanermanager_uncleanable_partitions_count", directory] == 0
+        assert samples["process_resident_memory_bytes", ()] > 0
+        consumer.close()
+    finally:
+        assert broker.stop() == 0
+
+
+def test_without_a_listener_nothing_is_imported_or_opened(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    broker.stop()
+    assert "Metrics are served" not in broker.output.read_text()
+
+
+OWNERS = tuple(f"{ROOT}/{package}/" for package in ("broker", "cluster", "storage", "protocol", "config"))
+
+
+def test_nothing_that_the_loop_owns_is_read_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(OWNERS):
+            called.add(f"{frame.f_code.co_filename}: {frame.f_code.co_qualname}")
+
+    async def scenario() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        async with InProcessBroker(metrics_listener="127.0.0.1:0") as broker:
+            wire = broker.connect()
+            await wire.ask(new_topic("t", 2), 7)
+            await wire.ask(produce("t", [b"a", b"b"]), 11)
+            assert broker.server.metrics_server is not None
+            threading.setprofile(note)
+            try:
+                return await asyncio.to_thread(scrape, broker.server.metrics_server.port)
+            finally:
+                threading.setprofile(None)
+
+    monkeypatch.setattr(metrics, "PARTITIONS_PER_SLICE", 1)
+    assert sys.getprofile() is None
+    samples = asyncio.run(scenario())
+    assert samples["kafka_log_log_logendoffset", (("partition", "0"), ("topic", "t"))] == 2
+    assert called == {f"{metrics.__file__}: BrokerCollector.collect"}
+
+
+def test_a_scrape_fails_when_the_loop_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with InProcessBroker(metrics_listener="127.0.0.1:0") as broker:
+            assert broker.server.metrics_server is not None
+            loop, port = asyncio.get_running_loop(), broker.server.metrics_server.port
+            released = threading.Event()
+            scraping = loop.run_in_executor(None, scrape, port)
+            scraping.add_done_callback(lambda _: released.set())
+            loop.call_soon(released.wait, 1)
+            with pytest.raises(HTTPError, match="500") as failed:
+                await scraping
+            failed.value.close()
+            assert await asyncio.to_thread(scrape, port)
+
+    monkeypatch.setattr(metrics, "SCRAPE_TIMEOUT_S", 0.05)
+    asyncio.run(scenario())

@@ -1,0 +1,139 @@
+"""Incremental fetch sessions (KIP-227): what is answered in full, what only when it changed, and what is refused."""
+
+from uuid import UUID
+
+from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache, PartitionResult
+from protocol.errors import ErrorCode
+from protocol.messages import FetchRequest, FetchResponse
+from tests.kit.environment import SeededRandom
+
+ID = UUID(int=7)
+NAMES = {ID: "t"}
+
+
+class Time:
+    """A clock that tests move."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def cache_of(slots: int = 10) -> tuple[FetchSessionCache, Time]:
+    time = Time()
+    return FetchSessionCache(slots, SeededRandom(), time), time
+
+
+def request(
+    session_id: int, epoch: int, *partitions: int, offset: int = 0, forget: tuple[int, ...] = ()
+) -> FetchRequest:
+    topics = []
+    if partitions:
+        asked = [
+            FetchRequest.FetchPartition(partition=p, fetch_offset=offset, partition_max_bytes=1000) for p in partitions
+        ]
+        topics = [FetchRequest.FetchTopic(topic="t", partitions=asked)]
+    forgotten = [FetchRequest.ForgottenTopic(topic="t", partitions=list(forget))] if forget else []
+    return FetchRequest(
+        max_wait_ms=0, min_bytes=1, session_id=session_id, session_epoch=epoch, topics=topics,
+        forgotten_topics_data=forgotten,
+    )  # fmt: skip
+
+
+def data(partition: int, high_watermark: int, records: bytes = b"", error: int = 0) -> FetchResponse.PartitionData:
+    return FetchResponse.PartitionData(
+        partition_index=partition, error_code=error, high_watermark=high_watermark, log_start_offset=0, records=records
+    )
+
+
+def answer(context: FetchContext, **changes: FetchResponse.PartitionData) -> tuple[int, list[int]]:
+    """(session id, partitions told) when partition N has high watermark 10, but for the `pN` given."""
+    results: list[PartitionResult] = [
+        (p, changes.get(f"p{p.partition}", data(p.partition, 10))) for p in context.partitions
+    ]
+    response = context.respond(results)
+    return response.session_id, [p.partition_index for topic in response.responses for p in topic.partitions]
+
+
+def test_a_session_tells_everything_once_and_then_only_changes() -> None:
+    cache, _ = cache_of()
+    session, told = answer(cache.open(request(0, 0, 0, 1, 2), 12, NAMES.get))
+    assert session != 0
+    assert told == [0, 1, 2]
+    assert answer(cache.open(request(session, 1), 12, NAMES.get)) == (session, [])
+    assert answer(cache.open(request(session, 2), 12, NAMES.get), p1=data(1, 11)) == (session, [1])
+    eleven = data(1, 11)
+    # An error is told each time, and its end is told as well.
+    assert answer(cache.open(request(session, 3), 12, NAMES.get), p1=eleven, p2=data(2, 10, error=6)) == (session, [2])
+    assert answer(cache.open(request(session, 4), 12, NAMES.get), p1=eleven, p2=data(2, 10, error=6)) == (session, [2])
+    assert answer(cache.open(request(session, 5), 12, NAMES.get), p1=eleven) == (session, [2])
+
+
+def test_partitions_join_change_and_leave_a_session() -> None:
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0, 1), 12, NAMES.get))
+    context = cache.open(request(session, 1, 2, offset=5, forget=(0,)), 12, NAMES.get)
+    assert [(p.partition, p.fetch_offset) for p in context.partitions] == [(1, 0), (2, 5)]
+    assert answer(context) == (session, [2])
+    context = cache.open(request(session, 2, 1, offset=9), 12, NAMES.get)
+    assert [(p.partition, p.fetch_offset) for p in context.partitions] == [(1, 9), (2, 5)]
+
+
+def test_who_got_records_goes_to_the_back() -> None:
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0, 1, 2), 12, NAMES.get))
+    answer(cache.open(request(session, 1), 12, NAMES.get), p0=data(0, 10, b"x" * 10))
+    context = cache.open(request(session, 2), 12, NAMES.get)
+    assert [p.partition for p in context.partitions] == [1, 2, 0]
+
+
+def test_wrong_sessions_are_refused_with_their_codes() -> None:
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0), 12, NAMES.get))
+
+    def refusal(asked: FetchRequest, version: int) -> int:
+        context = cache.open(asked, version, NAMES.get)
+        assert isinstance(context, ErrorFetchContext)
+        return context.respond(()).error_code
+
+    assert refusal(request(session + 1, 1), 12) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert refusal(request(session, 7), 12) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert refusal(request(session, 1), 13) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+
+def test_a_final_epoch_closes_the_session() -> None:
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0), 12, NAMES.get))
+    assert len(cache) == 1
+    assert answer(cache.open(request(session, -1, 0), 12, NAMES.get)) == (0, [0])
+    assert len(cache) == 0
+
+
+def test_a_full_cache_gives_no_session_until_the_oldest_has_idled() -> None:
+    cache, time = cache_of(slots=1)
+    first, _ = answer(cache.open(request(0, 0, 0), 12, NAMES.get))
+    assert answer(cache.open(request(0, 0, 1), 12, NAMES.get))[0] == 0
+    time.now_s = 121
+    second, _ = answer(cache.open(request(0, 0, 1), 12, NAMES.get))
+    assert second not in (0, first)
+    assert isinstance(cache.open(request(first, 1), 12, NAMES.get), ErrorFetchContext)
+
+
+def test_an_unknown_topic_id_stays_in_the_session_and_is_found_when_it_appears() -> None:
+    cache, _ = cache_of()
+    asked = request(0, 0, 0)
+    asked.topics[0].topic, asked.topics[0].topic_id = "", ID
+    context = cache.open(asked, 13, {}.get)
+    assert [p.topic for p in context.partitions] == [None]
+    session, _ = answer(context, p0=data(0, -1, error=ErrorCode.UNKNOWN_TOPIC_ID))
+    context = cache.open(request(session, 1), 13, NAMES.get)
+    assert [p.topic for p in context.partitions] == ["t"]
+
+
+def test_a_session_without_partitions_ends() -> None:
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0), 12, NAMES.get))
+    context = cache.open(request(session, 1, forget=(0,)), 12, NAMES.get)
+    assert answer(context) == (0, [])
+    assert len(cache) == 0

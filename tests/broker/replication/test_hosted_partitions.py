@@ -1,0 +1,324 @@
+"""A broker obeys its controller's commands, and only those that are not of the past (Kafka 3.9's ReplicaManager)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from broker.replication import hosted_partitions
+from broker.replication.hosted_partitions import HostedPartitions
+from cluster.controller.commands import (
+    EPOCH_DURING_DELETE,
+    CommandFence,
+    LeaderAndIsr,
+    StoppedReplica,
+    StopReplica,
+    TopicStates,
+)
+from cluster.metadata_image import PartitionImage
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.log.log_config import LogConfig
+from storage.log_manager import LogManager
+from tests.kit.environment import ManualClock
+from tests.kit.memory_file_system import Fault, MemoryFileSystem
+
+ME, OTHER = 1, 2
+A, B = "/a", "/b"
+ID, LATER_ID = UUID(int=11), UUID(int=12)
+T0 = TopicPartition("t", 0)
+
+
+class Broker:
+    """Broker 1, registered with epoch 50, with two disks."""
+
+    def __init__(self, disks: MemoryFileSystem | None = None) -> None:
+        self.disks = disks or MemoryFileSystem()
+        self.logs = LogManager(self.disks, [A, B], LogConfig(), on_directory_failure=lambda *_: None)
+        self.logs.lock_directories()
+        loads = self.logs.begin_load(0)
+        for load in loads:
+            load.work()
+        self.logs.complete_load(loads)
+        self.fence = CommandFence()
+        self.fence.broker_epoch = 50
+        self.changed: list[TopicPartition] = []
+        self.led: list[tuple[TopicPartition, bool]] = []
+        self.hosted = HostedPartitions(
+            ME,
+            self.logs,
+            ManualClock(),
+            self.fence,
+            lambda _topic: LogConfig(),
+            changed=self.changed.append,
+            flush=lambda _log: None,
+        )
+        self.hosted.add_leadership_listener(lambda partition, leads: self.led.append((partition, leads)))
+
+    async def lead(
+        self,
+        *states: PartitionImage,
+        topic: str = "t",
+        topic_id: UUID = ID,
+        is_new: bool = False,
+        is_full: bool = False,
+        controller_epoch: int = 7,
+        broker_epoch: int = 50,
+    ) -> dict[int, ErrorCode]:
+        """Send LeaderAndIsr; the answer by number of the partition."""
+        topics = (TopicStates(topic, topic_id, states, is_new),) if states else ()
+        command = LeaderAndIsr(9, controller_epoch, broker_epoch, topics, is_full)
+        answer = await self.hosted.become_leader_or_follower(command)
+        return {each.partition: error_code for each, error_code in answer.items()}
+
+    async def stop(
+        self,
+        leader_epoch: int = EPOCH_DURING_DELETE,
+        *,
+        delete: bool = True,
+        controller_epoch: int = 7,
+        broker_epoch: int = 50,
+    ) -> ErrorCode:
+        """Send StopReplica for t-0."""
+        stopped = (StoppedReplica(T0, leader_epoch, delete),)
+        return (await self.hosted.stop_replicas(StopReplica(9, controller_epoch, broker_epoch, stopped)))[T0]
+
+    def directories(self) -> list[str]:
+        """The directories of logs on both disks."""
+        return [info.name for path in (A, B) for info in self.disks.list_dir(path) if info.is_dir]
+
+    def next_life(self) -> Broker:
+        """The process ends, and another begins."""
+        self.logs.unlock_directories()
+        return Broker(self.disks)
+
+    def break_disk(self, path: str) -> None:
+        """Whatever is done to a directory fails from now on, and the broker has noticed."""
+        self.disks.inject = lambda _operation, at: Fault(errno.EIO) if at.startswith(path) else None
+        self.logs.take_offline(path, "broken")
+        self.hosted.directory_failed(path)
+
+
+def state(
+    leader: int = ME, epoch: int = 3, number: int = 0, replicas: tuple[int, ...] = (ME, OTHER), version: int = 1
+) -> PartitionImage:
+    return PartitionImage(number, leader, epoch, replicas, replicas, version, 7)
+
+
+def on_loop(scenario: Callable[[Broker], Awaitable[None]]) -> Callable[[], None]:
+    """A test with a broker of its own."""
+
+    def test() -> None:
+        asyncio.run(scenario(Broker()))  # type: ignore[arg-type]
+
+    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    return test
+
+
+def role(broker: Broker) -> tuple[bool, int]:
+    partition = broker.hosted.partition(T0)
+    return partition.is_leader, partition.leader_epoch
+
+
+@on_loop
+async def test_a_replica_is_made_leads_and_resigns(broker: Broker) -> None:
+    assert await broker.lead(state(), is_new=True) == {0: ErrorCode.NONE}
+    assert role(broker) == (True, 3)
+    assert await broker.lead(state(leader=OTHER, epoch=4)) == {0: ErrorCode.NONE}
+    assert role(broker) == (False, 4)
+    assert broker.led == [(T0, True), (T0, False)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "refusal"),
+    [
+        ({"controller_epoch": 6}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"broker_epoch": 49}, ErrorCode.STALE_BROKER_EPOCH),
+    ],
+)
+def test_a_command_of_the_past_changes_nothing(epochs: dict[str, int], refusal: ErrorCode) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.lead(state(), is_new=True)
+        before = broker.directories()
+        for send in (
+            broker.lead(state(leader=OTHER, epoch=9), **epochs),
+            broker.lead(state(number=1), is_new=True, **epochs),
+            broker.lead(state(), topic="u", is_full=True, **epochs),
+            broker.stop(**epochs),
+            broker.stop(delete=False, **epochs),
+        ):
+            with pytest.raises(ApiError) as caught:
+                await send
+            assert caught.value.error_code is refusal
+        assert role(broker) == (True, 3)
+        assert broker.directories() == before
+        assert list(broker.hosted.partitions) == [T0]
+        assert broker.fence.controller_epoch == 7
+
+    asyncio.run(scenario(Broker()))
+
+
+@on_loop
+async def test_a_newer_controller_and_an_unknown_broker_epoch_are_obeyed(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    assert await broker.lead(state(epoch=4), controller_epoch=8, broker_epoch=-1) == {0: ErrorCode.NONE}
+    assert await broker.lead(state(epoch=5), controller_epoch=8, broker_epoch=60) == {0: ErrorCode.NONE}
+    with pytest.raises(ApiError):
+        await broker.lead(state(epoch=6))
+
+
+@on_loop
+async def test_a_leader_epoch_that_is_not_newer_changes_nothing(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    for epoch in (3, 2):
+        answer = await broker.lead(state(leader=OTHER, epoch=epoch, version=9))
+        assert answer == {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert await broker.stop(2) is ErrorCode.FENCED_LEADER_EPOCH
+    assert role(broker) == (True, 3)
+
+
+@on_loop
+async def test_one_partition_that_is_refused_does_not_hold_back_the_others(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    answer = await broker.lead(state(), state(number=1), state(number=2, replicas=(OTHER,)))
+    assert answer == {
+        0: ErrorCode.STALE_CONTROLLER_EPOCH,
+        1: ErrorCode.NONE,
+        2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert sorted(broker.directories()) == ["t-0", "t-1"]
+
+
+@on_loop
+async def test_another_topic_id_is_refused(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    assert await broker.lead(state(epoch=9), topic_id=LATER_ID) == {0: ErrorCode.INCONSISTENT_TOPIC_ID}
+    assert role(broker) == (True, 3)
+
+
+@on_loop
+async def test_a_broker_that_leaves_the_replica_list_resigns_and_keeps_the_log(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    answer = await broker.lead(state(leader=OTHER, epoch=4, replicas=(OTHER,)))
+    assert answer == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert role(broker) == (False, 4)
+    assert broker.led[-1] == (T0, False)
+    assert broker.changed[-1] == T0, "who waits looks again"
+    assert broker.directories() == ["t-0"]
+
+
+@on_loop
+async def test_only_a_stop_replica_that_says_so_deletes_the_log(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    assert await broker.stop(4, delete=False) is ErrorCode.NONE
+    assert broker.hosted.partitions == {}
+    assert broker.directories() == ["t-0"]
+    assert broker.led[-1] == (T0, False)
+    assert await broker.stop() is ErrorCode.NONE, "of a log that no partition holds, too"
+    (name,) = broker.directories()
+    assert name.endswith("-delete")
+
+
+@on_loop
+async def test_a_full_command_sets_aside_what_it_does_not_know(broker: Broker) -> None:
+    await broker.lead(state(), state(number=1), is_new=True)
+    await broker.lead(state(), topic="gone", is_new=True)
+    broker = broker.next_life()
+    await broker.lead(state(), topic="t", is_full=True)
+    assert sorted(name.rpartition("-")[2] for name in broker.directories()) == ["0", "stray", "stray"]
+    assert broker.hosted.strays.unsettled
+
+
+@on_loop
+async def test_a_full_command_stops_the_partitions_it_does_not_know(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    await broker.lead(state(), topic="u", is_full=True, controller_epoch=8)
+    assert list(broker.hosted.partitions) == [TopicPartition("u", 0)]
+    assert (T0, False) in broker.led
+
+
+@on_loop
+async def test_an_empty_first_command_moves_nothing(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    broker = broker.next_life()
+    await broker.lead(is_full=True)
+    assert broker.directories() == ["t-0"]
+
+
+@on_loop
+async def test_a_command_that_is_not_full_moves_nothing(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    broker = broker.next_life()
+    await broker.lead(state(), topic="u")
+    assert sorted(broker.directories()) == ["t-0", "u-0"]
+
+
+@on_loop
+async def test_a_stray_does_not_become_the_log_of_a_new_topic(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    broker = broker.next_life()
+    assert await broker.lead(state(epoch=0), topic_id=LATER_ID, is_new=True) == {0: ErrorCode.NONE}
+    assert broker.hosted.partition(T0).log.topic_id == LATER_ID
+    assert sorted(name.rpartition("-")[2] for name in broker.directories()) == ["0", "stray"]
+    assert broker.hosted.strays.unsettled
+
+
+@on_loop
+async def test_a_replica_on_a_broken_disk_keeps_its_epoch(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    broker.break_disk(A)
+    assert (T0, False) in broker.led
+    with pytest.raises(ApiError) as caught:
+        broker.hosted.partition(T0)
+    assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    for epoch in (2, 3, 4):
+        for is_new in (True, False):
+            assert await broker.lead(state(epoch=epoch), is_new=is_new) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert await broker.stop(3, delete=False) is ErrorCode.FENCED_LEADER_EPOCH, "it knows of epoch 4"
+    assert not broker.hosted.partitions
+
+
+@on_loop
+async def test_a_replica_without_room_keeps_its_epoch_until_it_is_made(broker: Broker) -> None:
+    broker.disks.inject = lambda _operation, path: Fault(errno.ENOSPC) if path.endswith(".log") else None
+    assert await broker.lead(state(), is_new=True) == {0: ErrorCode.NONE}
+    assert await broker.lead(state(epoch=2)) == {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert await broker.lead(state(leader=OTHER, epoch=5)) == {0: ErrorCode.NONE}
+    broker.disks.inject = lambda _operation, _path: None
+    await broker.hosted.retry_failed_logs()
+    assert role(broker) == (False, 5)
+    assert await broker.lead(state(epoch=4)) == {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert role(broker) == (False, 5)
+
+
+@on_loop
+async def test_a_topic_of_the_name_is_made_again_while_its_disk_is_away(broker: Broker) -> None:
+    await broker.lead(state(), is_new=True)
+    broker.break_disk(A)
+    assert await broker.stop() is ErrorCode.NONE
+    assert await broker.lead(state(epoch=0), topic_id=LATER_ID, is_new=True) == {0: ErrorCode.NONE}
+    assert broker.hosted.partition(T0).log.directory.path == B
+    assert role(broker) == (True, 0)
+
+
+@on_loop
+async def test_a_disk_that_fails_while_replicas_are_made(broker: Broker) -> None:
+    """Those that begin with the command are made on the other one; an answer never speaks of a log that is not used."""
+    many = [state(number=number) for number in range(3 * hosted_partitions.CREATIONS_PER_SLICE)]
+    await broker.lead(*many[:4], topic="old", topic_id=LATER_ID, is_new=True)
+    making = asyncio.ensure_future(broker.lead(*many, is_new=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    broker.break_disk(B)
+    answer = await making
+    assert set(answer.values()) == {ErrorCode.NONE}
+    for each in many:
+        partition = broker.hosted.partition(TopicPartition("t", each.partition))
+        assert partition.is_leader
+        assert partition.log.directory.path == A
+    again = await broker.lead(*many[:4], topic="old", topic_id=LATER_ID)
+    assert sorted(again.values()) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2 + [ErrorCode.KAFKA_STORAGE_ERROR] * 2

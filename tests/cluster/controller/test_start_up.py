@@ -1,0 +1,112 @@
+"""What a controller decides at its start, and how operations become fenced transactions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from cluster.controller.context import ControllerContext
+from cluster.controller.elections import elect_at_start, initial_state
+from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, take_over
+from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.metadata_image import BrokerImage, PartitionImage
+from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
+from cluster.zookeeper.contract import Check, Create, SetData
+
+ID = UUID(int=9)
+
+
+def context_of(*brokers: int) -> ControllerContext:
+    return ControllerContext(1, 7, [BrokerImage(broker, 1, {}) for broker in brokers])
+
+
+def partition(leader: int, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3)) -> PartitionImage:
+    return PartitionImage(0, leader, 4, replicas, isr, partition_epoch=10, controller_epoch=6)
+
+
+def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
+    assert initial_state((3, 1, 2), context_of(1, 2)) == PartitionState(1, 0, (1, 2), 7)
+    assert initial_state((3,), context_of(1, 2)) is None
+
+
+def test_a_live_leader_stays_with_its_epoch_after_a_clean_stop() -> None:
+    assert elect_at_start(partition(1, (1, 2)), context_of(1), unclean=False) is None
+
+
+def test_a_live_leader_gets_a_new_epoch_after_an_unclean_stop() -> None:
+    state = elect_at_start(partition(1, (1, 2)), context_of(1), unclean=True)
+    assert state == PartitionState(1, 5, (1, 2), 7)
+
+
+@pytest.mark.parametrize("unclean", [True, False])
+def test_a_dead_leader_is_followed_by_the_first_live_replica_in_the_isr(unclean: bool) -> None:
+    state = elect_at_start(partition(1, (1, 3, 2)), context_of(2, 3), unclean=unclean)
+    assert state == PartitionState(2, 5, (3, 2), 7)
+
+
+def test_nobody_outside_the_isr_is_elected_and_the_isr_stays() -> None:
+    state = elect_at_start(partition(1, (1,)), context_of(2, 3), unclean=True)
+    assert state == PartitionState(-1, 5, (1,), 7)
+    assert state is not None
+    leaderless = replace(partition(1, (1,)), leader=-1)
+    assert elect_at_start(leaderless, context_of(2, 3), unclean=True) is None
+    assert elect_at_start(leaderless, context_of(1), unclean=False) == PartitionState(1, 5, (1,), 7)
+
+
+def test_a_partition_in_recovery_stays_in_recovery() -> None:
+    recovering = replace(partition(1, (1,)), leader_recovery_state=1)
+    state = elect_at_start(recovering, context_of(1), unclean=True)
+    assert state is not None
+    assert state.leader_recovery_state == 1
+
+
+def test_taking_over_completes_and_elects_with_versions() -> None:
+    topic = ReadTopic(
+        "t",
+        TopicAssignment(ID, {0: (1,), 1: (1,), 2: (2,)}),
+        {0: (PartitionState(1, 3, (1,), 1), 8)},
+        has_partitions_node=True,
+    )
+    operations, image = take_over(topic, context_of(1), unclean=True)
+    assert operations == [
+        Create("/brokers/topics/t/partitions/1"),
+        Create(partition_state_path("t", 1), PartitionState(1, 0, (1,), 7).encode()),
+        SetData(partition_state_path("t", 0), PartitionState(1, 4, (1,), 7).encode(), 8),
+    ]
+    assert [(each.leader, each.leader_epoch, each.partition_epoch) for each in image.partitions] == [
+        (1, 4, 9),
+        (1, 0, 0),
+        (-1, -1, -1),
+    ]
+    assert image.topic_id == ID
+
+
+def test_a_topic_without_any_partition_node() -> None:
+    topic = ReadTopic("t", TopicAssignment(ID, {0: (1,)}), {}, has_partitions_node=False)
+    operations, _ = take_over(topic, context_of(1), unclean=False)
+    assert operations[0] == Create(partitions_path("t"))
+
+
+def test_adoption_takes_the_id_that_most_logs_carry() -> None:
+    found = [FoundReplica("t", 0, UUID(int=1)), FoundReplica("t", 1, ID), FoundReplica("t", 2, ID, 3)]
+    operations, (topic,) = adopt(found, 1, context_of(1), {"t": {"a": "b"}}, lambda: UUID(int=0))
+    assert topic.topic_id == ID
+    assert [each.leader_epoch for each in topic.partitions] == [0, 0, 4]
+    assert operations[0] == Create("/config/topics/t", b'{"version":1,"config":{"a":"b"}}')
+
+
+def test_adoption_of_nothing() -> None:
+    assert adopt([], 1, context_of(1), {}, lambda: ID) == ([], [])
+
+
+def test_every_transaction_checks_the_term_and_keeps_to_the_limit() -> None:
+    term = ControllerTerm(epoch=3, znode_version=12)
+    operations = [Create(f"/{number}", bytes(100)) for number in range(10)]
+    transactions = list(fenced(operations, term, 700))
+    assert [len(transaction) for transaction in transactions] == [4, 4, 4, 2]
+    assert all(transaction[0] == Check(CONTROLLER_EPOCH, 12) for transaction in transactions)
+    assert [operation for transaction in transactions for operation in transaction[1:]] == operations
+    assert list(fenced([], term, 700)) == []
+    assert len(list(fenced(operations, term, 1))) == 10

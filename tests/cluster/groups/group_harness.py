@@ -1,0 +1,239 @@
+"""A group shard with a clock that tests move and a log that tests can hold back, fail or replay."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from cluster.groups.committed_offsets import OffsetDeletion
+from cluster.groups.durable_groups import DurableGroups
+from cluster.groups.group import Group
+from cluster.groups.group_table import GroupConfig
+from cluster.groups.loader import GroupLoader
+from cluster.groups.membership_events import GroupMember, Joined, Joining, Leaving, Synced, distinct
+from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
+from cluster.groups.results import Append, Appends, Moment, Reply, Result
+from cluster.groups.shard import GroupDescription, GroupShard
+from protocol.errors import ErrorCode
+from protocol.records.batch import Record, build_batch
+from protocol.topic_partition import TopicPartition
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+START_MS = 1_700_000_000_000
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+
+
+class Answer(Generic[R]):
+    """The response to an event, now or later."""
+
+    def __init__(self, response: R | Reply[R]) -> None:
+        self._response = response
+
+    @property
+    def waits(self) -> bool:
+        return isinstance(self._response, Reply) and self._response.value is None
+
+    @property
+    def value(self) -> R:
+        if not isinstance(self._response, Reply):
+            return self._response
+        assert self._response.value is not None, "not answered"
+        return self._response.value
+
+
+class Harness:
+    """`log` is what is committed: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`."""
+
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        log: list[tuple[bytes, bytes | None]] | None = None,
+        now_ms: int = START_MS,
+    ) -> None:
+        self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
+        self.now_ms = now_ms
+        self.wall_clock_skew_ms = 0
+        self.log = [] if log is None else log
+        self.hold = False
+        self.fails_with: ErrorCode | None = None
+        self.waiting: deque[Append] = deque()
+        ids = count(len(self.log) * 1000 + 1)
+        self.shard = GroupShard(self.config, lambda: f"id{next(ids)}", self.replayed())
+        self.shard.restore(self.now())
+        self._make(self.shard.start(self.now()))
+
+    def replayed(self) -> DurableGroups:
+        """What a new leader would load from the log."""
+        loader = GroupLoader()
+        for offset, (key, value) in enumerate(self.log):
+            loader.take(memoryview(build_batch([Record(0, START_MS, key, value)], base_offset=offset)))
+        return loader.finish()
+
+    def restarted(self) -> Harness:
+        """A new coordinator on the same log; what was not committed is gone."""
+        return Harness(self.config, list(self.log), self.now_ms)
+
+    def now(self) -> Moment:
+        return Moment(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
+
+    def handle(
+        self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Answer[R]:
+        result = event(self.now(), *args, **kwargs)
+        self._make(result.appends)
+        return Answer(result.response)
+
+    def _make(self, appends: Appends) -> None:
+        self.waiting.extend(appends)
+        while self.waiting and not self.hold:
+            if self.fails_with is None:
+                self.commit_one()
+            else:
+                self.fail_one(self.fails_with)
+
+    def commit_one(self) -> None:
+        append = self.waiting.popleft()
+        base_offset = len(self.log)
+        self.log.extend(record.encode() for record in append.records)
+        self._make(self.shard.complete(self.now(), append, base_offset))
+
+    def fail_one(self, error_code: ErrorCode) -> None:
+        self._make(self.shard.fail(self.now(), self.waiting.popleft(), error_code))
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, running what falls due at its own moment."""
+        end_ms = self.now_ms + milliseconds
+        while (next_ms := self.shard.next_deadline_ms()) is not None and next_ms + START_MS <= end_ms:
+            self.now_ms = max(self.now_ms, next_ms + START_MS)
+            self._make(self.shard.expire(self.now()))
+        self.now_ms = end_ms
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        member_id: str = "",
+        group_id: str = "g",
+        *,
+        instance: str | None = None,
+        protocols: list[tuple[str, bytes]] | None = None,
+        session_ms: int = SESSION_MS,
+        rebalance_ms: int = REBALANCE_MS,
+        version: int = 9,
+        client_id: str = "c",
+        protocol_type: str = "consumer",
+        settle: bool = True,
+    ) -> Answer[Joined]:
+        joining = Joining(
+            member_id,
+            instance,
+            client_id,
+            "/127.0.0.1",
+            session_ms,
+            rebalance_ms,
+            protocol_type,
+            distinct(protocols if protocols is not None else [("range", b"meta")]),
+            requires_known_member_id=version >= 4,
+            skips_assignment=version >= 9,
+        )
+        answer = self.handle(self.shard.membership.join, group_id, joining)
+        if settle:
+            self.advance(0)
+        return answer
+
+    def sync(
+        self,
+        member_id: str,
+        generation_id: int,
+        assignments: dict[str, bytes] | None = None,
+        group_id: str = "g",
+        *,
+        instance: str | None = None,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+    ) -> Answer[Synced]:
+        who = GroupMember(member_id, generation_id, instance)
+        return self.handle(self.shard.membership.sync, group_id, who, protocol_type, protocol_name, assignments or {})
+
+    def heartbeat(
+        self, member_id: str, generation_id: int, group_id: str = "g", *, instance: str | None = None
+    ) -> ErrorCode:
+        who = GroupMember(member_id, generation_id, instance)
+        return self.handle(self.shard.membership.heartbeat, group_id, who).value
+
+    def leave(self, *members: tuple[str, str | None], group_id: str = "g") -> list[ErrorCode]:
+        leaving = [Leaving(member_id, instance) for member_id, instance in members]
+        return self.handle(self.shard.membership.leave, group_id, leaving).value.members
+
+    def commit(
+        self,
+        offsets: dict[TopicPartition, int],
+        member_id: str = "",
+        generation_id: int = -1,
+        group_id: str = "g",
+        *,
+        instance: str | None = None,
+        metadata: str = "",
+        retention_ms: int = -1,
+    ) -> Answer[dict[TopicPartition, ErrorCode]]:
+        who = GroupMember(member_id, generation_id, instance)
+        committed = {each: CommittedOffset(offset, -1, metadata, NO_TIMESTAMP) for each, offset in offsets.items()}
+        return self.handle(self.shard.offsets.commit, group_id, who, committed, retention_ms)
+
+    def fetch(
+        self, *partitions: TopicPartition, group_id: str = "g", require_stable: bool = False
+    ) -> dict[TopicPartition, int | ErrorCode]:
+        found = self.shard.offsets.fetch(group_id, partitions or None, require_stable=require_stable)
+        return {key: each.offset if isinstance(each, CommittedOffset) else each for key, each in found.items()}
+
+    def delete_offsets(self, *partitions: TopicPartition, group_id: str = "g") -> Answer[OffsetDeletion]:
+        return self.handle(self.shard.offsets.delete, group_id, partitions)
+
+    def delete_group(self, group_id: str = "g") -> Answer[ErrorCode]:
+        return self.handle(self.shard.offsets.delete_group, group_id)
+
+    def expire_offsets(self) -> None:
+        for group_id in list(self.shard.groups):
+            self.handle(self.shard.offsets.expire, group_id)
+
+    def forget_topics(self, *topics: str) -> None:
+        self.handle(self.shard.offsets.forget_topics, topics)
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def pending_deadlines(self) -> int:
+        """How many entries the heap has."""
+        return len(self.shard._table.deadlines)
+
+    def group(self, group_id: str = "g") -> Group:
+        return self.shard.groups[group_id]
+
+    def describe(self, group_id: str = "g") -> GroupDescription:
+        return self.shard.describe(group_id)
+
+    def state(self, group_id: str = "g") -> str:
+        return self.describe(group_id).state.value
+
+    # -- whole stories -------------------------------------------------------------------------------------------------
+
+    def member(self, group_id: str = "g", **how: object) -> str:
+        """A new dynamic member's id, as JoinGroup gives it."""
+        refused = self.join(group_id=group_id, **how).value  # type: ignore[arg-type]
+        assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        return refused.member_id
+
+    def stable(self, members: int = 1, group_id: str = "g", **how: object) -> tuple[list[str], int]:
+        """A stable group of new dynamic members, the leader first: their ids, and the generation."""
+        ids = [self.member(group_id, **how) for _ in range(members)]
+        joins = [self.join(member_id, group_id, settle=False, **how) for member_id in ids]  # type: ignore[arg-type]
+        self.advance(self.config.group_initial_rebalance_delay_ms)
+        generation_id = joins[0].value.generation_id
+        assignments = {member_id: member_id.encode() for member_id in ids}
+        syncs = [self.sync(member_id, generation_id, assignments, group_id) for member_id in ids]
+        assert [sync.value.assignment for sync in syncs] == list(assignments.values())
+        return ids, generation_id

@@ -1,0 +1,78 @@
+"""The heap of deadlines against the plainest model of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.groups.deadlines import Deadline, Deadlines
+from cluster.groups.results import Appends, Moment
+
+STEPS = st.lists(
+    st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 50))
+    | st.tuples(st.just("clear"), st.integers(0, 4), st.just(0))
+    | st.tuples(st.just("pass"), st.just(0), st.integers(0, 30)),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_each_is_run_once_when_it_is_due(steps: list[tuple[str, int, int]]) -> None:
+    deadlines = Deadlines()
+    ran: list[int] = []
+    each = [Deadline(deadlines, lambda _, number=number: ran.append(number) or ()) for number in range(5)]
+    due: dict[int, int] = {}
+    now_ms = 0
+    for step, number, amount in steps:
+        if step == "set":
+            each[number].set(now_ms + amount)
+            due[number] = now_ms + amount
+        elif step == "clear":
+            each[number].clear()
+            due.pop(number, None)
+        else:
+            now_ms += amount
+            ran.clear()
+            deadlines.expire(Moment(0, now_ms))
+            expected = {number for number, due_ms in due.items() if due_ms <= now_ms}
+            assert sorted(ran) == sorted(expected)
+            due = {number: due_ms for number, due_ms in due.items() if number not in expected}
+        next_ms = deadlines.next_ms()
+        if due:
+            assert next_ms is not None
+            assert next_ms <= min(due.values())
+
+
+def test_what_is_set_again_and_again_does_not_pile_up() -> None:
+    deadlines = Deadlines()
+    deadline = Deadline(deadlines, lambda _: ())
+    for due_ms in range(100_000, 0, -1):
+        deadline.set(due_ms)
+        deadline.clear()
+    for _ in range(10_000):
+        Deadline(deadlines, lambda _: ()).set(1)
+        Deadline(deadlines, lambda _: ()).clear()
+    assert len(deadlines) <= 2 * 10_000
+    forgotten = [Deadline(deadlines, lambda _: ()) for _ in range(10_000)]
+    for each in forgotten:
+        each.set(500_000)
+        each.clear()
+    assert len(deadlines) <= 4 * 10_000
+
+
+def test_an_action_that_is_due_at_once_again_waits_for_the_next_call() -> None:
+    deadlines = Deadlines()
+    calls: list[int] = []
+
+    def again(now: Moment) -> Appends:
+        calls.append(now.monotonic_ms)
+        deadline.set(now.monotonic_ms)
+        return ()
+
+    deadline = Deadline(deadlines, again)
+    deadline.set(1)
+    deadlines.expire(Moment(0, 5))
+    assert calls == [5]
+    assert deadlines.next_ms() == 5
+    deadlines.expire(Moment(0, 5))
+    assert calls == [5, 5]

@@ -1,0 +1,150 @@
+"""The verdict on every key of a file, and a start that is refused for all reasons at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from config.broker_config import BROKER_KEYS, BrokerConfig
+from config.definitions import ConfigError, ConfigErrors
+from config.elsewhere_keys import ELSEWHERE_KEYS
+from config.properties import load_properties
+from config.review import Finding, Verdict, review, suggestion
+
+ZOOKEEPER_FILE = """\
+broker.id=1
+listeners=SASL_SSL://0.0.0.0:9093,PLAINTEXT://0.0.0.0:9092
+advertised.listeners=SASL_SSL://kafka1.example.org:9093,PLAINTEXT://kafka1.example.org:9092
+security.inter.broker.protocol=SASL_SSL
+num.network.threads=3
+num.io.threads=8
+log.dirs=/var/lib/kafka
+num.partitions=3
+default.replication.factor=3
+min.insync.replicas=2
+log.retention.hours=168
+zookeeper.connect=zk1:2181,zk2:2181/kafka
+zookeeper.connection.timeout.ms=18000
+authorizer.class.name=kafka.security.authorizer.AclAuthorizer
+super.users=User:admin
+allow.everyone.if.no.acl.found=false
+sasl.enabled.mechanisms=SCRAM-SHA-512
+sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=secret-jaas
+ssl.keystore.location=/etc/kafka/keystore.jks
+ssl.keystore.password=secret-keystore
+ssl.truststore.location=/etc/kafka/truststore.jks
+quota.producer.default=1048576
+leader.replication.throttled.rate=1000000
+retention.ms=1000
+log.retention.minuets=5
+group.max.size=none
+"""
+REFUSED = {
+    "listeners",
+    "security.inter.broker.protocol",
+    "zookeeper.connect",
+    "authorizer.class.name",
+    "super.users",
+    "allow.everyone.if.no.acl.found",
+    "sasl.enabled.mechanisms",
+    "sasl.mechanism.inter.broker.protocol",
+    "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.truststore.location",
+}
+
+
+def findings() -> dict[str, Finding]:
+    return {each.key: each for each in review(load_properties(ZOOKEEPER_FILE.encode()))}
+
+
+def test_every_key_has_one_verdict() -> None:
+    found = findings()
+    assert list(found) == [line.partition("=")[0] for line in ZOOKEEPER_FILE.splitlines()]
+    by_verdict = {verdict: {key for key, each in found.items() if each.verdict is verdict} for verdict in Verdict}
+    assert by_verdict[Verdict.REFUSED] == REFUSED
+    assert by_verdict[Verdict.BAD] == {"group.max.size"}
+    assert by_verdict[Verdict.UNKNOWN] == {"retention.ms", "log.retention.minuets"}
+    assert {"num.network.threads", "quota.producer.default"} < by_verdict[Verdict.WITHOUT_EFFECT]
+    assert {"broker.id", "log.dirs", "log.retention.hours"} < by_verdict[Verdict.SUPPORTED]
+
+
+def test_notes_say_what_to_do() -> None:
+    found = findings()
+    assert found["retention.ms"].note == "a topic's key; the broker's default for it is log.retention.ms"
+    assert found["log.retention.minuets"].note == "did you mean log.retention.minutes?"
+    assert "kafka-configs --entity-type brokers" in found["leader.replication.throttled.rate"].note
+    assert found["security.inter.broker.protocol"].note.startswith("TLS and SASL are not implemented")
+    assert suggestion("something.else.entirely") == ""
+
+
+def test_secrets_are_hidden_and_nothing_else() -> None:
+    found = findings()
+    hidden = {key for key, each in found.items() if each.value == "[hidden]"}
+    assert hidden == {"ssl.keystore.password", "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config"}
+    assert found["super.users"].value == "User:admin"
+
+
+def test_a_file_is_refused_for_all_reasons_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(ZOOKEEPER_FILE)
+    with pytest.raises(ConfigErrors) as caught:
+        BrokerConfig.load(path)
+    message = str(caught.value)
+    for key in REFUSED | {"group.max.size"}:
+        assert message.count(f"{key}=") + message.count(f"configuration {key}:") == 1, key
+    assert message.startswith(f"{len(REFUSED) + 1} settings cannot be used:\n")
+    assert "super.users=User:admin is not supported" in message
+    assert "secret-" not in message
+
+
+def test_kraft_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "node.id=1\nlisteners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
+        "num.partitions=0\nprocess.roles=broker,controller\ncontroller.quorum.voters=1@localhost:9093\n"
+    )
+    with pytest.raises(ConfigErrors) as caught:
+        BrokerConfig.load(path)
+    first = str(caught.value).splitlines()[1]
+    assert first.startswith(
+        "  Configuration process.roles=broker,controller is not supported: KRaft is not implemented"
+    )
+    assert "controller.quorum.voters" in str(caught.value)
+
+
+def test_a_rule_about_several_keys_is_a_finding() -> None:
+    (bad,) = (each for each in review({"broker.id": "1", "node.id": "2"}) if each.verdict is Verdict.BAD)
+    assert bad.key == "node.id"
+    assert "same value as" in bad.note
+    (unset,) = (each for each in review({"log.retention.hours": "0"}) if each.verdict is Verdict.BAD)
+    assert (unset.key, unset.value) == ("log.retention.ms", "(not set)")
+
+
+def test_one_reason_stays_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=0\n")
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.load(path)
+    assert str(caught.value) == "Invalid value 0 for configuration num.partitions: Value must be at least 1"
+
+
+def test_keys_that_belong_elsewhere_are_neither_declared_nor_unknown() -> None:
+    assert not set(ELSEWHERE_KEYS) & set(BROKER_KEYS)
+    config = BrokerConfig(dict.fromkeys(ELSEWHERE_KEYS, "1"))
+    assert config.unknown() == []
+    assert config.without_effect() == list(ELSEWHERE_KEYS)
+
+
+def test_one_mistake_is_one_error() -> None:
+    for key, text in (
+        ("security.inter.broker.protocol", "TELEPATHY"),
+        ("log.cleaner.threads", "0"),
+        ("max.connections.per.ip.overrides", "x"),
+        ("inter.broker.listener.name", ""),
+    ):
+        _, errors = BrokerConfig.examine({key: text})
+        assert [error.name for error in errors] == [key]

@@ -1,0 +1,425 @@
+"""What one log may hold: a plain list of records, and how sure each of them is.
+
+A scenario tells its History what it asks of the log and what the log answers. After a restart, `reconcile` holds what
+is there against it: nothing flushed is lost, nothing acknowledged is lost to mere process death, nothing is served
+that was never written so, no batch is cut in two. Where an end left several outcomes open (an append that was never
+answered, a truncation that was not flushed), each of them is right, and the one found is believed from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from protocol.records.batch import NO_SEQUENCE, RecordBatch, increment_sequence
+from storage.log.leader_epoch import EpochEntry
+
+_DELETE_HORIZON = 0x40
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_ABORT = b"\0\0\0\0"
+"""Key of an abort marker: version and type."""
+
+
+class Violation(AssertionError):
+    """The log broke a promise."""
+
+
+class Producer(NamedTuple):
+    """Who wrote a record, and its sequence number; -1 three times for a plain producer."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+class Row(NamedTuple):
+    """One record and what its batch says about it. `attributes` are the batch's, without the cleaner's mark."""
+
+    offset: int
+    batch_base: int
+    batch_end: int
+    leader_epoch: int
+    producer: Producer
+    attributes: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def is_marker(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+
+def rows_of(batch: RecordBatch) -> list[Row]:
+    """The records of a batch."""
+    has_sequence = batch.base_sequence != NO_SEQUENCE
+    rows = []
+    for record in batch.records():
+        delta = record.offset - batch.base_offset
+        sequence = increment_sequence(batch.base_sequence, delta) if has_sequence else NO_SEQUENCE
+        rows.append(
+            Row(
+                record.offset,
+                batch.base_offset,
+                batch.next_offset,
+                batch.partition_leader_epoch,
+                Producer(batch.producer_id, batch.producer_epoch, sequence),
+                batch.attributes & ~_DELETE_HORIZON,
+                record.timestamp,
+                record.key,
+                record.value,
+            )
+        )
+    return rows
+
+
+class ProducerState(NamedTuple):
+    """What must be known of a producer: its epoch, its last sequence number and where that is."""
+
+    epoch: int
+    last_sequence: int
+    last_offset: int
+
+
+class Observation(NamedTuple):
+    """What a loaded log shows. `first_base` is where its oldest segment begins."""
+
+    start: int
+    end: int
+    first_base: int
+    rows: tuple[Row, ...]
+    epochs: tuple[EpochEntry, ...]
+    producers: dict[int, ProducerState]
+    high_watermark: int
+
+
+@dataclass
+class Version:
+    """A content that the log may have. `end` is its log end; at least the records up to `acked_end` outlive the
+    process, those up to `flushed_end` a power cut.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    end: int = 0
+    acked_end: int = 0
+    flushed_end: int = 0
+
+    def copy(self) -> Version:
+        return replace(self, rows=list(self.rows))
+
+    def __deepcopy__(self, _memo: object) -> Version:
+        return self.copy()
+
+    def cut(self, end: int) -> None:
+        """Only what lies below `end` is left, which becomes the end."""
+        self.rows = [row for row in self.rows if row.batch_end <= end]
+        self.end = end
+        self.acked_end = min(self.acked_end, end)
+        self.flushed_end = min(self.flushed_end, end)
+
+
+class FlushMark(NamedTuple):
+    """Where a flush began."""
+
+    end: int
+    truncations: int
+
+
+@dataclass
+class History:
+    """See the module's docstring."""
+
+    is_compacted: bool = False
+    now: Version = field(default_factory=Version)
+    sent: list[Row] = field(default_factory=list)
+    """Appended and not answered."""
+    unsure: list[Version] = field(default_factory=list)
+    """What the log was before operations that were never answered."""
+    undoable: list[Version] = field(default_factory=list)
+    """What it was before operations that a power cut may undo."""
+    optional: set[int] = field(default_factory=set)
+    """Offsets that compaction was free to remove."""
+    start_on_disk: int = 0
+    """The lowest log start after process death ..."""
+    start_durable: int = 0
+    """... and after a power cut."""
+    start_asked: int = 0
+    """The highest log start that anybody asked for."""
+    watermarks: list[int] = field(default_factory=lambda: [0])
+    """High watermarks that the checkpoint may have."""
+    truncations: int = 0
+    horizons: dict[int, int] = field(default_factory=dict)
+    """When the tombstones and markers that compaction has seen may go, by offset."""
+
+    # -- what is asked and answered -----------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        return self.now.end
+
+    def next_sequence(self, producer_id: int) -> int:
+        """The number that the producer's next record has to have."""
+        for row in reversed(self.now.rows):
+            if row.producer.producer_id == producer_id and row.producer.sequence != NO_SEQUENCE:
+                return row.producer.sequence + 1
+        return 0
+
+    def sending(self, rows: Iterable[Row]) -> None:
+        """These are on their way to the log."""
+        self.sent = list(rows)
+
+    def acknowledged(self) -> None:
+        """What was sent is in the log."""
+        self.now.rows += self.sent
+        self.now.end = self.now.acked_end = self.sent[-1].batch_end
+        self.sent = []
+
+    def refused(self) -> None:
+        """What was sent left no trace."""
+        self.sent = []
+
+    def begin_flush(self) -> FlushMark:
+        return FlushMark(self.now.end, self.truncations)
+
+    def flushed(self, mark: FlushMark) -> None:
+        """The flush that began at `mark` was confirmed."""
+        if mark.truncations == self.truncations:
+            self.now.flushed_end = max(self.now.flushed_end, mark.end)
+            self.undoable = []
+
+    def claimed(self, recovery_point: int) -> None:
+        """The log says that everything below is on stable storage."""
+        self.now.flushed_end = max(self.now.flushed_end, min(recovery_point, self.now.end))
+
+    def shortening(self, end: int) -> None:
+        """The log is to lose its tail from `end` on."""
+        self.unsure.append(self.now.copy())
+        self.truncations += 1
+        self.now.cut(end)
+        left = self._end_of_what_is_left()
+        self.now.acked_end = min(self.now.acked_end, left)
+        self.now.flushed_end = min(self.now.flushed_end, left)
+
+    def _end_of_what_is_left(self) -> int:
+        """Where the log ends at least: it ends with its last batch, and compaction may have removed the very last."""
+        return max((row.batch_end for row in self.now.rows if row.offset not in self.optional), default=0)
+
+    def shortened(self, end: int, asked: int) -> None:
+        """It has lost it; until the next flush, a power cut can bring it back.
+
+        It ends with its last batch, or behind where nothing is up to what was asked for. Raises Violation.
+        """
+        lowest = self._end_of_what_is_left()
+        if not lowest <= end <= asked:
+            raise Violation(f"truncated to {asked}, the log ends at {end}, not from {lowest}")
+        self.now.cut(end)
+        self.now.acked_end = end
+        for version in self.unsure:
+            version.acked_end = min(version.acked_end, self.now.end)
+            version.flushed_end = min(version.flushed_end, self.now.end)
+        self.undoable += self.unsure
+        self.unsure = []
+
+    def not_shortened(self) -> None:
+        """It was refused, and is whole."""
+        self.now = self.unsure.pop()
+        self.now.acked_end = self.now.end
+
+    def compacting(self, bound: int, now_ms: int, delete_retention_ms: int) -> None:
+        """What is superseded below `bound` is to go, and tombstones and markers seen for so long."""
+        rows = [row for row in self.now.rows if row.offset < bound]
+        aborted = aborted_in(rows)
+        latest = {row.key: row.offset for row in rows if not row.is_marker and row.offset not in aborted}
+        for row in rows:
+            if row.is_marker or (row.value is None and latest.get(row.key) == row.offset):
+                if now_ms >= self.horizons.setdefault(row.offset, now_ms + delete_retention_ms):
+                    self.optional.add(row.offset)
+            elif row.offset in aborted or latest[row.key] != row.offset:
+                self.optional.add(row.offset)
+
+    def must_be_compact(self, found: Observation, bound: int) -> None:
+        """Below `bound` no key is twice, and nothing is left of aborted transactions. Raises Violation."""
+        aborted = aborted_in(self.now.rows)
+        seen: dict[bytes | None, Row] = {}
+        for row in found.rows:
+            if row.offset < bound and not row.is_marker:
+                if row.key in seen or row.offset in aborted:
+                    raise Violation(f"compaction left {seen.get(row.key, row)} below {bound}")
+                seen[row.key] = row
+
+    def starting_at(self, offset: int) -> None:
+        """The log start is to move."""
+        self.start_asked = max(self.start_asked, offset)
+
+    def starts_at(self, offset: int, *, is_checkpointed: bool) -> None:
+        """It has moved."""
+        self.starting_at(offset)
+        if is_checkpointed:
+            self.start_on_disk = self.start_durable = offset
+
+    def checkpointing(self, high_watermark: int) -> None:
+        """The high watermark is to be checkpointed."""
+        self.watermarks.append(high_watermark)
+
+    def checkpointed(self) -> None:
+        """It is."""
+        self.watermarks = self.watermarks[-1:]
+
+    # -- what is found ------------------------------------------------------------------------------------------------
+
+    def reconcile(self, found: Observation, *, lost_power: bool) -> None:
+        """Hold what is there against what may be, and believe it. Raises Violation."""
+        start_low = self.start_durable if lost_power else self.start_on_disk
+        if not start_low <= found.start <= max(self.start_asked, start_low):
+            raise Violation(f"the log starts at {found.start}, not from {start_low} to {self.start_asked}")
+        allowed = {min(value, found.end) for value in self.watermarks}
+        if found.high_watermark not in allowed:
+            raise Violation(f"high watermark {found.high_watermark} is none of {allowed}")
+        if found.high_watermark not in self.watermarks:
+            # The log was cut below what had been checkpointed, and the start may have written that down.
+            self.watermarks.append(found.high_watermark)
+        candidates = self._candidates(lost_power=lost_power)
+        reasons = []
+        # Of what was cut off, anything may be left.
+        for version in self.unsure:
+            version.acked_end = min(version.acked_end, self.now.acked_end)
+            version.flushed_end = min(version.flushed_end, self.now.flushed_end)
+        for version in candidates:
+            reason = self._contradiction(version, found, lost_power=lost_power)
+            if reason is None:
+                self._believe(version, candidates, found, lost_power=lost_power)
+                return
+            reasons.append(reason)
+        raise Violation("; or ".join(dict.fromkeys(reasons)))
+
+    def must_equal(self, found: Observation) -> None:
+        """What a working log shows now. Raises Violation."""
+        reason = self._contradiction(self.now, found, lost_power=False)
+        if reason is None and found.end != self.now.end:
+            reason = f"the log ends at {found.end}, not at {self.now.end}"
+        if reason is not None:
+            raise Violation(reason)
+
+    def _candidates(self, *, lost_power: bool) -> list[Version]:
+        """All contents that would be right, the likely one first."""
+        found = [self.now, *self.unsure]
+        if self.sent:
+            answered = self.now.copy()
+            answered.rows += self.sent
+            answered.end = self.sent[-1].batch_end
+            found.insert(0, answered)
+        return found + self.undoable if lost_power else found
+
+    def _contradiction(self, version: Version, found: Observation, *, lost_power: bool) -> str | None:
+        """What of `found` cannot be a beginning of `version`."""
+        must_end = version.flushed_end if lost_power else version.acked_end
+        if not must_end <= found.end <= version.end:
+            return f"the log ends at {found.end}, not from {must_end} to {version.end}"
+        at = 0
+        for row in version.rows:
+            if row.offset < found.start or row.batch_end > found.end:
+                continue
+            if at < len(found.rows) and found.rows[at] == row:
+                at += 1
+            elif row.offset not in self.optional:
+                return f"instead of {row} there is {found.rows[at] if at < len(found.rows) else 'nothing'}"
+        if at < len(found.rows):
+            return f"{found.rows[at]} was never written so"
+        return (
+            self._wrong_compaction(version, found) or self._wrong_epochs(found) or self._wrong_producers(version, found)
+        )
+
+    def _wrong_compaction(self, version: Version, found: Observation) -> str | None:
+        """Compaction changes nothing for those who read all of the log."""
+        if not self.optional:
+            return None
+        rows = [row for row in version.rows if row.offset >= found.start and row.batch_end <= found.end]
+        aborted = aborted_in(version.rows)
+        before, after = latest_values(rows, aborted), latest_values(found.rows, aborted)
+        if before != after:
+            changed = {key for key in before | after if before.get(key) != after.get(key)}
+            return f"compaction changed the values of {changed}: {before} to {after}"
+        there = {row.offset for row in found.rows}
+        for row in found.rows:
+            marker = aborted.get(row.offset)
+            if marker is not None and marker < found.end and marker not in there:
+                return f"aborted offset {row.offset} is there, and its marker {marker} is not"
+        return None
+
+    def _wrong_epochs(self, found: Observation) -> str | None:
+        entries = found.epochs
+        for older, newer in pairwise(entries):
+            if older.epoch >= newer.epoch or older.start_offset >= newer.start_offset:
+                return f"leader epochs {entries} do not ascend"
+        for row in found.rows:
+            known = [entry.epoch for entry in entries if entry.start_offset <= row.offset]
+            if not known or known[-1] != row.leader_epoch:
+                return f"offset {row.offset} is of epoch {row.leader_epoch}, the log says {entries}"
+        if entries and entries[-1].start_offset > found.end:
+            return f"leader epochs {entries} go beyond the log end {found.end}"
+        return None
+
+    def _wrong_producers(self, version: Version, found: Observation) -> str | None:
+        expected = producers_in(version.rows, found.end)
+        for producer_id, state in found.producers.items():
+            if expected.get(producer_id) != state:
+                return f"producer {producer_id} is known as {state}, and wrote {expected.get(producer_id)}"
+        for producer_id, state in expected.items():
+            if state.last_offset >= found.first_base and producer_id not in found.producers:
+                return f"producer {producer_id}, which wrote {state}, is not known"
+        return None
+
+    def _believe(self, version: Version, candidates: list[Version], found: Observation, *, lost_power: bool) -> None:
+        # A truncation that was done by half is no more durable than one that was done: until the next flush, a power
+        # cut can bring back what the process after it does not see.
+        is_cut_by_half = found.end < version.end and any(version is each for each in self.unsure)
+        others = [other for other in candidates if other is not version or is_cut_by_half]
+        self.undoable = [] if lost_power else self.undoable + others
+        self.now = version.copy()
+        self.now.cut(found.end)
+        self.now.acked_end = found.end
+        if lost_power:
+            self.now.flushed_end = found.end
+            self.start_durable = found.start
+        self.start_on_disk = found.start
+        self.start_asked = max(self.start_asked, found.start)
+        self.unsure, self.sent = [], []
+
+
+def producers_in(rows: Sequence[Row], end: int) -> dict[int, ProducerState]:
+    """The state of every producer after the records below `end`."""
+    found: dict[int, ProducerState] = {}
+    for row in rows:
+        if row.producer.producer_id < 0 or row.batch_end > end:
+            continue
+        producer_id, epoch, sequence = row.producer
+        known = found.get(producer_id)
+        if sequence != NO_SEQUENCE:
+            found[producer_id] = ProducerState(epoch, sequence, row.batch_end - 1)
+        elif known is None or known.epoch != epoch:  # a transaction marker
+            found[producer_id] = ProducerState(epoch, NO_SEQUENCE, -1)
+    return found
+
+
+def latest_values(rows: Iterable[Row], aborted: dict[int, int]) -> dict[bytes | None, bytes]:
+    """The value of each key after all rows; keys that were deleted are left out."""
+    found = {row.key: row.value for row in rows if not row.is_marker and row.offset not in aborted}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def aborted_in(rows: Iterable[Row]) -> dict[int, int]:
+    """The offsets of aborted transactions, each with that of the marker."""
+    ongoing: dict[int, list[int]] = {}
+    found = {}
+    for row in rows:
+        producer_id = row.producer.producer_id
+        if row.is_marker:
+            offsets = ongoing.pop(producer_id, [])
+            if row.key == _ABORT:
+                found.update(dict.fromkeys(offsets, row.offset))
+        elif row.attributes & _TRANSACTIONAL:
+            ongoing.setdefault(producer_id, []).append(row.offset)
+    return found

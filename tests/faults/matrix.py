@@ -1,0 +1,372 @@
+"""Every call that storage makes to the disk fails once, in every way; then the machine comes back and is judged.
+
+A case is a scenario, the call in it that fails, how it fails, and what becomes of the machine: its process dies, or
+its power is cut, which what was not fsynced survives in one of three ways. A case of a crash may go on with another
+crash in the recovery from it. Nothing is left to chance: the id of a case says all of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import zlib
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from storage.log.log_files import SNAPSHOT_SUFFIX
+from storage.log_manager import LogDirError
+from tests.faults import steps
+from tests.faults.history import Observation, Violation
+from tests.faults.life import Life, check_indexes, observe
+from tests.faults.scenarios import SCENARIOS
+from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
+from tests.storage.support import TP
+
+
+class FaultKind(Enum):
+    """How a call fails: "short" after a part of what it was to write."""
+
+    EIO = "eio"
+    EIO_FOR_EVER = "eio-for-ever"
+    ENOSPC = "enospc"
+    ENOSPC_FOR_EVER = "enospc-for-ever"
+    SHORT_EIO = "short-eio"
+    SHORT_ENOSPC = "short-enospc"
+    EIO_IN_READ = "eio-in-read"
+    CRASH_BEFORE = "crash-before"
+    CRASH_AMID = "crash-amid"
+    CRASH_AFTER = "crash-after"
+
+    def fault(self, call: int) -> Fault:
+        """What happens to call number `call`."""
+        part = call * 37 % 151
+        if "crash" in self.value:
+            kind = self.value.replace("-", "_")
+            return Fault(**{kind: True, "written_bytes": part})  # type: ignore[arg-type]
+        number = errno.ENOSPC if "enospc" in self.value else errno.EIO
+        return Fault(number, written_bytes=part if "short" in self.value else 0)
+
+    @property
+    def lasts(self) -> bool:
+        return "for-ever" in self.value
+
+    @property
+    def is_crash(self) -> bool:
+        return "crash" in self.value
+
+    @property
+    def concerns_writes(self) -> bool:
+        """Whether it differs from another kind only in calls that write."""
+        return "short" in self.value or self is FaultKind.CRASH_AMID
+
+
+WRITES = frozenset({"append", "write_file"})
+DEATH = "death"
+ENDS = (DEATH, *(mode.value for mode in PowerCut))
+
+
+class Ending(NamedTuple):
+    """What becomes of the machine: "death" of the process, or how the power is cut, drawn with `seed`."""
+
+    how: str
+    seed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.how}.{self.seed}"
+
+
+class Point(NamedTuple):
+    """A fault in call number `call`, and the end after it."""
+
+    kind: FaultKind
+    call: int
+    ending: Ending
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}/{self.call}/{self.ending}"
+
+
+class Case(NamedTuple):
+    """`again`: a crash in the recovery from the first."""
+
+    scenario: str
+    first: Point
+    again: Point | None = None
+
+    def __str__(self) -> str:
+        return f"{self.scenario}/{self.first}" + (f"/{self.again}" if self.again else "")
+
+    @property
+    def category(self) -> str:
+        """The row of the table that the case counts in."""
+        if self.again is not None:
+            return "crash in the recovery from a crash"
+        how = self.first.ending.how
+        return f"{self.first.kind.value}, {'process death' if how == DEATH else f'power cut: {how}'}"
+
+
+def parse_case(text: str) -> Case:
+    """The case of an id. Raises ValueError."""
+    scenario, *parts = text.split("/")
+    if scenario not in SCENARIOS or len(parts) not in {3, 6}:
+        raise ValueError(f"'{text}' is not the id of a case")
+    points = []
+    for at in range(0, len(parts), 3):
+        kind, call, ending = parts[at : at + 3]
+        how, seed = ending.split(".")
+        if how not in ENDS:
+            raise ValueError(f"'{how}' in '{text}' is none of {', '.join(ENDS)}")
+        points.append(Point(FaultKind(kind), int(call), Ending(how, int(seed))))
+    return Case(scenario, points[0], points[1] if len(points) == 2 else None)
+
+
+# -- living -----------------------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Counts the calls of a life and makes one of them fail."""
+
+    def __init__(self, kind: FaultKind | None = None, call: int = 0) -> None:
+        self.calls: list[str] = []
+        self.kind = kind
+        self.call = call
+        self.failed: list[tuple[str, str]] = []
+
+    def inject(self, operation: str, path: str) -> Fault | None:
+        self.calls.append(operation)
+        at = len(self.calls)
+        if self.kind is None or at < self.call or (at > self.call and not self.kind.lasts):
+            return None
+        self.failed.append((operation, path))
+        return self.kind.fault(self.call)
+
+
+def live(scenario: str, disk: Disk, *, in_reads: bool = False) -> Life:
+    """The life of a scenario up to the first crash, or to its end. Raises Violation."""
+    plan = SCENARIOS[scenario]
+    file_system = MemoryFileSystem()
+    file_system.inject = disk.inject
+    file_system.faults_in_reads = in_reads
+    life = Life(file_system, plan.config, plan.directories)
+    life.disk_stays_full = disk.kind is FaultKind.ENOSPC_FOR_EVER
+    try:
+        for step in plan.steps:
+            seen = len(disk.failed)
+            step(life)
+            life.claim()
+            if disk.failed:
+                life.check_live()
+                if life.log is not None and life.is_online():
+                    with life.in_peace():
+                        check_indexes(life.log)
+                _check_offline(life, disk, seen)
+    except SimulatedCrash:
+        life.manager = life.log = None
+    return life
+
+
+def _check_offline(life: Life, disk: Disk, seen: int) -> None:
+    """A failure that may have lost something is not lived with."""
+    assert disk.kind is not None
+    if "eio" not in disk.kind.value:
+        return
+    for operation, path in disk.failed[seen:]:
+        # What a directory holds is asked twice at start, the first time for the progress shown alone.
+        if operation != "list_dir" and life.may_go_on_after(path):
+            raise Violation(f"{operation} {path} failed, and its directory is online")
+
+
+@functools.lru_cache(maxsize=4)
+def calls_of(scenario: str, *, in_reads: bool = False) -> tuple[str, ...]:
+    """The calls that a life without faults makes."""
+    disk = Disk()
+    live(scenario, disk, in_reads=in_reads)
+    return tuple(disk.calls)
+
+
+@functools.lru_cache(maxsize=2)
+def _lived(scenario: str, kind: FaultKind, call: int) -> Life:
+    return live(scenario, Disk(kind, call), in_reads=kind is FaultKind.EIO_IN_READ)
+
+
+def forget() -> None:
+    """The code is another one from now on."""
+    calls_of.cache_clear()
+    _lived.cache_clear()
+
+
+# -- ending -----------------------------------------------------------------------------------------------------------
+
+
+def chooser(seed: int) -> Callable[[int], int]:
+    """Numbers below the one asked for, always the same ones for a seed."""
+    state = seed * 2654435761 + 1
+
+    def choose(count: int) -> int:
+        nonlocal state
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        return (state >> 33) % count
+
+    return choose
+
+
+def end(life: Life, ending: Ending, salt: int) -> None:
+    """The end of the process, or of the power."""
+    if ending.how == DEATH:
+        life.file_system.kill_process()
+    else:
+        life.file_system.cut_power(PowerCut(ending.how), chooser(ending.seed * 100_003 + salt))
+        life.lost_power = True
+    life.manager = life.log = None
+
+
+def recovery_calls(life: Life) -> int:
+    """How many calls the next start makes."""
+    twin = life.file_system.copy()
+    disk = Disk()
+    twin.inject = disk.inject
+    life.load(twin)
+    return len(disk.calls)
+
+
+def crash_in_recovery(life: Life, point: Point) -> None:
+    """The next process dies as it starts."""
+    disk = Disk(point.kind, point.call)
+    life.file_system.inject = disk.inject
+    try:
+        life.load(life.file_system)
+    except SimulatedCrash:
+        end(life, point.ending, point.call)
+        return
+    raise ValueError(f"the recovery has no call {point.call}")
+
+
+def run_case(case: Case) -> None:
+    """Live, end, start again, and judge. Raises Violation, or what storage should not have raised."""
+    life = _lived(case.scenario, case.first.kind, case.first.call).fork()
+    life.file_system.faults_in_reads = False
+    end(life, case.first.ending, case.first.call)
+    if case.again is not None:
+        crash_in_recovery(life, case.again)
+    judge(life, case.first.call)
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def judge(life: Life, salt: int) -> None:
+    """The machine is back: what is there is right, stays so, and the log goes on. Raises Violation."""
+    first = _look(life, life.file_system)
+    end(life, Ending("lose") if life.lost_power else Ending(DEATH), salt)
+    second = _look(life, life.file_system)
+    if second != first:
+        raise Violation(f"the second start finds something else than the first: {first}")
+    end(life, Ending(DEATH), salt)
+    if salt % 4 == 0:
+        _look_without_snapshots(life.fork())
+    _start(life)
+    life.epoch += 1
+    for step in (steps.append(size=100), steps.append(producer_id=5), steps.append(producer_id=7, size=500)):
+        step(life)
+    assert life.log is not None
+    life.check_live()
+    check_indexes(life.log)
+    if salt % 2:
+        end(life, Ending("reorder", 1), salt)
+        _start(life)
+    steps.append()(life)
+    steps.stop(life)
+    end(life, Ending("lose"), salt)
+    _start(life, must_be_clean=True)
+    life.check_live()
+
+
+def _look(life: Life, file_system: MemoryFileSystem) -> Observation | None:
+    manager, report = life.load(file_system)
+    life.check_report(manager, report)
+    life.believe(manager)
+    life.may_be_clean = False
+    log = manager.get(TP)
+    return None if log is None else observe(log, manager.high_watermarks.get(TP, 0))
+
+
+def _look_without_snapshots(life: Life) -> None:
+    """The batches alone have to tell of the producers, too."""
+    files = life.file_system
+    for directory in life.directories:
+        path = f"{directory}/{TP}"
+        for info in files.list_dir(path) if files.exists(path) else []:
+            if info.name.endswith(SNAPSHOT_SUFFIX):
+                files.remove(f"{path}/{info.name}")
+    _look(life, files)
+
+
+def _start(life: Life, *, must_be_clean: bool = False) -> None:
+    try:
+        life.manager, report = life.load(life.file_system)
+    except LogDirError as error:
+        raise Violation(str(error)) from None
+    life.check_report(life.manager, report)
+    if must_be_clean and not report.clean:
+        raise Violation("an orderly stop is not believed")
+    life.believe(life.manager)
+    life.may_be_clean = life.lost_power = False
+    steps.find_log(life)
+
+
+# -- all cases --------------------------------------------------------------------------------------------------------
+
+_SEEDS = {"lose": 1, "tear": 3, "reorder": 4, DEATH: 1}
+_READS_PER_GROUP = 10
+
+
+class Group(NamedTuple):
+    """The cases of one call of a scenario, or of some reads from that one on; they share what came before."""
+
+    scenario: str
+    call: int
+    is_read: bool = False
+
+
+def all_groups() -> list[Group]:
+    """In an order of no meaning, always the same: a part of them is a sample."""
+    groups = []
+    for scenario in SCENARIOS:
+        groups += [Group(scenario, call) for call in range(1, len(calls_of(scenario)) + 1)]
+        reads = range(1, len(calls_of(scenario, in_reads=True)) + 1, _READS_PER_GROUP)
+        groups += [Group(scenario, call, is_read=True) for call in reads]
+    return sorted(groups, key=lambda group: zlib.crc32(repr(group).encode()))
+
+
+def cases_of(group: Group) -> Iterator[Case]:
+    """All cases of a group. Those with a second crash are found by looking at the first."""
+    scenario, call, is_read = group
+    if is_read:
+        end = len(calls_of(scenario, in_reads=True)) + 1
+        for at in range(call, min(call + _READS_PER_GROUP, end)):
+            yield Case(scenario, Point(FaultKind.EIO_IN_READ, at, Ending(ENDS[at % 2])))
+        return
+    writes = calls_of(scenario)[call - 1] in WRITES
+    for kind in FaultKind:
+        if kind is not FaultKind.EIO_IN_READ and (writes or not kind.concerns_writes):
+            for ending in _endings(kind):
+                yield Case(scenario, Point(kind, call, ending))
+    yield from _double_cases(scenario, call)
+
+
+def _endings(kind: FaultKind) -> Iterator[Ending]:
+    for how in ENDS:
+        for seed in range(_SEEDS[how] if kind is FaultKind.CRASH_BEFORE else 1):
+            yield Ending(how, seed)
+
+
+def _double_cases(scenario: str, call: int) -> Iterator[Case]:
+    """Crashes in the recovery from a crash before call `call`, at every third of its calls."""
+    endings = [Ending(how, seed) for how in ENDS for seed in range(_SEEDS[how])]
+    first = Point(FaultKind.CRASH_BEFORE, call, endings[call % len(endings)])
+    life = _lived(scenario, first.kind, call).fork()
+    end(life, first.ending, call)
+    for again in range(1 + call % 3, recovery_calls(life) + 1, 3):
+        kind = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AMID, FaultKind.CRASH_AFTER)[again // 3 % 3]
+        yield Case(scenario, first, Point(kind, again, endings[zlib.crc32(b"%d %d" % (call, again)) % len(endings)]))

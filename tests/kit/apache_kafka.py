@@ -1,0 +1,123 @@
+"""Real Apache Kafka 3.9.1 and ZooKeeper on loopback: what this broker is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.kit.broker_process import await_port, free_port
+from tests.kit.jars import java, kafka_classpath
+
+START_TIMEOUT_S = 60.0
+_LOG4J = """log4j.rootLogger={level}, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=[%d] %p %m (%c)%n
+log4j.logger.org.apache.zookeeper=WARN
+"""
+_JVM = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Quick to start; nobody measures this broker."""
+
+
+@contextlib.contextmanager
+def java_server(
+    main_class: str, properties: Path, port: int, *, level: str = "INFO", end: signal.Signals = signal.SIGTERM
+) -> Iterator[None]:
+    """Run a server that reads `properties` and listens on `port`; it is ended by the signal `end`. What it says, from
+    `level` on, is beside its properties, with the suffix `.log`. Skips the test where Java or Maven is missing.
+    """
+    log4j, log = properties.with_suffix(".log4j"), properties.with_suffix(".log")
+    log4j.write_text(_LOG4J.format(level=level))
+    options = [*_JVM, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            java(*options, main_class, str(properties)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        await_port(port, process, log, START_TIMEOUT_S)
+        yield
+    finally:
+        process.send_signal(end)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def zookeeper(directory: Path, port: int | None = None) -> Iterator[str]:
+    """A ZooKeeper server, on a free port unless one is given; gives `host:port`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port = port or free_port()
+    properties = directory / "zookeeper.properties"
+    properties.write_text(
+        f"dataDir={directory / 'zookeeper'}\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"
+    )
+    with java_server("org.apache.zookeeper.server.quorum.QuorumPeerMain", properties, port):
+        yield f"127.0.0.1:{port}"
+
+
+def await_controller(address: str) -> None:
+    """Until the broker knows its controller and itself: a port that accepts is not there yet, and what is asked of it
+    in between (a new topic, say) may be refused or never answered. Raises RuntimeError after `START_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        with contextlib.suppress(KafkaException):
+            metadata = client.list_topics(timeout=5)
+            if metadata.controller_id in metadata.brokers:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"Apache Kafka at {address} has no controller")
+
+
+class ApacheKafka:
+    """One broker and its ZooKeeper, under `directory`. Skips the test where Java or Maven is missing."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.data_directory = directory / "data"
+        self._directory = directory
+        self._zookeeper_port = free_port()
+        self._running = contextlib.ExitStack()
+        self._properties = directory / "server.properties"
+        properties = {
+            "broker.id": "0",
+            "listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(self.data_directory),
+            "zookeeper.connect": self.zookeeper_address,
+            "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **(settings or {}),
+        }
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+    @property
+    def zookeeper_address(self) -> str:
+        """Where its ZooKeeper is."""
+        return f"127.0.0.1:{self._zookeeper_port}"
+
+    def start(self) -> None:
+        """Start both and wait until the broker is the controller. Raises RuntimeError with its output otherwise."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(zookeeper(self._directory, self._zookeeper_port))
+            stack.enter_context(java_server("kafka.Kafka", self._properties, int(self.address.rpartition(":")[2])))
+            await_controller(self.address)
+            self._running = stack.pop_all()
+
+    def stop(self) -> None:
+        """End both, the broker first; nothing happens when they do not run."""
+        self._running.close()

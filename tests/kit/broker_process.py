@@ -1,0 +1,130 @@
+"""A broker as a user runs it: a process of its own, on a free port, to kill and to start again on its data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 60.0
+_given_ports: set[int] = set()
+"""Who was given a port binds it later, or again after a kill: nobody else is to get it in between."""
+
+
+def free_port() -> int:
+    """A port that nothing listened on a moment ago, and that no outgoing connection is given.
+
+    A client that tries an ephemeral port again and again until its broker is back can be given that very port for its
+    own end: it is then connected with itself, and the broker finds its port taken.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        if port in _given_ports:
+            continue
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            _given_ports.add(port)
+            return port
+
+
+def await_port(port: int, process: subprocess.Popen[Any], output: Path, timeout_s: float) -> None:
+    """Return when `process` listens; raises RuntimeError with the end of its output when it ends, or does not."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on {port}:\n{output.read_text()[-4000:]}")
+
+
+class BrokerProcess:
+    """One broker on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
+
+    def __init__(
+        self, directory: Path, overrides: dict[str, str] | None = None, *, open_files: int | None = None
+    ) -> None:
+        """`open_files` limits how many files the process may have open (ulimit -n)."""
+        self._wrapper = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
+        self.address = f"127.0.0.1:{free_port()}"
+        self.output = directory / "broker.log"
+        self._properties = directory / "server.properties"
+        self._process: subprocess.Popen[bytes] | None = None
+        settings = {
+            "broker.id": "0",
+            "listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": str(directory / "data"),
+            "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            # Many records of tests are years old: the first round of retention, after 30 s, would take them away.
+            "log.initial.task.delay.ms": "3600000",
+            **(overrides or {}),
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
+        """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
+        with self.output.open("ab") as output:
+            self._process = self.spawn(output)
+        try:
+            await_port(int(self.address.rpartition(":")[2]), self._process, self.output, timeout_s)
+        except RuntimeError:
+            self.kill()
+            raise
+
+    def spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        """The process, without waiting for anything; whoever calls this has to end it."""
+        return subprocess.Popen(
+            [*self._wrapper, sys.executable, "-P", "-m", "broker", str(self._properties)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def kill(self) -> None:
+        """End it without a chance to clean up (SIGKILL); nothing happens when it does not run."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int | None:
+        """End it cleanly (SIGTERM) and return its exit code; None when it did not run."""
+        return self._end(signal.SIGTERM)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal the running process."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Wait for the process to end by itself; gives its exit code."""
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._process = None
+        return code
+
+    def _end(self, signal_number: int) -> int | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        process.send_signal(signal_number)
+        try:
+            return process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(PATIENCE_S)
+            raise

@@ -1,0 +1,91 @@
+"""The embedded tree on a disk in memory, with seams that tests hold in their hands."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
+from cluster.zookeeper.contract import CoordinationError
+from cluster.zookeeper.durable_tree import DurableTree
+from tests.kit.environment import ManualClock
+from tests.kit.memory_file_system import MemoryFileSystem, SimulatedCrash
+
+T = TypeVar("T")
+
+DIRECTORY = "/data"
+
+
+class HeldExecutor:
+    """Runs what it is given one turn of the loop later, or, while `held`, not before `release`.
+
+    When the disk simulates the death of the process, `crashed` is set and the call never returns.
+    """
+
+    def __init__(self) -> None:
+        self.held = False
+        self.crashed = False
+        self.runs = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def act() -> None:
+            self.runs += 1
+            try:
+                result = function(*args)
+            except SimulatedCrash:
+                self.crashed = True
+            except (OSError, CoordinationError) as error:
+                if not future.cancelled():
+                    future.set_exception(error)
+            else:
+                if not future.cancelled():
+                    future.set_result(result)
+
+        if self.held:
+            self._waiting.append(act)
+        else:
+            loop.call_soon(act)
+        return future
+
+    def release(self) -> None:
+        """Let what waits go on, and what comes later too."""
+        self.held = False
+        waiting, self._waiting = self._waiting, []
+        for act in waiting:
+            act()
+
+    def close(self) -> None:
+        self.release()
+
+
+class Machine:
+    """One disk and the ensembles opened on it, one after the other, as processes would."""
+
+    def __init__(self) -> None:
+        self.disk = MemoryFileSystem()
+        self.disk.make_dirs(DIRECTORY)
+        self.disk.sync_dir("/")
+        self.clock = ManualClock()
+        self.executor = HeldExecutor()
+        self.failures: list[OSError] = []
+
+    def open(self) -> EmbeddedEnsemble:
+        """Open the tree, as a new process does."""
+        tree = DurableTree.open(self.disk, DIRECTORY, self.clock.now_ms())
+        return EmbeddedEnsemble(tree, self.executor, self.clock, self.failures.append)
+
+
+def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
+    """Run an async test in an event loop of its own, for at most 20 seconds."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run

@@ -1,0 +1,55 @@
+"""The broker's seams in the hands of tests: a clock that stands still, chance from a seed, no threads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from uuid import UUID
+
+T = TypeVar("T")
+
+
+class ManualClock:
+    """Stands still unless a test moves it. `ms` moves both clocks; `set_back_ms` is how far the wall clock was set
+    back since.
+    """
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+        self.set_back_ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms - self.set_back_ms
+
+    def monotonic_s(self) -> float:
+        return self.ms / 1000
+
+
+class SeededRandom:
+    """The Random seam from a seed."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = random.Random(seed)
+
+    def randrange(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
+
+
+class InlineExecutor:
+    """Runs everything at once, on the loop."""
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(function(*args))
+        except Exception as error:  # noqa: BLE001  it belongs to whoever awaits
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """Nothing runs, so there is nothing to wait for."""

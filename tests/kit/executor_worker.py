@@ -1,0 +1,35 @@
+"""Compaction without a process of its own: the seam `CleanerWorker` in the hands of tests."""
+
+from __future__ import annotations
+
+from broker.environment.contract import Executor
+from broker.logs.cleaner_process import do_clean
+from storage.compaction.clean_task import CleanResult, CleanTask
+from storage.io.file_system import FileSystem
+
+
+class ExecutorWorker:
+    """Runs tasks on an executor and a file system, which a process could not reach where they are in memory."""
+
+    def __init__(self, file_system: FileSystem, executor: Executor) -> None:
+        self._file_system = file_system
+        self._executor = executor
+
+    async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
+        # Through JSON as in a process, so that tests find what does not survive it.
+        sent = CleanTask.from_json(task.to_json())
+        result: CleanResult = await self._executor.run(do_clean, self._file_system, sent, _unthrottled)
+        return CleanResult.from_json(result.to_json())
+
+    def change_rate(self, bytes_per_second: float) -> None:
+        """No time passes here."""
+
+    def abort(self) -> None:
+        """What it does is soon done."""
+
+    async def close(self) -> None:
+        """Tasks end by themselves."""
+
+
+def _unthrottled(_size: int) -> None:
+    """As many bytes as there are."""

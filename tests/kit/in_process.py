@@ -1,0 +1,210 @@
+"""A whole broker without sockets, disks or threads: every seam is replaced, the rest is the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from broker.environment.contract import Environment, P
+from broker.network.connection import Connection
+from broker.server import KafkaServer
+from broker.zookeeper.embedded_ensemble import open_embedded
+from config.broker_config import BrokerConfig
+from protocol.messages import RESPONSE_TYPES, ResponseHeader
+from protocol.wire.schema import Request, Response
+from tests.kit.environment import InlineExecutor, ManualClock, SeededRandom
+from tests.kit.executor_worker import ExecutorWorker
+from tests.kit.memory_file_system import MemoryFileSystem
+from tests.kit.wire_requests import framed, request_bytes
+
+T = TypeVar("T")
+
+SETTINGS = {
+    "broker.id": "0",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "log.dirs": "/data",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "5",
+    "group.initial.rebalance.delay.ms": "0",
+    "socket.request.max.bytes": "1000000",
+}
+
+
+class MemoryListener:
+    """Remembers who wants to serve connections."""
+
+    port = 9092
+
+    def __init__(self) -> None:
+        self.factory: Callable[[], asyncio.BaseProtocol] | None = None
+
+    async def start(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self.factory = protocol_factory
+
+    async def close(self) -> None:
+        self.factory = None
+
+
+class MemoryNetwork:
+    """The Network seam with one listener."""
+
+    def __init__(self) -> None:
+        self.listener = MemoryListener()
+
+    def bind(self, host: str | None, port: int) -> MemoryListener:
+        return self.listener
+
+    async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
+        raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+
+    def host_name(self) -> str:
+        return "memory"
+
+
+class MemoryTransport(asyncio.Transport):
+    """What a connection writes, and whether it hung up."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 50000)})
+        self.written = bytearray()
+        self.closed = False
+        self.connection: Connection | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is always room."""
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """Tests feed what they want to feed."""
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+
+    def abort(self) -> None:
+        if not self.closed:
+            self.closed = True
+            assert self.connection is not None
+            self.connection.connection_lost(None)
+
+
+class Wire:
+    """One client connection to an InProcessBroker."""
+
+    def __init__(self, broker: InProcessBroker) -> None:
+        assert broker.network.listener.factory is not None
+        connection = broker.network.listener.factory()
+        assert isinstance(connection, Connection)
+        self.connection = connection
+        self.transport = MemoryTransport()
+        self.transport.connection = connection
+        connection.connection_made(self.transport)
+        self._correlation_id = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the broker hung up."""
+        return self.transport.closed
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Let the connection receive `data`, as the event loop would."""
+        view = memoryview(data)
+        while view and not self.is_closed:
+            buffer = self.connection.get_buffer(-1)
+            size = min(len(buffer), len(view))
+            buffer[:size] = view[:size]
+            self.connection.buffer_updated(size)
+            view = view[size:]
+
+    def send(self, request: Request, version: int) -> int:
+        """Send a request; gives its correlation id."""
+        self._correlation_id += 1
+        self.feed(framed(request_bytes(request, version, self._correlation_id)))
+        return self._correlation_id
+
+    async def ask(self, request: Request, version: int) -> Response:
+        """Send a request and wait for the next answer."""
+        self.transport.written.clear()
+        self.send(request, version)
+        for _ in range(10_000):
+            written = self.transport.written
+            if len(written) >= 4 and len(written) >= 4 + int.from_bytes(written[:4], "big"):
+                break
+            if self.is_closed:
+                raise ConnectionError("the broker hung up")
+            await asyncio.sleep(0)
+        reply = memoryview(bytes(self.transport.written))[4:]
+        header_version = request.api_key.response_header_version(version)
+        _, body_at = ResponseHeader.decode_prefix(reply, header_version)
+        return RESPONSE_TYPES[request.api_key].decode(reply[body_at:], version)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.transport.abort()
+
+
+class InProcessBroker:
+    """`async with InProcessBroker() as broker`: started, and shut down cleanly at the end."""
+
+    def __init__(self, **settings: str) -> None:
+        self.clock = ManualClock()
+        self.network = MemoryNetwork()
+        self.file_system = MemoryFileSystem()
+        self.executor = InlineExecutor()
+        self._settings = SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
+        self.server: KafkaServer
+
+    async def __aenter__(self) -> Self:
+        self.server = KafkaServer(
+            BrokerConfig(self._settings),
+            environment=Environment(
+                clock=self.clock,
+                random=SeededRandom(),
+                executor=self.executor,
+                network=self.network,
+                file_system=self.file_system,
+                open_ensemble=open_embedded,
+                new_cleaner_worker=partial(ExecutorWorker, self.file_system, self.executor),
+            ),
+        )
+        await self.server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.shutdown()
+
+    def connect(self) -> Wire:
+        """A new client connection."""
+        return Wire(self)
+
+
+Scenario = Callable[[InProcessBroker, Wire], Awaitable[None]]
+
+
+def play(
+    *scenarios: Scenario, prepare: Callable[[InProcessBroker], None] = lambda broker: None, **settings: str
+) -> None:
+    """One scenario after the other, each with a connection to a broker of its own on the same disk. `prepare` gets each
+    broker before it starts.
+    """
+
+    async def run() -> None:
+        file_system = MemoryFileSystem()
+        for scenario in scenarios:
+            broker = InProcessBroker(**settings)
+            broker.file_system = file_system
+            prepare(broker)
+            async with broker:
+                await scenario(broker, broker.connect())
+
+    asyncio.run(run())

@@ -1,0 +1,42 @@
+"""Waiting for what has to happen: no test sleeps for a time that it hopes is enough."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE_S = 60.0
+
+
+def eventually(
+    what: str,
+    observe: Callable[[], T],
+    holds: Callable[[T], bool] = bool,
+    *,
+    patience_s: float = PATIENCE_S,
+    pause_s: float = 0.05,
+) -> T:
+    """Observe until it holds, and give what was seen; fails with what was seen last."""
+    deadline = time.monotonic() + patience_s
+    while not holds(seen := observe()):
+        assert time.monotonic() < deadline, f"{what}: still {seen}"
+        time.sleep(pause_s)
+    return seen
+
+
+async def eventually_on_loop(what: str, is_so: Callable[[], bool], *, pause_s: float = 0.0) -> None:
+    """Give the event loop its turns until it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}"
+        await asyncio.sleep(pause_s)
+
+
+async def turns(count: int = 50) -> None:
+    """Let everything happen that can."""
+    for _ in range(count):
+        await asyncio.sleep(0)

@@ -1,0 +1,123 @@
+"""Read-only requests about features that are not configured, which user interfaces send to every broker."""
+
+from __future__ import annotations
+
+from protocol.messages import (
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeDelegationTokenRequest,
+    DescribeUserScramCredentialsRequest,
+    ListPartitionReassignmentsRequest,
+)
+from tests.parity.subject import Subject, scenario
+
+ANY = 1
+TOPIC = 2
+ALLOW = 3
+READ = 3
+
+
+def acls(b: Subject, *, version: int = 3, resource: int = ANY, pattern: int = ANY, operation: int = ANY) -> None:
+    """DescribeAcls."""
+    b.ask(
+        DescribeAclsRequest(
+            resource_type_filter=resource,
+            resource_name_filter=None,
+            pattern_type_filter=pattern if version else 3,
+            principal_filter=None,
+            host_filter=None,
+            operation=operation,
+            permission_type=ANY,
+        ),
+        version,
+    )
+
+
+@scenario
+def acls_without_an_authorizer(b: Subject) -> None:
+    for version in range(4):
+        acls(b, version=version)
+    acls(b, resource=TOPIC, pattern=3, operation=READ)
+
+
+@scenario
+def acls_with_unknown_filters(b: Subject) -> None:
+    for unknown in (0, 99, -1):
+        acls(b, resource=unknown)
+        acls(b, pattern=unknown)
+        acls(b, operation=unknown)
+
+
+@scenario
+def delegation_tokens_on_a_listener_without_authentication(b: Subject) -> None:
+    owner = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
+    for version in range(4):
+        b.ask(DescribeDelegationTokenRequest(owners=None), version)
+    b.ask(DescribeDelegationTokenRequest(owners=[owner(principal_type="User", principal_name="a")]), 3)
+    b.ask(DescribeDelegationTokenRequest(owners=[]), 3)
+
+
+def quotas(b: Subject, *components: tuple[str, int, str | None], strict: bool = False, version: int = 1) -> None:
+    """DescribeClientQuotas."""
+    component = DescribeClientQuotasRequest.ComponentData
+    b.ask(
+        DescribeClientQuotasRequest(
+            components=[component(entity_type=kind, match_type=how, match=name) for kind, how, name in components],
+            strict=strict,
+        ),
+        version,
+    )
+
+
+@scenario
+def quotas_that_nobody_has_set(b: Subject) -> None:
+    for version in (0, 1):
+        quotas(b, version=version)
+    quotas(b, strict=True)
+    quotas(b, ("user", 0, "a"))
+    quotas(b, ("user", 1, None), ("client-id", 2, None), strict=True)
+    quotas(b, ("ip", 0, "127.0.0.1"))
+    quotas(b, ("ip", 2, None))
+
+
+@scenario
+def quotas_with_bad_filters(b: Subject) -> None:
+    quotas(b, ("user", 0, "a"), ("user", 1, None))
+    quotas(b, ("client-id", 0, "a"), ("client-id", 1, None))
+    quotas(b, ("ip", 0, "127.0.0.1"), ("ip", 1, None))
+    quotas(b, ("", 0, "a"))
+    quotas(b, ("planet", 0, "a"))
+    quotas(b, ("user", 0, "a"), ("ip", 0, "127.0.0.1"))
+    quotas(b, ("ip", 0, "127.0.0.1"), ("client-id", 0, "a"))
+    quotas(b, ("user", 3, "a"))
+    quotas(b, ("user", -1, None))
+    quotas(b, ("user", 0, None))
+    quotas(b, ("user", 1, "a"))
+    quotas(b, ("user", 2, "a"))
+    quotas(b, ("ip", 0, "not an address"))
+    quotas(b, ("planet", 3, "a"), ("", 0, "a"))
+
+
+@scenario
+def scram_credentials_that_nobody_has(b: Subject) -> None:
+    user = DescribeUserScramCredentialsRequest.UserName
+    b.ask(DescribeUserScramCredentialsRequest(users=None), 0)
+    b.ask(DescribeUserScramCredentialsRequest(users=[]), 0)
+    b.ask(DescribeUserScramCredentialsRequest(users=[user(name="a"), user(name="b")]), 0)
+    b.ask(DescribeUserScramCredentialsRequest(users=[user(name="")]), 0)
+    b.ask(DescribeUserScramCredentialsRequest(users=[user(name="b"), user(name="a"), user(name="b")]), 0)
+    b.ask(DescribeUserScramCredentialsRequest(users=[user(name=""), user(name="")]), 0)
+
+
+@scenario
+def reassignments_when_nothing_moves(b: Subject) -> None:
+    topic = b.topic()
+    wanted = ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics
+    b.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+    b.ask(ListPartitionReassignmentsRequest(topics=[]), 0)
+    for name in (topic, b.name("missing"), "not/a/name", ""):
+        for timeout_ms in (0, -1, 5):
+            request = ListPartitionReassignmentsRequest(
+                timeout_ms=timeout_ms, topics=[wanted(name=name, partition_indexes=[0, 0, 7, -1])]
+            )
+            b.ask(request, 0)

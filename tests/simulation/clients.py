@@ -1,0 +1,349 @@
+"""The clients of a seed: our own producer, consumer and admin functions, each in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any
+
+from client import admin
+from client.cluster import KafkaClient
+from client.consumer import Consumer
+from client.errors import ClientError
+from client.groups import OffsetAndMetadata, fetch_offsets
+from client.producer import Producer
+from client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from tests.simulation import history
+from tests.simulation.history import FAILED, OK, UNKNOWN
+from tests.simulation.loop import Process
+from tests.simulation.plan import Plan, ProducerPlan
+from tests.simulation.world import Machine, World
+
+_REFUSED_SEND = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TIMESTAMP})
+_REFUSED_COMMIT = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
+)
+_HARMLESS = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+    }
+)
+"""Codes that are no trouble though no retry heals them. The two of sequences: after a loss only (see `Clients`)."""
+
+Feed = Callable[[history.Event], None]
+
+
+class Clients:
+    """Starts clients of one broker and notes what they see."""
+
+    def __init__(self, world: World, machine: Machine, plan: Plan, feed: Feed) -> None:
+        self.world = world
+        self.machine = machine
+        self.plan = plan
+        self.processes: dict[str, Process] = {}
+        self.unsent = 0
+        """Records that a producer was given and that are neither delivered nor given up."""
+        self.is_over = False
+        """Producers send no more."""
+        self.reached: dict[str, dict[TopicPartition, int]] = {}
+        """The offset behind the furthest record read, by client name ("group" for all members) and partition."""
+        self._feed = feed
+        self._lives: dict[str, int] = {}
+        self._commits = 0
+        self._rng = Random(f"clients {world.seed}")
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, main: Callable[[KafkaClient, str], Coroutine[Any, Any, None]]) -> None:
+        """Begin a process of that name which runs `main` with a client."""
+        life = self._lives[name] = self._lives.get(name, 0) + 1
+        process = self.processes[name] = Process(name, life)
+        self.world.trace.note(name, f"starts, life {life}")
+        self.world.loop.spawn(process, self._main(name, f"{name}/{life}", main))
+
+    async def _main(
+        self, name: str, reader: str, main: Callable[[KafkaClient, str], Coroutine[Any, Any, None]]
+    ) -> None:
+        settings = ClientSettings.parse(
+            {"bootstrap.servers": self.machine.address, "client.id": name, **self.plan.client}
+        )
+        rng = Random(f"{name} {self.world.seed} {reader}")
+        try:
+            async with KafkaClient(settings, rng, self.world.network.of(name)) as client:
+                await main(client, reader)
+        except (ApiError, ClientError) as error:
+            self._trouble(name, error)
+
+    def _trouble(self, name: str, error: Exception) -> None:
+        check = "C16" if isinstance(error, ApiError) and error.error_code == ErrorCode.CORRUPT_MESSAGE else "C15"
+        self._feed(history.Trouble(self.now_s, check, f"{name}: {type(error).__name__}: {error}"))
+
+    def kill(self, name: str) -> None:
+        """kill -9 of a client."""
+        process = self.processes[name]
+        self.world.trace.note(name, "is killed")
+        self.world.loop.kill(process)
+        self.world.network.process_died(process)
+
+    @property
+    def now_s(self) -> float:
+        """The world's time."""
+        return self.world.loop.time()
+
+    def log_of(self, partition: TopicPartition) -> str:
+        """The name of a log in the history."""
+        return f"{self.machine.name}/{partition.topic}-{partition.partition}"
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of the plan's topics."""
+        return [TopicPartition(each.name, number) for each in self.plan.topics for number in range(each.partitions)]
+
+    # -- admin ---------------------------------------------------------------------------------------------------------
+
+    async def create_topics(self, client: KafkaClient, _reader: str) -> None:
+        """Create the plan's topics, however often that takes."""
+        for topic in self.plan.topics:
+            while True:
+                try:
+                    await admin.create_topic(
+                        client, topic.name, partitions=topic.partitions, replication_factor=1, configs=topic.config
+                    )
+                except ApiError as error:
+                    if error.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                        raise
+                except ClientError:
+                    continue
+                break
+            self.world.trace.note("admin", f"{topic.name} exists")
+        self.topics_exist = True
+
+    topics_exist = False
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    def start_producers(self) -> None:
+        """One process for each."""
+        for plan in self.plan.producers:
+            self.start(plan.name, lambda client, _reader, plan=plan: self._produce(client, plan))
+
+    async def _produce(self, client: KafkaClient, plan: ProducerPlan) -> None:
+        rng = Random(f"{plan.name} {self.world.seed}")
+        partitions = [each for each in self.partitions if each.topic == plan.topic]
+        clock = self.machine.clock
+        pause_s = 2 * self.plan.active_s / plan.records * (plan.most_at_once + 1) / 2
+        filler = b"." * plan.value_bytes
+        number = 0
+        producer = Producer(client, ProducerSettings.parse(plan.settings), lambda: clock.now_ms() - clock.skew_ms)
+        while number < plan.records and not self.is_over:
+            for _ in range(rng.randint(1, plan.most_at_once)):
+                number += 1
+                partition = rng.choice(partitions)
+                value = b"%s %d %d%s" % (plan.name.encode(), self._lives[plan.name], number, filler)
+                log = self.log_of(partition)
+                self._feed(history.SendInvoked(self.now_s, plan.name, log, value, plan.idempotent))
+                self.unsent += 1
+                try:
+                    sent = await producer.send(partition.topic, value, partition=partition.partition)
+                except (ApiError, ClientError) as error:
+                    self._settle(plan.name, log, value, FAILED, -1)
+                    self._trouble(plan.name, error)
+                else:
+                    sent.add_done_callback(
+                        lambda future, log=log, value=value: self._sent(plan.name, log, value, future)
+                    )
+            await asyncio.sleep(rng.random() * pause_s)
+        await producer.flush()
+        self.world.trace.note(plan.name, f"has sent {number} records")
+
+    def _sent(self, name: str, log: str, value: bytes, future: asyncio.Future[Any]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is None:
+            self._settle(name, log, value, OK, future.result().offset)
+            return
+        code = error.error_code if isinstance(error, ApiError) else None
+        self._settle(name, log, value, FAILED if code in _REFUSED_SEND else UNKNOWN, -1)
+        if code not in _HARMLESS or not self.machine.power_cuts:
+            assert isinstance(error, Exception)
+            self._trouble(name, error)
+
+    def _settle(self, _name: str, log: str, value: bytes, outcome: str, offset: int) -> None:
+        self.unsent -= 1
+        self._feed(history.SendDone(self.now_s, log, value, outcome, offset))
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    async def tail(self, client: KafkaClient, reader: str) -> None:
+        """Read everything from the start on, for ever."""
+        consumer = Consumer(client, self._consumer_settings({"auto.offset.reset": "earliest"}))
+        consumer.assign(self.partitions)
+        for partition in self.partitions:
+            self._feed(history.Positioned(self.now_s, reader, self.log_of(partition), 0))
+        while True:
+            self._note_records(reader, "tail", await self._poll(consumer))
+
+    async def _poll(self, consumer: Consumer) -> Mapping[TopicPartition, list[Any]]:
+        try:
+            return await consumer.poll(1.0)
+        except ApiError as error:
+            if error.error_code not in _HARMLESS and not error.error_code.retriable:
+                raise
+            await asyncio.sleep(0.1)
+            return {}
+
+    def _note_records(self, reader: str, name: str, taken: Mapping[TopicPartition, list[Any]]) -> None:
+        reached = self.reached.setdefault(name, {})
+        for partition, records in taken.items():
+            log = self.log_of(partition)
+            reached[partition] = max(records[-1].offset + 1, reached.get(partition, 0))
+            for record in records:
+                self._feed(history.Read(self.now_s, reader, log, record.offset, bytes(record.value)))
+
+    def _consumer_settings(self, given: dict[str, str]) -> ConsumerSettings:
+        return ConsumerSettings.parse({**self.plan.consumer, **given})
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    async def be_member(self, client: KafkaClient, reader: str) -> None:
+        """Read as a member of the group, and commit what was read, for ever."""
+        timeout_ms = self.plan.session_timeout_ms
+        consumer = Consumer(
+            client,
+            self._consumer_settings(
+                {
+                    "group.id": "group",
+                    "auto.offset.reset": "earliest",
+                    "enable.auto.commit": "false",
+                    "session.timeout.ms": str(timeout_ms),
+                    "heartbeat.interval.ms": str(timeout_ms // 4),
+                    "max.poll.interval.ms": "20000",
+                }
+            ),
+        )
+        consumer.subscribe([each.name for each in self.plan.topics], _Listener(self, consumer, reader))
+        while True:
+            taken = await self._poll(consumer)
+            self._note_records(reader, "group", taken)
+            if taken and self._rng.random() < 0.7:
+                await self._commit(consumer)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        member = consumer._member
+        assert member is not None
+        numbers = []
+        offsets = {}
+        for partition in consumer.assignment:
+            position = consumer.position(partition)
+            if position is None:
+                continue
+            self._commits += 1
+            numbers.append(self._commits)
+            offsets[partition] = OffsetAndMetadata(position)
+            self._feed(
+                history.CommitInvoked(
+                    self.now_s, "group", self.log_of(partition), self._commits, position, member.generation
+                )
+            )
+        outcome = OK
+        try:
+            await consumer.commit(offsets)
+        except ApiError as error:
+            outcome = FAILED if error.error_code in _REFUSED_COMMIT and len(offsets) == 1 else UNKNOWN
+            if error.error_code not in _HARMLESS and not error.error_code.retriable:
+                self._trouble("group", error)
+        except ClientError:
+            outcome = UNKNOWN
+        for number in numbers:
+            self._feed(history.CommitDone(self.now_s, number, outcome))
+
+    # -- watching ------------------------------------------------------------------------------------------------------
+
+    async def watch(self, client: KafkaClient, _reader: str) -> None:
+        """Ask the broker now and then where logs end, who leads, and what the group has committed."""
+        while True:
+            await asyncio.sleep(self._rng.random() * 3)
+            try:
+                await self.look(client)
+            except (ApiError, ClientError) as error:
+                if isinstance(error, ApiError) and not error.error_code.retriable:
+                    raise
+
+    async def look(self, client: KafkaClient) -> None:
+        """Ask once. Raises ApiError and ClientError."""
+        invoked = self.now_s
+        ends = await admin.list_offsets(client, dict.fromkeys(self.partitions, admin.LATEST_TIMESTAMP), retry=False)
+        for partition, end in ends.items():
+            if not isinstance(end, ApiError):
+                self._feed(history.EndOffset(invoked, self.now_s, self.log_of(partition), end.offset))
+        invoked = self.now_s
+        metadata = await client.fetch_metadata([each.name for each in self.plan.topics])
+        for partition in self.partitions:
+            known = metadata.partition(*partition)
+            if known is not None and known.leader >= 0:
+                self._feed(history.LeaderEpoch(invoked, self.now_s, self.log_of(partition), known.leader_epoch))
+        if self.plan.members:
+            invoked = self.now_s
+            committed = await fetch_offsets(client, "group", self.partitions)
+            for partition in self.partitions:
+                offset = committed[partition].offset if partition in committed else None
+                self._feed(history.CommittedOffset(invoked, self.now_s, "group", self.log_of(partition), offset))
+
+    async def read_all(self, client: KafkaClient, _reader: str) -> None:
+        """Read every log from its start to its end."""
+        starts = await admin.list_offsets(client, dict.fromkeys(self.partitions, admin.EARLIEST_TIMESTAMP))
+        ends = await admin.list_offsets(client, dict.fromkeys(self.partitions, admin.LATEST_TIMESTAMP))
+        consumer = Consumer(client, ConsumerSettings.parse({"auto.offset.reset": "earliest"}))
+        consumer.assign(self.partitions)
+        found: dict[TopicPartition, list[tuple[int, bytes]]] = {each: [] for each in self.partitions}
+        bounds: dict[TopicPartition, tuple[int, int]] = {}
+        for partition in self.partitions:
+            start, end = starts[partition], ends[partition]
+            if isinstance(start, ApiError) or isinstance(end, ApiError):
+                raise start if isinstance(start, ApiError) else ClientError(str(end))
+            bounds[partition] = start.offset, end.offset
+            consumer.seek(partition, start.offset)
+        while any((consumer.position(each) or 0) < bounds[each][1] for each in self.partitions):
+            for partition, records in (await self._poll(consumer)).items():
+                found[partition] += [(record.offset, bytes(record.value)) for record in records]
+        self.ends = {partition: end for partition, (_, end) in bounds.items()}
+        for partition, (start, end) in bounds.items():
+            self._feed(history.FinalRead(self.now_s, self.log_of(partition), start, end, tuple(found[partition])))
+        await consumer.close()
+        self.everything_read = True
+
+    everything_read = False
+    ends: Mapping[TopicPartition, int] = {}
+
+    def lagging(self, name: str) -> list[str]:
+        """The logs whose ends a reader has not reached."""
+        reached = self.reached.get(name, {})
+        return [self.log_of(each) for each, end in self.ends.items() if reached.get(each, 0) < end]
+
+
+class _Listener:
+    """Notes what a member owns."""
+
+    def __init__(self, clients: Clients, consumer: Consumer, reader: str) -> None:
+        self._clients = clients
+        self._consumer = consumer
+        self._reader = reader
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        clients = self._clients
+        member = self._consumer._member
+        assert member is not None
+        for partition in partitions:
+            clients._feed(history.Positioned(clients.now_s, self._reader, clients.log_of(partition), None))
+        logs = tuple(clients.log_of(each) for each in member.owned)
+        clients._feed(history.Assigned(clients.now_s, "group", member.generation, self._reader, logs))
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        """Nothing that the checker wants to know."""

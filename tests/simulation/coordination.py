@@ -1,0 +1,278 @@
+"""A coordination service on a machine of its own: the pure znode tree behind the contract, with sessions that expire,
+connections that are lost before or after a write took effect, and watches that come late.
+
+A session's replies and watches come in one queue, as the contract promises: a watch fires before the reply to any later
+read. The service outlives the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from functools import partial
+from random import Random
+from typing import TypeVar
+
+from broker.environment.contract import Environment
+from cluster.zookeeper.contract import (
+    ANY_VERSION,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    EventType,
+    MultiError,
+    Operation,
+    OperationResult,
+    SessionExpiredError,
+    SessionState,
+    SetData,
+    Watch,
+    WatchEvent,
+    ZnodeStat,
+)
+from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
+from tests.simulation.loop import CURRENT, SimLoop
+
+T = TypeVar("T")
+
+_ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
+
+
+class SimEnsemble:
+    """The service. `loss_chance` is that of each call to get no answer; its session lives on."""
+
+    def __init__(self, loop: SimLoop, rng: Random, now_ms: Callable[[], int], session_timeout_s: float) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.tree = ZnodeTree()
+        self.session_timeout_s = session_timeout_s
+        self.loss_chance = 0.0
+        self.lost_calls_take_effect: bool | None = None
+        """None: the seed decides for each."""
+        self.most_delay_s = 0.005
+        self.sessions: dict[int, SimCoordination] = {}
+        self._now_ms = now_ms
+        self._watches: dict[tuple[str, bool], dict[Watch, SimCoordination]] = {}
+        """By path and whether the children are watched."""
+
+    async def open(
+        self, environment: Environment, directory: str, on_failure: Callable[[OSError], None]
+    ) -> SimEnsemble:
+        """The environment's OpenEnsemble."""
+        return self
+
+    def session(self) -> SimCoordination:
+        return SimCoordination(self)
+
+    async def close(self) -> None:
+        """The service goes on."""
+
+    def apply(self, transaction: Transaction) -> list[OperationResult]:
+        """Change the tree, and send who watches what changed on its way."""
+        applied = self.tree.apply(transaction, self.tree.last_zxid + 1, self._now_ms())
+        for event in applied.events:
+            kinds = [False] if event.type is not EventType.CHILDREN_CHANGED else []
+            kinds += [True] if event.type in _ENDS_CHILDREN_WATCH else []
+            for children in kinds:
+                for watch, session in self._watches.pop((event.path, children), {}).items():
+                    session.send(partial(watch, event))
+        return applied.results
+
+    def watch(self, path: str, children: bool, watch: Watch | None, session: SimCoordination) -> None:
+        """Have `watch` fire once."""
+        if watch is not None:
+            self._watches.setdefault((path, children), {})[watch] = session
+
+    def expire(self, session: SimCoordination) -> None:
+        """End a session: its nodes and watches are gone, and its owner is told, if it lives."""
+        if session.session_id not in self.sessions:
+            return
+        del self.sessions[session.session_id]
+        watched = [(key, watch) for key, table in self._watches.items() for watch in table if table[watch] is session]
+        for key, watch in watched:
+            del self._watches[key][watch]
+            session.send(partial(watch, WatchEvent(EventType.SESSION_EXPIRED, key[0])))
+        self.apply(CloseSession(session.session_id))
+        session.send(session.expired)
+
+    def answer_all(self) -> None:
+        """No call is lost any more."""
+        self.loss_chance = 0.0
+
+    def check_sessions(self) -> None:
+        """Expire those whose owners were not heard of in time; to be called now and then."""
+        now = self.loop.time()
+        for session in list(self.sessions.values()):
+            if session.process.alive and not session.process.paused:
+                session.heard_of = now
+            elif now - session.heard_of > self.session_timeout_s:
+                self.expire(session)
+        self.loop.kernel_at(now + self.session_timeout_s / 5, self.check_sessions)
+
+
+class SimCoordination:
+    """One session; implements `cluster.zookeeper.contract.Coordination`."""
+
+    max_transaction_bytes = 1 << 20
+
+    def __init__(self, ensemble: SimEnsemble) -> None:
+        self._ensemble = ensemble
+        self.session_id = 0
+        self.process = CURRENT.get()
+        self.heard_of = 0.0
+        self._is_over = False
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._context = copy_context()
+        self._last_arrival = 0.0
+        self._last_call = 0.0
+
+    # -- the way to the service and back -------------------------------------------------------------------------------
+
+    def send(self, what: Callable[[], None]) -> None:
+        """Have the process run `what`, after all that was sent before."""
+        ensemble = self._ensemble
+        now = ensemble.loop.time()
+        when = self._last_arrival = max(now + ensemble.rng.random() * ensemble.most_delay_s, self._last_arrival)
+        ensemble.loop.call_at(when, what, context=self._context)
+
+    async def _ask(self, act: Callable[[], T]) -> T:
+        """Let the service do `act`, in the order of the calls."""
+        if self._is_over:
+            raise SessionExpiredError("the session has ended")
+        ensemble = self._ensemble
+        answer: asyncio.Future[T] = ensemble.loop.create_future()
+        lost = ensemble.rng.random() < ensemble.loss_chance
+        takes_effect = ensemble.rng.random() < 0.5
+        if ensemble.lost_calls_take_effect is not None:
+            takes_effect = ensemble.lost_calls_take_effect
+
+        def serve() -> None:
+            if self.session_id not in ensemble.sessions and self.session_id:
+                self.send(partial(_fail, answer, SessionExpiredError("the session has ended")))
+                return
+            error: CoordinationError | None = None
+            result: T | None = None
+            if takes_effect or not lost:
+                try:
+                    result = act()
+                except CoordinationError as refusal:
+                    error = refusal
+            if lost:
+                error = ConnectionLossError("the connection was lost")
+            self.send(partial(_fail, answer, error) if error is not None else partial(_succeed, answer, result))
+
+        now = ensemble.loop.time()
+        when = self._last_call = max(now + ensemble.rng.random() * ensemble.most_delay_s, self._last_call)
+        ensemble.loop.kernel_at(when, serve)
+        return await answer
+
+    async def _transact(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        return await self._ask(lambda: self._ensemble.apply(Multi(self.session_id, tuple(operations))))
+
+    async def _single(self, operation: Operation) -> OperationResult:
+        try:
+            return (await self._transact([operation]))[0]
+        except MultiError as error:
+            assert isinstance(error.__cause__, CoordinationError)
+            raise error.__cause__ from None
+
+    # -- the contract --------------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        ensemble = self._ensemble
+
+        def begin() -> int:
+            session_id = ensemble.tree.next_session_id
+            ensemble.apply(CreateSession(session_id))
+            ensemble.sessions[session_id] = self
+            self.heard_of = ensemble.loop.time()
+            return session_id
+
+        self.session_id = await self._ask(begin)
+        self._announce(SessionState.CONNECTED)
+
+    async def close(self) -> None:
+        def end() -> None:
+            self._ensemble.sessions.pop(self.session_id, None)
+            self._ensemble.apply(CloseSession(self.session_id))
+
+        await self._ask(end)
+        self.expired()
+
+    def end(self) -> None:
+        """The service ends the session."""
+        self._ensemble.expire(self)
+
+    def expired(self) -> None:
+        """The owner hears of the end."""
+        if not self._is_over:
+            self._is_over = True
+            self._announce(SessionState.EXPIRED)
+
+    def _announce(self, state: SessionState) -> None:
+        for listener in self._listeners:
+            listener(state)
+
+    def add_session_listener(self, listener: Callable[[SessionState], None]) -> None:
+        self._listeners.append(listener)
+
+    async def create(
+        self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
+    ) -> tuple[str, ZnodeStat]:
+        def act() -> tuple[str, ZnodeStat]:
+            operation = Create(path, data, ephemeral, sequential)
+            made = str(self._ensemble.apply(Multi(self.session_id, (operation,)))[0])
+            return made, self._ensemble.tree.get(made)[1]
+
+        try:
+            return await self._ask(act)
+        except MultiError as error:
+            assert isinstance(error.__cause__, CoordinationError)
+            raise error.__cause__ from None
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
+        def act() -> tuple[bytes | None, ZnodeStat]:
+            found = self._ensemble.tree.get(path)
+            self._ensemble.watch(path, False, watch, self)
+            return found
+
+        return await self._ask(act)
+
+    async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> ZnodeStat:
+        stat = await self._single(SetData(path, data, version))
+        assert isinstance(stat, ZnodeStat)
+        return stat
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._single(Delete(path, version))
+
+    async def exists(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
+        def act() -> ZnodeStat | None:
+            found = self._ensemble.tree.exists(path)
+            self._ensemble.watch(path, False, watch, self)
+            return found
+
+        return await self._ask(act)
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[list[str], ZnodeStat]:
+        def act() -> tuple[list[str], ZnodeStat]:
+            found = self._ensemble.tree.children(path)
+            self._ensemble.watch(path, True, watch, self)
+            return found
+
+        return await self._ask(act)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        return await self._transact(operations)
+
+
+def _succeed(answer: asyncio.Future[T], result: T) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: asyncio.Future[T], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)

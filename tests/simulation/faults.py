@@ -1,0 +1,246 @@
+"""Breaks things, at times and places that the seed chooses, one fault after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from tests.kit.memory_disk import PowerCut
+from tests.kit.memory_file_system import Fault
+from tests.simulation import history
+from tests.simulation.clients import Clients, Feed
+from tests.simulation.world import Machine, World
+
+
+class Nemesis:
+    """The faults of a seed; `counts` says how many of each kind there were."""
+
+    def __init__(self, world: World, machine: Machine, clients: Clients, feed: Feed) -> None:
+        self.counts: Counter[str] = Counter()
+        self._world = world
+        self._machine = machine
+        self._clients = clients
+        self._feed = feed
+        self._rng = Random(f"faults {world.seed}")
+        self._is_over = False
+        self._kinds: dict[str, Callable[[], bool]] = {
+            "kill": self._kill,
+            "kill in a disk call": self._kill_in_a_disk_call,
+            "power cut": self._cut_power,
+            "pause": self._pause,
+            "clean stop": self._stop,
+            "partition": self._partition,
+            "one-way cut": self._cut_one_way,
+            "reset": self._reset,
+            "hold": self._hold,
+            "slow disk": self._slow_disk,
+            "clock jump": self._jump,
+            "session expiry": self._expire_session,
+            "coordination loss": self._lose_coordination,
+            "client kill": self._kill_client,
+            "client pause": self._pause_client,
+        }
+
+    async def run(self, kinds: list[str], pause_s: float, until_s: float) -> None:
+        """Faults until that time."""
+        loop = self._world.loop
+        while kinds:
+            await asyncio.sleep(pause_s * self._rng.uniform(0.1, 1.9))
+            if loop.time() >= until_s:
+                break
+            kind = self._rng.choice(kinds)
+            if self._kinds[kind]():
+                self.counts[kind] += 1
+                self._feed(history.Disturbed(loop.time(), kind))
+
+    async def heal(self) -> None:
+        """Take everything back that can be, and have the broker running."""
+        self._is_over = True
+        machine = self._machine
+        machine.disk.inject = lambda _operation, _path: None
+        machine.slow_down(0.002)
+        if machine.ensemble is not None:
+            machine.ensemble.answer_all()
+        self._world.network.heal()
+        for process in (machine.process, *self._clients.processes.values()):
+            if process is not None and process.paused:
+                self._world.loop.resume(process)
+        machine.start()
+        for name in list(self._clients.processes):
+            self._start_client(name)
+        self._world.trace.note("nemesis", "is done")
+
+    def _later(self, least_s: float, most_s: float, what: Callable[[], None]) -> None:
+        self._world.kernel_later(self._rng.uniform(least_s, most_s), what)
+
+    # -- the broker ----------------------------------------------------------------------------------------------------
+
+    def _start_later(self) -> None:
+        self._later(0.02, self._rng.choice([0.1, 1.0, 6.0]), self._machine.start)
+
+    def _kill(self) -> bool:
+        self._machine.kill()
+        self._start_later()
+        return True
+
+    def _kill_in_a_disk_call(self) -> bool:
+        """Before, after or in the midst of one of the next calls that change the disk."""
+        machine = self._machine
+        left = self._rng.randint(1, 60)
+
+        def inject(_operation: str, _path: str) -> Fault | None:
+            nonlocal left
+            left -= 1
+            if left == 0 and machine.process is not None and not self._is_over:
+                machine.kill()
+                self._start_later()
+            return None
+
+        machine.disk.inject = inject
+        return machine.is_up
+
+    def _cut_power(self) -> bool:
+        machine = self._machine
+        mode = self._rng.choice(list(PowerCut))
+        machine.cut_power(mode)
+        self._feed(history.MachineCrashed(self._world.loop.time(), machine.name, self._clients.plan.groups_lossless))
+        self._start_later()
+        return True
+
+    def _pause(self) -> bool:
+        self._machine.pause(self._rng.choice([0.1, 1.0, 5.0, 12.0]) * self._rng.random())
+        return True
+
+    def _stop(self) -> bool:
+        machine = self._machine
+        if not machine.is_serving:
+            return False
+        machine.stop()
+        process = machine.process
+
+        def start() -> None:
+            # One that does not come to its end is killed, as init systems do.
+            if machine.process is process and machine.is_up:
+                machine.kill()
+            machine.start()
+
+        self._later(5.0, 8.0, start)
+        return True
+
+    def _slow_disk(self) -> bool:
+        machine = self._machine
+        machine.slow_down(self._rng.choice([0.05, 0.5, 2.0]))
+        self._later(1.0, 8.0, lambda: machine.slow_down(0.002))
+        return True
+
+    def _jump(self) -> bool:
+        clock = self._machine.clock
+        clock.skew_ms = self._rng.choice([0, 1, -1, 1_000, -1_000, 60_000, -60_000, 3_600_000, -3_600_000])
+        self._world.trace.note(self._machine.name, f"has its clock set to {clock.skew_ms:+d} ms")
+        return True
+
+    # -- the coordination service --------------------------------------------------------------------------------------
+
+    def _expire_session(self) -> bool:
+        ensemble = self._machine.ensemble
+        sessions = [] if ensemble is None else list(ensemble.sessions.values())
+        for session in sessions:
+            self._world.trace.note("coordination", f"ends session {session.session_id}")
+            session.end()
+        return bool(sessions)
+
+    def _lose_coordination(self) -> bool:
+        """For a while many calls get no answer, whether they took effect or not."""
+        ensemble = self._machine.ensemble
+        if ensemble is None:
+            return False
+        ensemble.loss_chance = self._rng.choice([0.2, 1.0])
+        self._world.trace.note("coordination", f"loses {ensemble.loss_chance:.0%} of the calls")
+        self._later(0.5, 5.0, ensemble.answer_all)
+        return True
+
+    # -- the network ---------------------------------------------------------------------------------------------------
+
+    def _some_client(self) -> str:
+        return self._rng.choice(list(self._clients.processes))
+
+    def _cut(self, *pairs: tuple[str, str]) -> bool:
+        network = self._world.network
+        for source, target in pairs:
+            network.cut(source, target)
+            self._world.trace.note("network", f"is cut from {source} to {target}")
+        seconds = self._rng.choice([0.5, 3.0, 10.0])
+
+        def heal() -> None:
+            for source, target in pairs:
+                network.heal(source, target)
+            self._world.trace.note("network", f"is whole again between {pairs[0][0]} and {pairs[0][1]}")
+
+        self._later(0.05, seconds, heal)
+        return True
+
+    def _partition(self) -> bool:
+        client, broker = self._some_client(), self._machine.name
+        return self._cut((client, broker), (broker, client))
+
+    def _cut_one_way(self) -> bool:
+        client, broker = self._some_client(), self._machine.name
+        return self._cut((client, broker) if self._rng.random() < 0.5 else (broker, client))
+
+    def _reset(self) -> bool:
+        """Connections end in the midst of whatever they carry."""
+        ends = self._world.network.connections(self._machine.name)
+        chance = self._rng.choice([0.2, 1.0])
+        ends = [each for each in ends if self._rng.random() < chance]
+        for end in ends:
+            end.reset_both_ends()
+        self._world.trace.note("network", f"resets {len(ends)} connections")
+        return bool(ends)
+
+    def _hold(self) -> bool:
+        """What one connection carries is held back, while others flow."""
+        ends = self._world.network.connections(self._machine.name)
+        if not ends:
+            return False
+        end = self._rng.choice(ends)
+        held = end if self._rng.random() < 0.5 else end.peer
+        held.held = True
+        self._world.trace.note("network", f"holds a connection of {held.host}")
+
+        def release() -> None:
+            held.held = False
+            held.send_stalled()
+
+        self._later(0.5, 6.0, release)
+        return True
+
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def _kill_client(self) -> bool:
+        """A reader or a member; another begins a little later."""
+        clients = self._clients
+        names = [each for each in clients.processes if each.startswith(("tail", "member"))]
+        name = self._rng.choice(names)
+        if not clients.processes[name].alive:
+            return False
+        clients.kill(name)
+        self._later(0.05, 5.0, lambda: self._start_client(name))
+        return True
+
+    def _start_client(self, name: str) -> None:
+        clients = self._clients
+        if not clients.processes[name].alive:
+            clients.start(name, clients.tail if name.startswith("tail") else clients.be_member)
+
+    def _pause_client(self) -> bool:
+        name = self._some_client()
+        process = self._clients.processes[name]
+        if not process.alive or process.paused:
+            return False
+        seconds = self._rng.choice([1.0, 8.0, 15.0]) * self._rng.random()
+        self._world.trace.note(name, f"is stopped for {seconds:.3f} s")
+        self._world.loop.pause(process)
+        self._world.kernel_later(seconds, lambda: self._world.loop.resume(process))
+        return True

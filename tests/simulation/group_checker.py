@@ -1,0 +1,111 @@
+"""Judges what a history says of groups (C10): committed offsets as registers, and who owns what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.simulation import history
+from tests.simulation.history import FAILED, OK
+
+_Complain = Callable[[str, float, str], None]
+
+
+@dataclass(slots=True)
+class _Commit:
+    offset: int
+    invoked: float
+    group: str
+    generation: int
+    is_zombie: bool
+    """Whether somebody was told of a newer generation before."""
+    done: float = float("inf")
+    outcome: str = history.UNKNOWN
+
+
+@dataclass(slots=True)
+class _Register:
+    """The offset of one log that a group has committed."""
+
+    commits: list[_Commit] = field(default_factory=list)
+    lost_at: float = -1.0
+    """When commits may have been lost for the last time."""
+
+
+class GroupChecker:
+    """A read of a register must give a commit that no other one, made and acknowledged before the read, came after."""
+
+    def __init__(self, complain: _Complain) -> None:
+        self._complain = complain
+        self._registers: dict[tuple[str, str], _Register] = {}
+        self._commits: dict[int, _Commit] = {}
+        self._owners: dict[tuple[str, int, str], str] = {}
+        self._generations: dict[str, int] = {}
+
+    def _register(self, group: str, log: str) -> _Register:
+        return self._registers.setdefault((group, log), _Register())
+
+    def commit_invoked(self, event: history.CommitInvoked) -> None:
+        """A commit is under way, and may take effect from now on."""
+        commit = self._commits[event.commit] = _Commit(
+            event.offset,
+            event.at,
+            event.group,
+            event.generation,
+            event.generation < self._generations.get(event.group, -1),
+        )
+        self._register(event.group, event.log).commits.append(commit)
+
+    def commit_done(self, event: history.CommitDone) -> None:
+        """A commit has its answer."""
+        commit = self._commits[event.commit]
+        commit.outcome = event.outcome
+        if event.outcome == OK:
+            commit.done = event.at
+            if commit.is_zombie:
+                self._complain(
+                    "C10",
+                    event.at,
+                    f"{commit.group} took a commit of generation {commit.generation}, though a newer one had begun",
+                )
+
+    def committed_offset(self, event: history.CommittedOffset) -> None:
+        """A read of the register."""
+        register = self._register(event.group, event.log)
+        # Of what was acknowledged before the read, only the commits that nothing acknowledged came after count.
+        candidates = [each for each in register.commits if each.outcome != FAILED and each.invoked < event.at]
+        settled = [each for each in candidates if register.lost_at < each.invoked and each.done < event.invoked]
+        latest = max((each.invoked for each in settled), default=-1.0)
+        possible = [each for each in candidates if each.done >= latest]
+        if event.offset is None:
+            if settled:
+                self._complain(
+                    "C10",
+                    event.at,
+                    f"{event.group} has committed {settled[-1].offset} of {event.log}, and nothing is told",
+                )
+        elif all(each.offset != event.offset for each in possible):
+            offsets = sorted({each.offset for each in possible})
+            self._complain(
+                "C10", event.at, f"{event.group}: {event.log} is told to be at {event.offset}, possible are {offsets}"
+            )
+
+    def assigned(self, event: history.Assigned) -> None:
+        """A member owns what it was told, in that generation."""
+        self._generations[event.group] = max(event.generation, self._generations.get(event.group, -1))
+        for log in event.logs:
+            owner = self._owners.setdefault((event.group, event.generation, log), event.member)
+            if owner != event.member:
+                self._complain(
+                    "C10",
+                    event.at,
+                    f"{log} belongs to {owner} and {event.member} in generation {event.generation} of {event.group}",
+                )
+
+    def lost(self, broker: str) -> None:
+        """Commits at this broker may be lost; and generations may be given out again."""
+        for (_, log), register in self._registers.items():
+            if log.startswith(f"{broker}/"):
+                register.lost_at = max((each.invoked for each in register.commits), default=-1.0)
+        self._owners.clear()
+        self._generations.clear()

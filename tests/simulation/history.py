@@ -1,0 +1,170 @@
+"""Events of a history: what clients asked, what they were told and when, and what was done to the machines.
+
+A log is one partition of one broker, named `broker/topic-partition`. Times are virtual seconds, and events come in
+their order. A value is sent once, by one producer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+OK = "ok"
+FAILED = "failed"
+UNKNOWN = "unknown"
+
+
+class LogCreated(NamedTuple):
+    """A log begins; `lossless` when all that it acknowledges is fsynced before."""
+
+    at: float
+    log: str
+    lossless: bool
+
+
+class SendInvoked(NamedTuple):
+    """A producer hands a record over; its records of one log come in the order of these events."""
+
+    at: float
+    producer: str
+    log: str
+    value: bytes
+    idempotent: bool
+
+
+class SendDone(NamedTuple):
+    """`outcome` OK with the offset (-1 when it was not told), FAILED (it is in no log) or UNKNOWN."""
+
+    at: float
+    log: str
+    value: bytes
+    outcome: str
+    offset: int
+
+
+class Read(NamedTuple):
+    """A reader gets a record."""
+
+    at: float
+    reader: str
+    log: str
+    offset: int
+    value: bytes
+
+
+class Positioned(NamedTuple):
+    """A reader begins anew somewhere: an assignment, a seek or a reset. `offset` None: it does not say where."""
+
+    at: float
+    reader: str
+    log: str
+    offset: int | None
+
+
+class FinalRead(NamedTuple):
+    """All records of a log, when nothing is wrong any more, with the bounds that the broker tells."""
+
+    at: float
+    log: str
+    start: int
+    end: int
+    records: tuple[tuple[int, bytes], ...]
+
+
+class EndOffset(NamedTuple):
+    """The broker says where a log ends for readers (its high watermark)."""
+
+    invoked: float
+    at: float
+    log: str
+    offset: int
+
+
+class LeaderEpoch(NamedTuple):
+    """The broker says under which epoch a log is led."""
+
+    invoked: float
+    at: float
+    log: str
+    epoch: int
+
+
+class CommitInvoked(NamedTuple):
+    """A member commits an offset of a group; `commit` numbers the commits."""
+
+    at: float
+    group: str
+    log: str
+    commit: int
+    offset: int
+    generation: int
+
+
+class CommitDone(NamedTuple):
+    """`outcome` as that of a send."""
+
+    at: float
+    commit: int
+    outcome: str
+
+
+class CommittedOffset(NamedTuple):
+    """The broker says what a group has committed; None for nothing."""
+
+    invoked: float
+    at: float
+    group: str
+    log: str
+    offset: int | None
+
+
+class Assigned(NamedTuple):
+    """A member is told what it owns in a generation."""
+
+    at: float
+    group: str
+    generation: int
+    member: str
+    logs: tuple[str, ...]
+
+
+class MachineCrashed(NamedTuple):
+    """Power failed: logs of the broker that are not lossless may have lost what they ended with, and groups, unless
+    `groups_lossless`, their last commits."""
+
+    at: float
+    broker: str
+    groups_lossless: bool
+
+
+class Disturbed(NamedTuple):
+    """Something was done to processes or connections: from now on producers may have had to send again."""
+
+    at: float
+    what: str
+
+
+class Trouble(NamedTuple):
+    """What must not happen at all: `check` says which check it violates."""
+
+    at: float
+    check: str
+    text: str
+
+
+Event = (
+    LogCreated
+    | SendInvoked
+    | SendDone
+    | Read
+    | Positioned
+    | FinalRead
+    | EndOffset
+    | LeaderEpoch
+    | CommitInvoked
+    | CommitDone
+    | CommittedOffset
+    | Assigned
+    | MachineCrashed
+    | Disturbed
+    | Trouble
+)

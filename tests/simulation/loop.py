@@ -1,0 +1,199 @@
+"""An asyncio event loop on virtual time, which knows whose code it runs.
+
+A process is a context variable: tasks, timers and callbacks inherit it. Ready callbacks of one process run first in,
+first out, as asyncio promises; which process runs next is drawn from the seed. Callbacks of a killed process are
+dropped, those of a paused one wait. Each callback takes a little virtual time, so that a timer which is armed again and
+again cannot hold time still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any
+
+CALLBACK_S = 0.000_01
+"""Virtual time that one callback takes."""
+
+MOST_CALLBACKS = 5_000_000
+"""More than any seed needs: what runs longer turns round and round."""
+
+
+class LivelockError(Exception):
+    """The seed does not come to its end."""
+
+
+class Process:
+    """One life of a process: killed once, never revived. `name` is that of the machine or client."""
+
+    def __init__(self, name: str, life: int = 0) -> None:
+        self.name = name
+        self.life = life
+        self.alive = True
+        self.paused = False
+        self.ready: deque[asyncio.Handle] = deque()
+        self.tasks: list[asyncio.Task[Any]] = []
+        """Not collected before the seed ends: `finally` blocks of a killed process must not run."""
+        self._prune_at = 256
+
+    def __repr__(self) -> str:
+        return f"{self.name}/{self.life}"
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Remember a task of this process."""
+        self.tasks.append(task)
+        if len(self.tasks) >= self._prune_at:
+            self.tasks = [each for each in self.tasks if not each.done()]
+            self._prune_at = max(256, 2 * len(self.tasks))
+
+
+CURRENT: ContextVar[Process] = ContextVar("process")
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module. `kernel_at` is for what happens outside all processes: the network's and the disk's doings."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._now = 0.0
+        self._sequence = 0
+        self._timers: list[tuple[float, int, Any, Any]] = []
+        self._runnable: list[Process] = []
+        self._over = False
+        self.callbacks = 0
+        self.unhandled: list[str] = []
+        self.set_task_factory(_make_task)
+        self.set_exception_handler(_note_unhandled)
+
+    # -- asyncio -------------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._enqueue(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, timer, None))
+        return timer
+
+    def kernel_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
+        """Call back at `when`, in no process."""
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, callback, args))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
+
+    def _run_once(self) -> None:
+        runnable, timers, draw = self._runnable, self._timers, self._rng.random
+        while not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][0] <= self._now:
+                _, _, what, args = heapq.heappop(timers)
+                if args is None:
+                    if not what.cancelled():
+                        self._enqueue(what)
+                else:
+                    what(*args)
+            if not runnable:
+                if not timers:
+                    raise LivelockError("nobody has anything to do, ever")
+                self._now = max(self._now, timers[0][0])
+                continue
+            index = int(draw() * len(runnable)) if len(runnable) > 1 else 0
+            process = runnable[index]
+            handle = process.ready.popleft()
+            if not process.ready:
+                del runnable[index]
+            if handle.cancelled():
+                continue
+            self._now += CALLBACK_S
+            self.callbacks += 1
+            if self.callbacks > MOST_CALLBACKS:
+                raise LivelockError(f"{self.callbacks} callbacks in {self._now:.3f} s; the last one is {handle!r}")
+            handle._run()
+
+    def _write_to_self(self) -> None:
+        """There is no other thread."""
+
+    def _enqueue(self, handle: asyncio.Handle) -> None:
+        process = handle._context.get(CURRENT)  # type: ignore[attr-defined]
+        if process is None:
+            if self._over:
+                return
+            raise RuntimeError(f"{handle!r} belongs to no process")
+        if not process.alive:
+            return
+        if not process.ready and not process.paused:
+            self._runnable.append(process)
+        process.ready.append(handle)
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def kill(self, process: Process) -> None:
+        """Nothing of the process runs any more."""
+        process.alive = False
+        process.ready.clear()
+        if process in self._runnable:
+            self._runnable.remove(process)
+
+    def pause(self, process: Process) -> None:
+        """As SIGSTOP: what becomes ready waits."""
+        process.paused = True
+        if process in self._runnable:
+            self._runnable.remove(process)
+
+    def resume(self, process: Process) -> None:
+        """As SIGCONT."""
+        process.paused = False
+        if process.alive and process.ready:
+            self._runnable.append(process)
+
+    def spawn(self, process: Process, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine as the process. Nobody awaits the task: a killed process never ends it."""
+        context = copy_context()
+        context.run(CURRENT.set, process)
+        return context.run(self.create_task, coroutine)
+
+    def end(self) -> None:
+        """The seed is over: nothing is scheduled, logged or run any more."""
+        self._over = True
+        for process in list(self._runnable):
+            self.kill(process)
+        self._timers.clear()
+        self.set_exception_handler(lambda _loop, _context: None)
+        self.close()
+
+
+def context_of(process: Process) -> Context:
+    """A context in which code runs as the process."""
+    context = copy_context()
+    context.run(CURRENT.set, process)
+    return context
+
+
+def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+    CURRENT.get().own(task)
+    return task
+
+
+def _note_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    assert isinstance(loop, SimLoop)
+    process = CURRENT.get(None)
+    loop.unhandled.append(f"{process}: {context.get('message')}: {context.get('exception')!r}")

@@ -1,0 +1,148 @@
+"""What a seed is like: its broker's configuration, topics, clients and kinds of faults, drawn before anything runs.
+
+Kinds of faults are switched on and off as a whole (some seeds have none): bugs that one kind hides come out where it is
+off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+FAULTS = (
+    "kill",
+    "kill in a disk call",
+    "power cut",
+    "pause",
+    "clean stop",
+    "partition",
+    "one-way cut",
+    "reset",
+    "hold",
+    "slow disk",
+    "clock jump",
+    "session expiry",
+    "coordination loss",
+    "client kill",
+    "client pause",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic. `lossless`: what is acknowledged is fsynced."""
+
+    name: str
+    partitions: int
+    config: dict[str, str]
+    lossless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPlan:
+    """A producer and how it sends."""
+
+    name: str
+    topic: str
+    settings: dict[str, str]
+    idempotent: bool
+    records: int
+    most_at_once: int
+    value_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module."""
+
+    broker: dict[str, str]
+    groups_lossless: bool
+    topics: list[TopicPlan]
+    producers: list[ProducerPlan]
+    members: int
+    client: dict[str, str]
+    consumer: dict[str, str]
+    session_timeout_ms: int
+    faults: list[str]
+    fault_pause_s: float
+    active_s: float
+    most_delay_s: float
+    coordination: str
+    """"embedded": the broker keeps the tree on its disk; "remote": another machine does."""
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = Random(f"plan {seed}")
+    all_flushed = rng.random() < 0.4
+    segment_bytes = rng.choice([5_000, 20_000, 100_000, 1 << 30])
+    broker = {
+        "log.segment.bytes": str(segment_bytes),
+        "log.index.interval.bytes": str(rng.choice([1, 500, 4_096])),
+        "log.roll.ms": str(rng.choice([7_000, 604_800_000])),
+        "log.flush.offset.checkpoint.interval.ms": str(rng.choice([1_000, 60_000])),
+        "replica.high.watermark.checkpoint.interval.ms": str(rng.choice([500, 5_000])),
+        "log.flush.scheduler.interval.ms": str(rng.choice([1_000, 9_223_372_036_854_775_807])),
+        "offsets.topic.num.partitions": str(rng.choice([1, 3])),
+        "offsets.topic.segment.bytes": str(rng.choice([2_000, 104_857_600])),
+        "group.initial.rebalance.delay.ms": str(rng.choice([0, 0, 500])),
+        "max.incremental.fetch.session.cache.slots": str(rng.choice([1, 1000])),
+        "fetch.purgatory.purge.interval.requests": "1",
+    }
+    if all_flushed:
+        broker["log.flush.interval.messages"] = "1"
+    topics = []
+    for number in range(rng.choice([1, 1, 2])):
+        lossless = all_flushed or rng.random() < 0.5
+        config = {"flush.messages": "1"} if lossless and not all_flushed else {}
+        topics.append(TopicPlan(f"t{number}", rng.choice([1, 2, 3]), config, lossless))
+    producers = []
+    kinds = [("all", True), ("all", True), ("all", False), ("1", False)]
+    rng.shuffle(kinds)
+    for number, (acks, idempotent) in enumerate(kinds[: rng.choice([2, 3])]):
+        settings = {
+            "acks": acks,
+            "enable.idempotence": str(idempotent).lower(),
+            "linger.ms": str(rng.choice([0, 0, 5, 100])),
+            "batch.size": str(min(rng.choice([1, 200, 16_384]), segment_bytes // 3)),
+            "compression.type": rng.choice(["none", "none", "gzip", "snappy", "lz4", "zstd"]),
+            "delivery.timeout.ms": "600000",
+            "max.block.ms": "600000",
+            "request.timeout.ms": "5000",
+        }
+        producers.append(
+            ProducerPlan(
+                f"producer-{number}",
+                rng.choice(topics).name,
+                settings,
+                idempotent,
+                rng.choice([60, 150, 250]),
+                rng.choice([1, 1, 3, 20]),
+                rng.choice([0, 0, 100, 1_000]),
+            )
+        )
+    faults = [each for each in FAULTS if rng.random() < 0.5] if rng.random() < 0.95 else []
+    # A partition may not give less than the broker is to wait for; and where each answer brings little, none may wait
+    # long for other partitions.
+    fetch_bytes = rng.choice([(1, 200), (1, 1_048_576), (1_000, 1_048_576)])
+    return Plan(
+        broker=broker,
+        groups_lossless=all_flushed,
+        topics=topics,
+        producers=producers,
+        members=rng.choice([0, 1, 2, 3]),
+        client={"request.timeout.ms": "5000", "metadata.max.age.ms": str(rng.choice([5_000, 300_000]))},
+        consumer={
+            "fetch.max.wait.ms": str(200 if fetch_bytes[1] == 200 else rng.choice([200, 500, 1_000, 2_000])),
+            "fetch.min.bytes": str(fetch_bytes[0]),
+            "max.partition.fetch.bytes": str(fetch_bytes[1]),
+            "max.poll.records": str(rng.choice([1, 10, 500])),
+            "partition.assignment.strategy": rng.choice(["range", "roundrobin", "cooperative-sticky"]),
+        },
+        session_timeout_ms=rng.choice([2_000, 6_000, 10_000]),
+        faults=faults,
+        fault_pause_s=rng.choice([2.0, 4.0, 8.0]),
+        active_s=55.0,
+        most_delay_s=rng.choice([0.000_2, 0.002, 0.02]),
+        coordination=rng.choice(["embedded", "embedded", "remote"]),
+    )

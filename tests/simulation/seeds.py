@@ -1,0 +1,194 @@
+"""Runs seeds: one world, one broker, its clients and its faults; then everything is healed and looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import warnings
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from tests.simulation import history
+from tests.simulation.checker import Checker
+from tests.simulation.clients import Clients
+from tests.simulation.faults import Nemesis
+from tests.simulation.loop import CURRENT, LivelockError
+from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.world import Machine, World
+
+LEAST_VIRTUAL_S = 60.0
+WRITABLE_WITHIN_S = 30.0
+CAUGHT_UP_WITHIN_S = 60.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    hash: str
+    violations: list[str]
+    virtual_s: float
+    callbacks: int
+    acknowledged: int
+    reads: int
+    faults: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+def collect_garbage() -> None:
+    """Let go of the worlds of seeds that have ended: silently, for the coroutines of killed processes end with them."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
+EXPECTED_ERRORS = ("The broker is no member of the cluster any more", "No block of producer ids could be had")
+"""What a broker may say when the coordination service does not answer."""
+
+
+class _LogWatch(logging.Handler):
+    """Turns what brokers and clients log as errors into events; in a replay all their lines go into the trace."""
+
+    def __init__(self, world: World, checker: Checker, *, verbose: bool) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.ERROR)
+        self._world = world
+        self._checker = checker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = CURRENT.get(None)
+        if process is not None and not process.alive:
+            return
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" ({record.exc_info[1]!r})"
+        self._world.trace.remark(str(process), f"[{record.levelname}] {record.name}: {text}")
+        if record.levelno >= logging.ERROR and not text.startswith(EXPECTED_ERRORS):
+            self._checker.feed(history.Trouble(self._world.loop.time(), "C15", f"{process} logged {text}"))
+
+
+def run_seed(seed: int, *, keep_trace: bool = False, mutant: AbstractContextManager[object] | None = None) -> Outcome:
+    """Run a seed to its end, with `mutant` in force if one is given."""
+    with nullcontext() if mutant is None else mutant:
+        return _run_seed(seed, keep_trace=keep_trace)
+
+
+def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
+    world = World(seed, keep_trace=keep_trace)
+    checker = Checker()
+    plan = draw_plan(seed)
+    root = logging.getLogger()
+    watch = _LogWatch(world, checker, verbose=keep_trace)
+    level, handlers = root.level, root.handlers[:]
+    root.handlers[:] = [watch]
+    root.setLevel(logging.INFO if keep_trace else logging.ERROR)
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    was_enabled = gc.isenabled()
+    gc.disable()
+    story = _Story(world, plan, checker)
+    try:
+        try:
+            world.run(story.tell())
+        except LivelockError as error:
+            checker.feed(history.Trouble(world.loop.time(), "C14", str(error)))
+        for text in world.loop.unhandled:
+            checker.feed(history.Trouble(world.loop.time(), "C15", f"nobody took care of: {text}"))
+        return Outcome(
+            seed,
+            world.trace.hash,
+            [str(each) for each in checker.violations],
+            world.loop.time(),
+            world.loop.callbacks,
+            checker.acknowledged,
+            checker.reads,
+            story.nemesis.counts,
+            world.trace.lines,
+        )
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        del story, world, checker
+        sys.unraisablehook = hook
+        if was_enabled:
+            collect_garbage()
+            gc.enable()
+
+
+class _Story:
+    """What happens in a seed, in order."""
+
+    def __init__(self, world: World, plan: Plan, checker: Checker) -> None:
+        self._world = world
+        self._plan = plan
+        self._checker = checker
+        self._machine: Machine = world.add_broker(plan.broker, remote_coordination=plan.coordination == "remote")
+        self._clients = Clients(world, self._machine, plan, self._feed)
+        self.nemesis = Nemesis(world, self._machine, self._clients, self._feed)
+        world.network.most_delay_s = plan.most_delay_s
+
+    def _feed(self, event: history.Event) -> None:
+        before = len(self._checker.violations)
+        self._checker.feed(event)
+        self._world.trace.note("-", repr(event) if not isinstance(event, history.FinalRead) else f"all of {event.log}")
+        for violation in self._checker.violations[before:]:
+            self._world.trace.note("VIOLATION", str(violation))
+
+    def _stuck(self, text: str) -> None:
+        self._feed(history.Trouble(self._world.loop.time(), "C14", text))
+
+    async def tell(self) -> None:
+        """All of it."""
+        world, plan, clients, machine = self._world, self._plan, self._clients, self._machine
+        for topic in plan.topics:
+            for number in range(topic.partitions):
+                self._feed(history.LogCreated(0.0, f"{machine.name}/{topic.name}-{number}", topic.lossless))
+        machine.start()
+        clients.start("admin", clients.create_topics)
+        if not await world.until(lambda: clients.topics_exist, 30.0):
+            self._stuck("the topics cannot be created")
+            return
+        clients.start_producers()
+        clients.start("tail", clients.tail)
+        clients.start("watch", clients.watch)
+        for number in range(plan.members):
+            clients.start(f"member-{number}", clients.be_member)
+        await self.nemesis.run(plan.faults, plan.fault_pause_s, plan.active_s)
+        await asyncio.sleep(max(plan.active_s - world.loop.time(), 0))
+        await self.nemesis.heal()
+        clients.is_over = True
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """When nothing is wrong any more everything is delivered, read and where it was said to be."""
+        world, clients, machine = self._world, self._clients, self._machine
+        if not await world.until(lambda: machine.is_serving, WRITABLE_WITHIN_S):
+            self._stuck("the broker does not serve")
+            return
+        if not await world.until(lambda: clients.unsent == 0, WRITABLE_WITHIN_S):
+            self._stuck(f"{clients.unsent} records cannot be sent")
+        await self._read_all()
+        for reader in ("tail", "group") if self._plan.members else ("tail",):
+            if not await world.until(lambda reader=reader: not clients.lagging(reader), CAUGHT_UP_WITHIN_S):
+                self._stuck(f"{reader} has not read {clients.lagging(reader)} to the end")
+        await asyncio.sleep(max(LEAST_VIRTUAL_S - world.loop.time(), 0.0))
+        machine.stop()
+        if not await world.until(lambda: not machine.is_up, WRITABLE_WITHIN_S):
+            self._stuck("the broker does not stop")
+            return
+        machine.start()
+        await world.until(lambda: machine.is_serving, WRITABLE_WITHIN_S)
+        await self._read_all()
+
+    async def _read_all(self) -> None:
+        clients = self._clients
+        clients.everything_read = False
+        clients.start("auditor", clients.read_all)
+        if not await self._world.until(lambda: clients.everything_read, CAUGHT_UP_WITHIN_S):
+            self._stuck("not everything can be read")

@@ -1,0 +1,96 @@
+"""A broker whose tree is on another machine: it loses its session, or contact in the midst of a change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from client import admin
+from client.cluster import KafkaClient
+from client.settings import ClientSettings
+from cluster import znodes
+from tests.simulation.loop import Process
+from tests.simulation.seeds import collect_garbage
+from tests.simulation.world import Machine, World
+
+
+def play(story: Any) -> None:
+    """Run `story(world, machine)` in a world with a broker that serves."""
+    world = World(1)
+    machine = world.add_broker({}, remote_coordination=True)
+
+    async def told() -> None:
+        machine.start()
+        assert await world.until(lambda: machine.is_serving, 10.0)
+        await story(world, machine)
+
+    world.run(told())
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage() -> Iterator[None]:
+    """Worlds end with their tests, and not in the midst of others."""
+    yield
+    collect_garbage()
+
+
+async def ask(world: World, machine: Machine, question: Any, timeout_s: float = 60.0) -> Any:
+    """What a client process gets for `question(client)`."""
+    answers: list[Any] = []
+
+    async def main() -> None:
+        settings = ClientSettings.parse({"bootstrap.servers": machine.address, "request.timeout.ms": "2000"})
+        async with KafkaClient(settings, Random(1), world.network.of("client")) as client:
+            answers.append(await question(client))
+
+    world.loop.spawn(Process("client"), main())
+    assert await world.until(lambda: bool(answers), timeout_s)
+    return answers[0]
+
+
+def test_broker_starts_again_when_its_session_expires() -> None:
+    async def story(world: World, machine: Machine) -> None:
+        ensemble = machine.ensemble
+        assert ensemble is not None
+        epoch = ensemble.tree.get(znodes.broker_path(0))[1].czxid
+        for session in list(ensemble.sessions.values()):
+            session.end()
+        assert ensemble.tree.exists(znodes.broker_path(0)) is None
+        assert await world.until(lambda: not machine.is_up, 10.0)
+        assert await world.until(lambda: machine.is_serving, 10.0)
+        assert ensemble.tree.get(znodes.broker_path(0))[1].czxid > epoch
+
+    play(story)
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+def test_change_of_unknown_outcome_is_made_once(took_effect: bool) -> None:
+    """The client asks again until the broker, started again, has read in the tree what became of it."""
+
+    async def story(world: World, machine: Machine) -> None:
+        ensemble = machine.ensemble
+        assert ensemble is not None
+
+        def create(client: KafkaClient) -> Coroutine[Any, Any, None]:
+            return admin.create_topic(client, "topic", partitions=1, replication_factor=1)
+
+        async def both(client: KafkaClient) -> object:
+            await admin.list_topics(client)
+            ensemble.loss_chance = 1.0
+            ensemble.lost_calls_take_effect = took_effect
+            creating = asyncio.ensure_future(create(client))
+            await asyncio.sleep(1.0)
+            ensemble.loss_chance = 0.0
+            return (await asyncio.gather(creating, return_exceptions=True))[0]
+
+        outcome = await ask(world, machine, both)
+        assert ("already exists" in str(outcome)) is took_effect
+        assert machine.lives >= 2
+        topics = await ask(world, machine, admin.list_topics)
+        assert topics.partition("topic", 0).leader == 0
+
+    play(story)

@@ -1,0 +1,65 @@
+"""Seeds of the whole simulation: nothing is violated, the same seed is the same story, and planted bugs are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.mutants import MUTANTS, mutant_named
+from tests.simulation.seeds import run_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK_SEEDS = 24
+SLOW_SEEDS = 300
+FIRST_SLOW_SEED = 1_000_000
+MUTANT_SEEDS = 60
+_HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 5, 9)))"
+
+
+def _violations(seeds: range) -> list[str]:
+    return [f"seed {seed}: {text}" for seed in seeds for text in run_seed(seed).violations]
+
+
+@pytest.mark.timeout(300)
+def test_seeds() -> None:
+    assert _violations(range(1, 1 + QUICK_SEEDS)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_seeds() -> None:
+    assert _violations(range(FIRST_SLOW_SEED, FIRST_SLOW_SEED + SLOW_SEEDS)) == []
+
+
+def test_seed_is_the_same_story_whatever_the_hash_seed() -> None:
+    told = []
+    for hash_seed in ("1", "77"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", _HASHES], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        told.append(done.stdout.split())
+    assert told[0] == told[1]
+    assert len(set(told[0])) == 3
+    assert told[0] == [run_seed(seed).hash for seed in (2, 5, 9)]
+
+
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_planted_bug_can_be_planted(name: str) -> None:
+    with MUTANTS[name]():
+        pass
+
+
+def test_replay_tells_the_same_story() -> None:
+    assert run_seed(7, keep_trace=True).hash == run_seed(7).hash
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_planted_bug_is_found(name: str) -> None:
+    assert any(run_seed(seed, mutant=mutant_named(name)).violations for seed in range(1, 1 + MUTANT_SEEDS))

@@ -1,0 +1,288 @@
+"""Machines with brokers and clients on them, and what can be done to them from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from broker.environment.contract import Environment
+from broker.server import KafkaServer, StartupError
+from broker.zookeeper.embedded_ensemble import open_embedded
+from config.broker_config import BrokerConfig
+from tests.kit.executor_worker import ExecutorWorker
+from tests.kit.memory_disk import PowerCut
+from tests.simulation.coordination import SimEnsemble
+from tests.simulation.disk import SimDisk
+from tests.simulation.executor import SimExecutor
+from tests.simulation.loop import CURRENT, Process, SimLoop, context_of
+from tests.simulation.network import SimNetwork
+
+EPOCH_MS = 1_700_000_000_000
+PORT = 9092
+
+_SETTINGS = {
+    "listeners": f"PLAINTEXT://:{PORT}",
+    "log.dirs": "/data",
+    "offsets.topic.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+}
+
+
+class SimClock:
+    """A machine's clocks: the wall clock may be wrong, the monotonic one is the loop's."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.skew_ms = 0
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.skew_ms + int(self._loop.time() * 1000)
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+
+class SimRandom:
+    """The environment's Random from the seed."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def randrange(self, stop: int) -> int:
+        return self._rng.randrange(stop)
+
+    def uuid(self) -> UUID:
+        # The first bit is not set: a text form never begins with a dash.
+        return UUID(int=self._rng.getrandbits(127), version=4)
+
+
+class Trace:
+    """The lines of a seed, and a hash that is the same wherever the same happened."""
+
+    def __init__(self, loop: SimLoop, *, keep: bool = False) -> None:
+        self._loop = loop
+        self._keep = keep
+        self._sum = hashlib.sha256()
+        self.network: SimNetwork | None = None
+        self.lines: list[str] = []
+
+    def note(self, who: str, what: str) -> None:
+        """One more line."""
+        line = f"{self._loop.time():11.6f}  {who:<12} {what}"
+        wire = 0 if self.network is None else self.network.wire_hash
+        self._sum.update(f"{line} {self._loop.callbacks} {wire}\n".encode())
+        if self._keep:
+            self.lines.append(line)
+
+    def remark(self, who: str, what: str) -> None:
+        """A line for the reader, which is not hashed."""
+        if self._keep:
+            self.lines.append(f"{self._loop.time():11.6f}  {who:<12} {what}")
+
+    @property
+    def hash(self) -> str:
+        """Of all lines so far."""
+        return self._sum.hexdigest()
+
+
+class Machine:
+    """A broker's machine: disk and clock stay, processes come and go. `on_life` is told of each start and end."""
+
+    def __init__(
+        self, world: World, name: str, broker_id: int, settings: dict[str, str], ensemble: SimEnsemble | None
+    ) -> None:
+        """`ensemble` keeps the tree; None: the broker does, on its disk."""
+        self.world = world
+        self.name = name
+        self.address = f"{name}:{PORT}"
+        self.clock = SimClock(world.loop)
+        self.disk = SimDisk(self.clock.now_ms)
+        self.slowest_io_s = 0.002
+        self.settings = {**_SETTINGS, "broker.id": str(broker_id), **settings}
+        self.process: Process | None = None
+        self.server: KafkaServer | None = None
+        self.power_cuts = 0
+        self.lives = 0
+        self.is_serving = False
+        self.ensemble = ensemble
+        self._executor: SimExecutor | None = None
+        self.disk.make_dirs("/data")
+
+    # -- a life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin another process; returns at once. One that cannot start is started again a second later."""
+        if self.process is not None and self.process.alive:
+            return
+        world = self.world
+        self.lives += 1
+        world.network.without_power.pop(self.name, None)
+        process = self.process = Process(self.name, self.lives)
+        world.trace.note(self.name, f"starts, life {self.lives}")
+        world.loop.spawn(process, self._live(process))
+
+    async def _live(self, process: Process) -> None:
+        world = self.world
+        executor = self._executor = SimExecutor(world.loop, world.rng)
+        executor.slowest_s = self.slowest_io_s
+        environment = Environment(
+            clock=self.clock,
+            random=SimRandom(world.rng),
+            executor=executor,
+            network=world.network.of(self.name),
+            file_system=self.disk,
+            open_ensemble=open_embedded if self.ensemble is None else self.ensemble.open,
+            new_cleaner_worker=partial(ExecutorWorker, self.disk, executor),
+        )
+        server = self.server = KafkaServer(BrokerConfig(self.settings), environment=environment)
+        try:
+            await server.start()
+        except StartupError as error:
+            world.trace.note(self.name, f"cannot start: {error}")
+            await server.abandon()
+            self._end(process)
+            world.kernel_later(1.0, self.start)
+            return
+        self.is_serving = True
+        world.trace.note(self.name, "serves")
+        await server.failed.wait()
+        world.trace.note(self.name, "has failed, and stops")
+        await server.shutdown()
+        self._end(process)
+        world.kernel_later(1.0, self.start)
+
+    def _end(self, process: Process, *, silently: bool = False) -> None:
+        """The process is over: nothing of it runs, and the next one finds the disk as it is now."""
+        world = self.world
+        if not process.alive:
+            return
+        self.is_serving = False
+        self.server = None
+        world.loop.kill(process)
+        world.network.process_died(process, silently=silently)
+        world.process_ended(process)
+        self.disk = self.disk.next_life()
+
+    # -- what happens to it --------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process, serving or not."""
+        return self.process is not None and self.process.alive
+
+    def kill(self) -> None:
+        """kill -9: what was written stays."""
+        if self.process is not None and self.process.alive:
+            self.world.trace.note(self.name, "is killed")
+            self._end(self.process)
+
+    def cut_power(self, mode: PowerCut) -> None:
+        """What was not fsynced is subject to `mode`."""
+        world = self.world
+        if self.process is not None and self.process.alive:
+            self._end(self.process, silently=True)
+        self.power_cuts += 1
+        world.network.without_power[self.name] = None
+        self.disk.cut_power(mode, world.rng.randrange)
+        world.trace.note(self.name, f"loses power ({mode.value})")
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after `seconds`."""
+        process = self.process
+        if process is None or not process.alive or process.paused:
+            return
+        self.world.trace.note(self.name, f"is stopped for {seconds:.3f} s")
+        self.world.loop.pause(process)
+
+        def resume() -> None:
+            self.world.trace.note(self.name, "goes on")
+            self.world.loop.resume(process)
+
+        self.world.kernel_later(seconds, resume)
+
+    def stop(self) -> None:
+        """SIGTERM: a clean stop, which begins now and takes its time."""
+        process, server = self.process, self.server
+        if process is None or not process.alive or server is None or not self.is_serving:
+            return
+        self.is_serving = False
+        self.world.trace.note(self.name, "is told to stop")
+
+        async def shut_down() -> None:
+            await server.shutdown()
+            self.world.trace.note(self.name, "has stopped")
+            self._end(process)
+
+        self.world.loop.spawn(process, shut_down())
+
+    def slow_down(self, slowest_io_s: float) -> None:
+        """Calls of the disk may take that long from now on."""
+        self.slowest_io_s = slowest_io_s
+        if self._executor is not None:
+            self._executor.slowest_s = slowest_io_s
+
+
+class World:
+    """Everything of one seed. `rng` decides what happens; each part that draws has a generator of its own."""
+
+    def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
+        self.seed = seed
+        self.rng = Random(f"world {seed}")
+        self.loop = SimLoop(Random(f"loop {seed}"))
+        self.network = SimNetwork(self.loop, Random(f"network {seed}"))
+        self.trace = Trace(self.loop, keep=keep_trace)
+        self.trace.network = self.network
+        self.director = Process("world")
+        self.machines: list[Machine] = []
+        self.on_process_end: list[Callable[[Process], None]] = []
+
+    def add_broker(self, settings: dict[str, str], *, remote_coordination: bool = False) -> Machine:
+        """Another machine, off yet, with a cluster of its own."""
+        number = len(self.machines)
+        ensemble = None
+        if remote_coordination:
+            timeout_s = self.rng.choice([2.0, 6.0])
+            ensemble = SimEnsemble(self.loop, Random(f"ensemble {self.seed}"), SimClock(self.loop).now_ms, timeout_s)
+            self.loop.kernel_at(0.0, ensemble.check_sessions)
+        machine = Machine(self, f"broker-{number}", number, settings, ensemble)
+        self.machines.append(machine)
+        return machine
+
+    def process_ended(self, process: Process) -> None:
+        """Tell who wants to know, in no process."""
+        for listener in self.on_process_end:
+            listener(process)
+
+    def kernel_later(self, seconds: float, what: Callable[[], None]) -> None:
+        """Have something happen to the machines, whatever runs then."""
+        context = context_of(self.director)
+        self.loop.kernel_at(self.loop.time() + seconds, partial(context.run, what))
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        """Run a seed to the end of `story`."""
+        context_of(self.director).run(self._run, story)
+
+    def _run(self, story: Coroutine[Any, Any, None]) -> None:
+        assert CURRENT.get() is self.director
+        try:
+            self.loop.run_until_complete(story)
+        finally:
+            self.loop.end()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition of the world; whether it came about in time."""
+        deadline = self.loop.time() + timeout_s
+        while not condition():
+            if self.loop.time() >= deadline:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+
+Story = Callable[[World], Awaitable[None]]

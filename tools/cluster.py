@@ -1,0 +1,53 @@
+"""kafka-cluster: show the id of a cluster (Kafka class `ClusterTool`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tools.support.arguments import ArgumentParser
+from tools.support.common import make_client, read_properties, run_work
+
+
+def make_parser() -> ArgumentParser:
+    """The options of the tool."""
+    parser = ArgumentParser("kafka-cluster", "Show the id of a cluster.")
+    parser.add_argument("action", choices=("cluster-id", "unregister"), help="what to do")
+    servers = parser.add_mutually_exclusive_group(required=True)
+    servers.add_argument("--bootstrap-server", "-b", metavar="BOOTSTRAP_SERVER", help="the brokers to connect to")
+    servers.add_argument("--bootstrap-controller", "-C", metavar="BOOTSTRAP_CONTROLLER", help="of KRaft only")
+    parser.add_argument("--config", "-c", metavar="CONFIG", help="a file with properties for the client")
+    parser.add_argument("--id", "-i", type=int, metavar="ID", help="the broker to unregister, of KRaft only")
+    return parser
+
+
+async def work(arguments: argparse.Namespace) -> int:
+    """Print the id; a cluster without KRaft has no broker to unregister."""
+    if arguments.bootstrap_controller is not None:
+        print("The cluster has no KRaft controllers to connect to; use --bootstrap-server.", file=sys.stderr)
+        return 1
+    properties = read_properties(arguments.config) if arguments.config else {}
+    async with make_client(arguments.bootstrap_server, properties) as client:
+        found = await client.describe_topics([])
+    if arguments.action == "unregister":
+        print("The target cluster does not support the broker unregistration API.")
+    elif found.cluster_id is None:
+        print("No cluster ID found. The Kafka version is probably too old.")
+    else:
+        print(f"Cluster ID: {found.cluster_id}")
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Run the tool; returns its exit code."""
+    parser = make_parser()
+    if not argv:
+        parser.print_usage(sys.stderr)
+        print("kafka-cluster: error: too few arguments", file=sys.stderr)
+        return 1
+    arguments = parser.read(argv)
+    return arguments if isinstance(arguments, int) else run_work(lambda: work(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

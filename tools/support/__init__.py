@@ -1,0 +1,1 @@
+"""Modules shared by the command-line tools: options, output, and reading and writing records."""

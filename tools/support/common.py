@@ -1,0 +1,170 @@
+"""Parts of every tool: start and end, client, property files."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+
+from client.cluster import KafkaClient
+from client.errors import ClientError
+from client.settings import ClientSettings
+from config.definitions import ConfigError
+from config.properties import load_properties
+from odradek import __version__
+from protocol.errors import ApiError
+from tools.support.error_texts import message_of
+from tools.support.options import Option, OptionError, OptionParser, Options, UsageError
+
+BOOTSTRAP_SERVER = Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,...")
+COMMAND_CONFIG = Option("command-config", "A file with properties for the client.", "property file")
+
+Work = Callable[[Options], Awaitable[int]]
+
+
+class ToolError(Exception):
+    """A tool cannot do what it was asked for; the message says what and why."""
+
+
+FAILURES = (ToolError, OptionError, ApiError, ClientError, ConfigError, OSError)
+"""Errors that end a tool with one line and exit code 1; any other is a bug and shows its traceback."""
+
+
+def reason(error: BaseException) -> str:
+    """Kafka's text for an error: the message without the code, where there is one."""
+    if isinstance(error, ApiError):
+        return error.message or message_of(error.error_code)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} ({error.strerror})"
+    return str(error)
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def run_tool(
+    argv: list[str],
+    parser: OptionParser,
+    check: Callable[[Options], None],
+    work: Work,
+    *,
+    fail: Callable[[BaseException], None] | None = None,
+    failure_code: int = 1,
+) -> int:
+    """Parse, check, work; returns the exit code.
+
+    Help and mistakes on the command line go to standard error with exit code 1, as Kafka's tools have it. `fail` shows
+    an error of the work itself; by default it is one line on standard error. `failure_code` is the exit code then.
+    """
+    logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
+    try:
+        options = parser.parse(argv)
+        if options.has("help") or not argv:
+            raise UsageError(parser.purpose)
+        if options.has("version"):
+            print(f"{__version__} (Odradek)")
+            return 0
+        check(options)
+    except UsageError as error:
+        print(error, parser.usage(), sep="\n", file=sys.stderr)
+        return 1
+    except (OptionError, ToolError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return run_work(lambda: work(options), fail=fail, failure_code=failure_code)
+
+
+def run_work(
+    work: Callable[[], Awaitable[int]],
+    *,
+    fail: Callable[[BaseException], None] | None = None,
+    failure_code: int = 1,
+) -> int:
+    """Run a tool's coroutine to its exit code, its failures shown by `fail`."""
+
+    async def run() -> int:
+        # Ended by SIGTERM, a tool still leaves its group and delivers what it has accepted, as after Ctrl-C.
+        task = asyncio.current_task()
+        assert task is not None
+        _cancel_once_on_sigterm(task)
+        return await work()
+
+    try:
+        return asyncio.run(run())
+    except KeyboardInterrupt:
+        return 130
+    except asyncio.CancelledError:
+        return 143
+    except BrokenPipeError:
+        # Whoever read the output has gone (`| head`). Python must not complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except FAILURES as error:
+        if fail is None:
+            print(reason(error), file=sys.stderr)
+        else:
+            fail(error)
+        return failure_code
+
+
+def _cancel_once_on_sigterm(task: asyncio.Task[int]) -> None:
+    """A second signal changes nothing: `timeout` sends it twice, and what ends the tool must not be cut off."""
+    loop = asyncio.get_running_loop()
+
+    def handle() -> None:
+        loop.add_signal_handler(signal.SIGTERM, int)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, handle)
+
+
+def read_text(path: str) -> str:
+    """The text of a file. Raises OSError."""
+    return Path(path).read_text(encoding="utf-8")
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """The properties in a file. Raises OSError and ConfigError."""
+    return load_properties(Path(path).read_bytes())
+
+
+def parse_pairs(arguments: Iterable[str], *, accept_missing_value: bool = True) -> dict[str, str]:
+    """`key=value` texts as properties. Raises ToolError for one without a key, or without `=` where that is needed."""
+    properties = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not key or (not equals and not accept_missing_value):
+            raise ToolError(f"Invalid command line properties: {argument}")
+        properties[key] = value
+    return properties
+
+
+def make_client(
+    bootstrap_servers: str | None, properties: Mapping[str, str] | None = None, *, client_id: str = "admin"
+) -> KafkaClient:
+    """A client as told by the command line. Raises SettingsError.
+
+    `bootstrap_servers` goes before what `properties` say, `client_id` after.
+    """
+    values = {"client.id": client_id, **(properties or {})}
+    if bootstrap_servers is not None:
+        values["bootstrap.servers"] = bootstrap_servers
+    return KafkaClient(ClientSettings.parse(values))
+
+
+def admin_client(options: Options, *, client_id: str = "admin") -> KafkaClient:
+    """The client that `--bootstrap-server` and `--command-config` ask for. Raises ClientError, OSError, ConfigError."""
+    path = options.text("command-config")
+    return make_client(
+        options.text("bootstrap-server"), read_properties(path) if path is not None else {}, client_id=client_id
+    )

@@ -1,0 +1,80 @@
+"""How Kafka's Java client speaks of error codes: the names of its exceptions, and its words where a broker gave none.
+
+The tools print both, and scripts look for them. Names and words are those of Kafka's `Errors` enum, for the codes that
+the tools come across.
+"""
+
+from __future__ import annotations
+
+from protocol.errors import ErrorCode
+
+_TEXTS: dict[ErrorCode, tuple[str, str]] = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: (
+        "UnknownServerException",
+        "The server experienced an unexpected error when processing the request.",
+    ),
+    ErrorCode.OFFSET_OUT_OF_RANGE: (
+        "OffsetOutOfRangeException",
+        "The requested offset is not within the range of offsets maintained by the server.",
+    ),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
+        "UnknownTopicOrPartitionException",
+        "This server does not host this topic-partition.",
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: (
+        "LeaderNotAvailableException",
+        "There is no leader for this topic-partition as we are in the middle of a leadership election.",
+    ),
+    ErrorCode.REQUEST_TIMED_OUT: ("TimeoutException", "The request timed out."),
+    ErrorCode.MESSAGE_TOO_LARGE: (
+        "RecordTooLargeException",
+        "The request included a message larger than the max message size the server will accept.",
+    ),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ("CoordinatorNotAvailableException", "The coordinator is not available."),
+    ErrorCode.NOT_COORDINATOR: ("NotCoordinatorException", "This is not the correct coordinator."),
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (
+        "InvalidTopicException",
+        "The request attempted to perform an operation on an invalid topic.",
+    ),
+    ErrorCode.INVALID_GROUP_ID: ("InvalidGroupIdException", "The group id is invalid."),
+    ErrorCode.UNKNOWN_MEMBER_ID: (
+        "UnknownMemberIdException",
+        "The coordinator is not aware of this member.",
+    ),
+    ErrorCode.NON_EMPTY_GROUP: ("GroupNotEmptyException", "The group is not empty."),
+    ErrorCode.GROUP_ID_NOT_FOUND: ("GroupIdNotFoundException", "The group id does not exist."),
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+        "GroupSubscribedToTopicException",
+        "Deleting offsets of a topic is forbidden while the consumer group is actively subscribed to it.",
+    ),
+    ErrorCode.POLICY_VIOLATION: (
+        "PolicyViolationException",
+        "Request parameters do not satisfy the configured policy.",
+    ),
+    ErrorCode.KAFKA_STORAGE_ERROR: ("KafkaStorageException", "Disk error when trying to access log file on the disk."),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: ("TopicAuthorizationException", "Topic authorization failed."),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: ("GroupAuthorizationException", "Group authorization failed."),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ("ClusterAuthorizationException", "Cluster authorization failed."),
+    ErrorCode.TOPIC_ALREADY_EXISTS: ("TopicExistsException", "Topic with this name already exists."),
+    ErrorCode.INVALID_PARTITIONS: ("InvalidPartitionsException", "Number of partitions is below 1."),
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        "InvalidReplicationFactorException",
+        "Replication factor is below 1 or larger than the number of available brokers.",
+    ),
+    ErrorCode.INVALID_CONFIG: ("InvalidConfigurationException", "Configuration is invalid."),
+    ErrorCode.TOPIC_DELETION_DISABLED: ("TopicDeletionDisabledException", "Topic deletion is disabled."),
+}
+
+_PACKAGE = "org.apache.kafka.common.errors."
+
+
+def message_of(code: ErrorCode) -> str:
+    """The words of Kafka's client for a code that came without a message."""
+    known = _TEXTS.get(code)
+    return known[1] if known else code.name
+
+
+def exception_of(code: ErrorCode) -> str:
+    """The Java class that stands for a code, with its package."""
+    known = _TEXTS.get(code)
+    return _PACKAGE + (known[0] if known else code.name)

@@ -1,0 +1,175 @@
+"""Command-line options as jopt-simple reads them, which is what Kafka's tools are written with.
+
+`--name value`, `--name=value` and `-name value` are the same; names are never abbreviated; what a required argument
+takes is the next word, whatever it looks like; an option may come several times; words that belong to no option are
+ignored. Values are converted when they are asked for, as there, so that a bad number is an error of the tool's work.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_WIDTH: Final = 80
+_INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
+
+
+class UsageError(Exception):
+    """The command line makes no sense; the message is shown with the options."""
+
+
+class OptionError(Exception):
+    """The value of one option cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `argument` is what its value is called in the help, None for a flag.
+
+    `kind` is the type shown and converted to: String, Integer, Long. `default` is the text used when it is not given.
+    """
+
+    name: str
+    help: str
+    argument: str | None = None
+    kind: str = "String"
+    default: str | None = None
+    argument_optional: bool = False
+
+    @property
+    def synopsis(self) -> str:
+        """`--name <String: what>`."""
+        if self.argument is None:
+            return f"--{self.name}"
+        shown = f"{self.kind}: {self.argument}" if self.argument else self.kind
+        return f"--{self.name} " + (f"[{shown}]" if self.argument_optional else f"<{shown}>")
+
+
+HELP: Final = Option("help", "Print these options.")
+VERSION: Final = Option("version", "Print the version.")
+
+
+class OptionParser:
+    """The options of one tool; `purpose` is the sentence that its help begins with."""
+
+    def __init__(self, purpose: str, options: Iterable[Option]) -> None:
+        self.purpose = purpose
+        self.options = {option.name: option for option in (*options, HELP, VERSION)}
+
+    def parse(self, argv: Sequence[str]) -> Options:
+        """Read a command line. Raises OptionError for an option that does not exist or lacks its argument."""
+        given: dict[str, list[str]] = {}
+        words = list(argv)
+        position = 0
+        while position < len(words):
+            word = words[position]
+            position += 1
+            if not word.startswith("-") or word in {"-", "--"}:
+                continue
+            name, has_value, value = word.lstrip("-").partition("=")
+            option = self.options.get(name)
+            if option is None:
+                hint = "; use --bootstrap-server, tools speak to brokers only" if name == "zookeeper" else ""
+                raise OptionError(f"{name} is not a recognized option{hint}")
+            values = given.setdefault(name, [])
+            if option.argument is None:
+                continue
+            if has_value:
+                values.append(value)
+            elif option.argument_optional:
+                if position < len(words) and not words[position].startswith("-"):
+                    values.append(words[position])
+                    position += 1
+            elif position < len(words):
+                values.append(words[position])
+                position += 1
+            else:
+                raise OptionError(f"Option {name} requires an argument")
+        return Options(self, given)
+
+    def usage(self) -> str:
+        """All options with their help, in two columns."""
+        options = sorted(self.options.values(), key=lambda option: option.name)
+        left = min(38, max(len(option.synopsis) for option in options))
+        lines = [f"{'Option':{left}}  Description", f"{'------':{left}}  -----------"]
+        for option in options:
+            text = option.help + (f" (default: {option.default})" if option.default is not None else "")
+            names = textwrap.wrap(option.synopsis, left, subsequent_indent="  ")
+            helps = textwrap.wrap(text, _WIDTH - left - 2, subsequent_indent="  ") or [""]
+            for row in range(max(len(names), len(helps))):
+                name = names[row] if row < len(names) else ""
+                described = helps[row] if row < len(helps) else ""
+                lines.append(f"{name:{left}}  {described}".rstrip())
+        return "\n".join(lines)
+
+
+class Options:
+    """The parsed options of one command line."""
+
+    def __init__(self, parser: OptionParser, given: dict[str, list[str]]) -> None:
+        self.parser = parser
+        self._given = given
+
+    def has(self, name: str) -> bool:
+        """Whether the option was given."""
+        return name in self._given
+
+    def texts(self, name: str) -> list[str]:
+        """All values of an option, its default when it was not given."""
+        default = self.parser.options[name].default
+        if not self.has(name) and default is not None:
+            return [default]
+        return self._given.get(name, [])
+
+    def text(self, name: str) -> str | None:
+        """The value of an option, its default or None when there is none. Raises OptionError for several."""
+        values = self.texts(name)
+        if len(values) > 1:
+            raise OptionError(f"Found multiple arguments for option {name}, but you asked for only one")
+        return values[0] if values else None
+
+    def required_text(self, name: str) -> str:
+        """The value of an option that has been checked to be there. Raises OptionError when it is not."""
+        value = self.text(name)
+        if value is None:
+            raise OptionError(f'Missing required argument "[{name}]"')
+        return value
+
+    def number(self, name: str) -> int | None:
+        """The value of an option as integer of its kind; None when there is none. Raises OptionError."""
+        text = self.text(name)
+        if text is None:
+            return None
+        valid = _INT32 if self.parser.options[name].kind == "Integer" else _INT64
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or value not in valid or not text.strip() == text or "_" in text:
+            raise OptionError(f"Cannot parse argument '{text}' of option {name}")
+        return value
+
+    def required_number(self, name: str) -> int:
+        """The value of an option that has a default or has been checked to be there. Raises OptionError."""
+        value = self.number(name)
+        if value is None:
+            raise OptionError(f'Missing required argument "[{name}]"')
+        return value
+
+    # -- what must and must not come together --------------------------------------------------------------------------
+
+    def require(self, *names: str) -> None:
+        """Raise UsageError unless all of these were given."""
+        for name in names:
+            if not self.has(name):
+                raise UsageError(f'Missing required argument "[{name}]"')
+
+    def forbid(self, used: str, *names: str) -> None:
+        """Raise UsageError when `used` was given together with any of the others."""
+        if self.has(used):
+            for name in names:
+                if self.has(name):
+                    raise UsageError(f'Option "[{used}]" can\'t be used with option "[{name}]"')
