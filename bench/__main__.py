@@ -14,13 +14,16 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from bench.brokers import SIDES, Broker
+from bench import scenarios, waits
+from bench.brokers import Side, side
 from bench.load import Load
 from bench.report import Row, Samples, heading, line, rows
-from bench.scenarios import READY_TOPIC, SCENARIOS, Context, Sample, Scenario
+from bench.scenarios import READY_TOPIC, Context, Sample, Scenario
 
+SCENARIOS = [*scenarios.SCENARIOS, *waits.SCENARIOS]
 SETTLE_S = 3
 """A moment of quiet between a broker's start and its load, the same for both sides."""
 
@@ -29,12 +32,16 @@ def build_parser() -> argparse.ArgumentParser:
     """The options."""
     parser = argparse.ArgumentParser(prog="bench/run", description="Apache Kafka and Odradek side by side.")
     names = ", ".join(scenario.name for scenario in SCENARIOS)
-    parser.add_argument("--only", metavar="NAME,...", help=f"of: {names}")
+    parser.add_argument("--only", metavar="NAME,...", help=f"or patterns ('wait-*'), of: {names}")
     parser.add_argument("--rounds", type=int, help="samples of each side (default: as each scenario says)")
     parser.add_argument("--scale", type=float, default=1.0, help="shorter loads, for a look: 0.1 (default: 1)")
     parser.add_argument("--json", metavar="FILE", help="write every sample and the table's rows there, too")
     parser.add_argument(
-        "--sides", default="kafka,odradek", help="the two to compare; kafka,kafka shows what a ratio of 1 looks like"
+        "--sides",
+        default="kafka,odradek",
+        metavar="A,B",
+        help="the two to compare: kafka, odradek, or the path of a checkout (two states of the code, with targets for "
+        "what must not get worse); kafka,kafka shows what a ratio of 1 looks like",
     )
     return parser
 
@@ -43,11 +50,18 @@ def select(only: str | None) -> list[Scenario]:
     """The scenarios named, in their own order; raises ValueError naming what is none."""
     if only is None:
         return SCENARIOS
-    names = [name.strip() for name in only.split(",")]
-    unknown = sorted(set(names) - {scenario.name for scenario in SCENARIOS})
+    patterns = [name.strip() for name in only.split(",")]
+    unknown = [each for each in patterns if not any(fnmatchcase(scenario.name, each) for scenario in SCENARIOS)]
     if unknown:
         raise ValueError(f"--only {','.join(unknown)}: no such scenario")
-    return [scenario for scenario in SCENARIOS if scenario.name in names]
+    return [scenario for scenario in SCENARIOS if any(fnmatchcase(scenario.name, each) for each in patterns)]
+
+
+def unworsened(scenario: Scenario) -> Scenario:
+    """The scenario with the targets that two states of the code are held to: nothing gets worse."""
+    worst = 0.97 if scenario.higher_is_better else 1.1 if scenario.unit == "ms" else 1.03
+    limit = scenario.limit if scenario.either else None
+    return dataclasses.replace(scenario, target=worst, cpu_target=1.03, limit=limit)
 
 
 def settle() -> None:
@@ -56,14 +70,14 @@ def settle() -> None:
     time.sleep(SETTLE_S)
 
 
-def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sample:
+def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
     """One sample of one side, on a broker of its own; with `also_warm` also what the same broker does afterwards."""
 
     def measure() -> Sample:
         return scenario.measure(context, broker, f"bench-{scenario.name}-{uuid.uuid4().hex[:12]}")
 
-    broker = kind()
-    broker.environment = scenario.environment
+    broker = kind.make()
+    broker.environment, broker.settings = scenario.environment, scenario.settings
     try:
         if scenario.launches:
             broker.prepare()
@@ -85,7 +99,7 @@ def take_sample(scenario: Scenario, context: Context, kind: type[Broker]) -> Sam
     return sample
 
 
-def run_scenario(scenario: Scenario, context: Context, kinds: Sequence[type[Broker]], rounds: int) -> Samples:
+def run_scenario(scenario: Scenario, context: Context, kinds: Sequence[Side], rounds: int) -> Samples:
     """`rounds` samples of each side, in turns: whoever went first in one round goes second in the next."""
     taken: list[list[Sample]] = [[], []]
     for round_number in range(rounds):
@@ -107,13 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the scenarios and print the table; 0 when every one gave a figure, also where a target was missed."""
     arguments = build_parser().parse_args(argv)
     try:
-        scenarios = select(arguments.only)
-        kinds = [SIDES[name] for name in arguments.sides.split(",")]
-        first, second = kinds
-    except (KeyError, ValueError) as failure:
+        chosen = select(arguments.only)
+        first, second = (side(name) for name in arguments.sides.split(","))
+    except ValueError as failure:
         print(f"bench/run: {failure}", file=sys.stderr)
         return 2
-    for program in ("java", "mvn") if "kafka" in arguments.sides else ():
+    has_kafka = first.is_kafka or second.is_kafka
+    for program in ("java", "mvn") if has_kafka else ():
         if shutil.which(program) is None:
             print(f"bench/run: '{program}' is missing (Java 17 and Maven are needed)", file=sys.stderr)
             return 1
@@ -128,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{os.cpu_count()} x {platform.machine()}, Python {platform.python_version()}, scale {arguments.scale:g}\n"
         )
         print(heading(names), flush=True)
-        for scenario in scenarios:
+        for scenario in chosen if has_kafka else map(unworsened, chosen):
             try:
                 samples = run_scenario(scenario, context, (first, second), arguments.rounds or scenario.rounds)
             except RuntimeError as failure:

@@ -10,15 +10,18 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from bench.processes import await_cpu_quiet, cpu_s, rss_bytes, stop
-from tests.broker_process import free_port
-from tests.jars import java, kafka_classpath
+from bench.processes import await_cpu_quiet, cpu_s, rss_bytes, run, stop
+from tests.kit.broker_process import free_port
+from tests.kit.jars import java, kafka_classpath
 
 ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 60
+BUILD_TIMEOUT_S = 300
 SESSION_TIMEOUT_MS = 6_000
 """Of Kafka's session with ZooKeeper."""
 
@@ -60,6 +63,8 @@ class Broker(abc.ABC):
     def __init__(self) -> None:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
+        self.settings: Mapping[str, str] = {}
+        """Of its server.properties, beside those of every broker."""
         self.directory = Path(tempfile.mkdtemp(prefix=f"bench-{self.name}-"))
         self.process: subprocess.Popen[bytes] | None = None
         self.environment: Mapping[str, str] = {}
@@ -78,6 +83,7 @@ class Broker(abc.ABC):
             **SETTINGS,
             "listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(self.directory / "data"),
+            **self.settings,
             **more,
         }
         path = self.directory / "server.properties"
@@ -97,7 +103,7 @@ class Broker(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self) -> None:
-        """What has to run before the broker, and is not counted as its start."""
+        """Start the processes that the broker needs; they are not counted as its start."""
 
     @abc.abstractmethod
     def launch(self) -> None:
@@ -109,6 +115,10 @@ class Broker(abc.ABC):
         self.launch()
         if self.process is not None:
             await_listening(self.port, self.process)
+
+    @abc.abstractmethod
+    def build_fast(self) -> None:
+        """Compile what may be compiled for compaction."""
 
     def restart(self) -> None:
         """Stop the broker in order and start it again on its data; what was prepared for it stays."""
@@ -149,20 +159,28 @@ class Broker(abc.ABC):
 
 
 class Odradek(Broker):
-    """Ours, by the script that users call."""
+    """Ours, by the script that users call, of this checkout or another."""
 
     name = "Odradek"
+
+    def __init__(self, root: Path = ROOT) -> None:
+        super().__init__()
+        self._root = root
 
     def prepare(self) -> None:
         """Nothing: coordination is embedded."""
 
     def launch(self) -> None:
         """bin/kafka-server-start.sh, in the foreground."""
-        script = str(ROOT / "bin" / "kafka-server-start.sh")
+        script = str(self._root / "bin" / "kafka-server-start.sh")
         properties = str(self.write_properties())
         # The script prepares .venv; PYTHONPATH of this benchmark is not the user's. And Python keeps modules that it
         # compiled, unless told not to as in many images for CI: a broker compiles at its first start alone.
         self.process = self.spawn([script, properties], {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": ""}, "broker.log")
+
+    def build_fast(self) -> None:
+        """bin/build-fast."""
+        run([str(self._root / "bin" / "build-fast")], BUILD_TIMEOUT_S)
 
 
 class ApacheKafka(Broker):
@@ -207,6 +225,9 @@ class ApacheKafka(Broker):
         properties = self.write_properties(**more)
         self.process = self._java(self.java_options, "kafka.Kafka", properties, "broker.log")
 
+    def build_fast(self) -> None:
+        """There is no such step."""
+
     def kill(self) -> None:
         """ZooKeeper keeps the registration of a broker that was killed until its session ends."""
         super().kill()
@@ -220,4 +241,22 @@ class ApacheKafka(Broker):
             self._zookeeper = None
 
 
-SIDES: dict[str, type[Broker]] = {"kafka": ApacheKafka, "odradek": Odradek}
+@dataclass(frozen=True)
+class Side:
+    """One column of measurements."""
+
+    name: str
+    make: Callable[[], Broker]
+    is_kafka: bool = False
+
+
+def side(text: str) -> Side:
+    """The side that the command line calls `text`; raises ValueError when it is none."""
+    if text == "kafka":
+        return Side(ApacheKafka.name, ApacheKafka, is_kafka=True)
+    if text == "odradek":
+        return Side(Odradek.name, Odradek)
+    root = Path(text).resolve()
+    if not (root / "bin" / "kafka-server-start.sh").exists():
+        raise ValueError(f"--sides {text}: neither kafka, odradek nor a checkout")
+    return Side(root.name, partial(Odradek, root))

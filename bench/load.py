@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bench.processes import Finished, cpu_s, run, stop
-from tests.jars import cache_directory, java, kafka_classpath, spark_environment
+from tests.kit.jars import cache_directory, java, kafka_classpath, spark_environment
 
 SOURCE = Path(__file__).with_name("load.c")
 TIMEOUT_S = 900

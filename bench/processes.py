@@ -1,4 +1,4 @@
-"""What a process tree costs: CPU seconds and resident memory from /proc; and commands run to their end."""
+"""Cost of a process tree: CPU seconds and resident memory from /proc; and commands run to their end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rss_bytes(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Finished:
-    """What a child printed, and its CPU seconds (user and system)."""
+    """Output of a child, and its CPU seconds (user and system)."""
 
     output: str
     cpu_s: float

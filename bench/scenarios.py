@@ -1,4 +1,4 @@
-"""What is measured: each scenario puts one load on one broker and returns one sample."""
+"""Scenarios: each puts one load on one broker and returns one sample."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from bench import starts
-from bench.brokers import ROOT, Broker
+from bench.brokers import Broker
 from bench.compaction import Cleaning, clean, fill
 from bench.load import Load, SparkReader
-from bench.processes import cpu_s, run
+from bench.processes import cpu_s
 
 LATENCY_RATE = 5_000
 IDLE_S = 5
@@ -20,7 +20,6 @@ READY_TOPIC = "bench-ready"
 """Made on every broker that is not launched by its scenario."""
 FSYNC_S = 20
 SPARK_PARTITIONS = 2
-BUILD_TIMEOUT_S = 300
 AS_IT_IS = {"ODRADEK_COMPILED": "0"}
 """Compaction without the compiled record code, whether there is one or not."""
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
@@ -41,7 +40,7 @@ class Sample:
 
 @dataclass
 class Context:
-    """What scenarios share in one run. `scale` shortens the loads (1: the figures that the targets are for)."""
+    """Values shared by scenarios of a run. `scale` shortens the loads (1: the figures that the targets are for)."""
 
     load: Load
     scale: float
@@ -75,11 +74,15 @@ class Scenario:
     target: float | None = None
     cpu_target: float | None = None
     limit: float | None = None
+    either: bool = False
+    """Whether it is enough to reach `target` or `limit`."""
     launches: bool = False
     also_warm: bool = False
     leaves_many_files: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of the broker's processes."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the broker's server.properties, beside those of every broker."""
 
 
 def produce(records: int, size: int, mode: str = "produce") -> Measure:
@@ -184,7 +187,7 @@ def compaction(records: int, size: int, *, compiled: bool = False) -> Measure:
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         if compiled:
-            run([str(ROOT / "bin" / "build-fast")], BUILD_TIMEOUT_S)
+            broker.build_fast()
         made = fill(context.load, broker, topic, context.count(records), size)
         before = broker.cpu_s()
         dirty_bytes, left_bytes, seconds = clean(made)

@@ -17,10 +17,10 @@ from pathlib import Path
 from bench.brokers import Broker
 from protocol.errors import ErrorCode
 from protocol.messages import MetadataRequest, MetadataResponse
-from protocol.records import Record, build_batch
-from storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-from storage.producer_state import encode_snapshot
-from tests.wire_client import ConnectionClosed, WireClient
+from protocol.records.batch import Record, build_batch
+from storage.directory.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from storage.log.producer_state import encode_snapshot
+from tests.kit.wire_client import ConnectionClosed, WireClient
 
 _SEALED_BYTES = 4_000_000
 """Of every other partition: 20 GB with 10,000 of them."""
@@ -40,14 +40,15 @@ def launch_until_led(broker: Broker, topic: str, partitions: int) -> float:
     broker.launch()
     while time.monotonic() < began + _LIMIT_S:
         with contextlib.suppress(OSError, ConnectionClosed), WireClient("127.0.0.1", broker.port) as client:
-            while _led(client, topic) < partitions:
+            while led(client, topic) < partitions:
                 time.sleep(_POLL_S)
             return time.monotonic() - began
         time.sleep(0.01)
     raise RuntimeError(f"{broker.name} did not lead {partitions} partitions of {topic} after {_LIMIT_S} s")
 
 
-def _led(client: WireClient, topic: str) -> int:
+def led(client: WireClient, topic: str) -> int:
+    """How many partitions of the topic have a leader, as a client is told."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )

@@ -1,0 +1,88 @@
+"""The longest wait of a client that asks ApiVersions every millisecond while others put a load on the broker.
+
+Run as `python -m bench.probe PORT`, it asks until its standard input ends, then prints the longest wait in
+milliseconds. A process of its own: a load in the same one would be counted, too.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from protocol.messages import ApiVersionsRequest
+from tests.kit.wire_requests import framed, request_bytes
+
+PAUSE_S = 0.001
+STARTED = b"asking\n"
+LONGEST_S = 300
+"""A wait of a probe before the benchmark gives up."""
+
+
+class Probe:
+    """The process. Use as a context manager: inside, it asks; `longest_ms` is known behind it."""
+
+    def __init__(self, port: int) -> None:
+        self.longest_ms = 0.0
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "bench.probe", str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def __enter__(self) -> Self:
+        if self._process.stdout is None or self._process.stdout.readline() != STARTED:
+            raise RuntimeError("the probe got no answer")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            said, _ = self._process.communicate(timeout=LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            raise RuntimeError(f"a probe was not answered in {LONGEST_S} s") from None
+        if error is None:
+            if self._process.returncode:
+                raise RuntimeError("the probe lost its connection")
+            self.longest_ms = float(said)
+
+
+def ask_on(connection: socket.socket, request: bytes) -> float:
+    """Seconds until the whole answer was there; raises ConnectionError when the broker hangs up."""
+    began = time.perf_counter()
+    connection.sendall(request)
+    missing, size = 4, b""
+    while missing > 0:
+        data = connection.recv(min(missing, 65536))
+        if not data:
+            raise ConnectionError("the broker hung up")
+        missing -= len(data)
+        if len(size) < 4:
+            size += data
+            if len(size) == 4:
+                missing = int.from_bytes(size, "big")
+    return time.perf_counter() - began
+
+
+def main(port: int) -> None:
+    """Ask until standard input ends, and print the longest wait."""
+    request = framed(request_bytes(ApiVersionsRequest(), 0, client_id="probe"))
+    longest_s = 0.0
+    with socket.create_connection(("127.0.0.1", port), LONGEST_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(500):  # a JIT that compiles the path is not what users wait for
+            ask_on(connection, request)
+        sys.stdout.buffer.write(STARTED)
+        sys.stdout.flush()
+        while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+            longest_s = max(longest_s, ask_on(connection, request))
+    print(longest_s * 1000)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
