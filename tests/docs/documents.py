@@ -1,0 +1,162 @@
+"""The generated parts of docs/: `python -m tests.docs.documents` rewrites them, `--check` only compares.
+
+A generated part stands between `<!-- NAME:begin -->` and `<!-- NAME:end -->`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import broker.handlers
+from broker.network.registry import ApiMark, marks_of
+from config.broker_config import BROKER_KEYS
+from config.definitions import ConfigKey, UpdateMode, value_to_text
+from config.dynamic_keys import DYNAMIC_BROKER_KEYS
+from config.keys_odradek import KEYS as OWN_KEYS
+from config.topic_config import TOPIC_KEYS
+from protocol.messages import REQUEST_TYPES
+from tests.parity.known_differences import KnownDifference, known_differences
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_MISSING = re.compile(r"(.*): not implemented yet")
+
+
+def served_apis() -> list[ApiMark]:
+    """The marks of every handler in `broker.handlers`, in the order of their keys."""
+    marks: list[ApiMark] = []
+    for module_info in pkgutil.iter_modules(broker.handlers.__path__):
+        module = importlib.import_module(f"broker.handlers.{module_info.name}")
+        for member in vars(module).values():
+            if isinstance(member, type) and member.__module__ == module.__name__:
+                marks.extend(mark for _, mark in marks_of(member))
+    return sorted(marks, key=lambda mark: mark.api_key)
+
+
+def table(head: str, rows: Iterable[str]) -> str:
+    """A Markdown table. `head` and `rows` hold cells between ` | `."""
+    columns = head.count(" | ") + 1
+    return "\n".join([f"| {head} |", "|" + "---|" * columns, *(f"| {row} |" for row in rows)])
+
+
+def compatibility() -> str:
+    """The served APIs with their versions."""
+    rows = []
+    for mark in served_apis():
+        request_type = REQUEST_TYPES[mark.api_key]
+        name = request_type.__name__.removesuffix("Request")
+        kafka = f"{request_type.min_version}-{request_type.max_version}"
+        rows.append(f"{name} | {int(mark.api_key)} | {mark.min_version}-{mark.max_version} | {kafka}")
+    return table("API | key | served | Apache Kafka 3.9.1", rows)
+
+
+def _missing_feature(difference: KnownDifference) -> str | None:
+    found = _MISSING.fullmatch(difference.reason)
+    return None if found is None else found[1]
+
+
+def missing() -> str:
+    """The features without a handler, each with the API keys that it would serve."""
+    keys: dict[str, list[str]] = {}
+    for difference in known_differences():
+        feature = _missing_feature(difference)
+        if feature is not None:
+            keys.setdefault(feature, []).append(difference.path.rpartition(".")[2])
+    return table("feature | API keys", [f"{feature} | {', '.join(numbers)}" for feature, numbers in keys.items()])
+
+
+def differences() -> str:
+    """The known differences that are not a missing feature."""
+    rows = [
+        f"`{each.scenario}` | `{each.path}` | {each.reason}"
+        for each in known_differences()
+        if _missing_feature(each) is None
+    ]
+    return table("scenario | where | why", rows)
+
+
+_UPDATES = {UpdateMode.READ_ONLY: "no", UpdateMode.PER_BROKER: "each broker", UpdateMode.CLUSTER_WIDE: "yes"}
+
+
+def _default(key: ConfigKey) -> str:
+    text = value_to_text(key.default)
+    return "" if text is None else f"`{text}`" if text else "empty"
+
+
+def _key_row(key: ConfigKey, *extra: str) -> str:
+    meaning = key.doc.replace("|", "\\|")
+    return " | ".join([f"`{key.name}`", _default(key), *extra, meaning])
+
+
+def broker_keys() -> str:
+    """Every key of server.properties that is supported."""
+    own = {key.name for key in OWN_KEYS}
+    keys = [key for key in BROKER_KEYS.values() if not key.internal and key.refusal is None and key.name not in own]
+    rows = [_key_row(key, _UPDATES[key.update_mode]) for key in sorted(keys)]
+    return table("key | default | dynamic | meaning", rows)
+
+
+def own_keys() -> str:
+    """Odradek's own keys."""
+    return table("key | default | meaning", [_key_row(key) for key in OWN_KEYS])
+
+
+def refused_keys() -> str:
+    """Keys of Kafka that stop the start unless they have their default."""
+    keys = [key for key in BROKER_KEYS.values() if key.refusal is not None]
+    return table("key | why", [f"`{key.name}` | {key.refusal}" for key in sorted(keys)])
+
+
+def topic_keys() -> str:
+    """Every key of a topic."""
+    return table("key | default | meaning", [_key_row(key) for key in TOPIC_KEYS.values()])
+
+
+def dynamic_keys() -> str:
+    """Keys that only the dynamic configuration has."""
+    return table("key | meaning", [f"`{key.name}` | {key.doc}" for key in DYNAMIC_BROKER_KEYS.values()])
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "compatibility": compatibility,
+    "missing": missing,
+    "differences": differences,
+    "own-keys": own_keys,
+    "broker-keys": broker_keys,
+    "dynamic-keys": dynamic_keys,
+    "topic-keys": topic_keys,
+    "refused-keys": refused_keys,
+}
+
+
+def rewritten(page: str) -> str:
+    """`page` with its generated parts made anew."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        before, _, rest = page.partition(begin)
+        page = f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}" if rest else page
+    return page
+
+
+def main(argv: list[str]) -> int:
+    """Rewrite or check every page; exit code 1 when `--check` finds one out of date."""
+    stale = 0
+    for path in sorted(DOCS.glob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        after = rewritten(before)
+        if before == after:
+            continue
+        if "--check" in argv:
+            print(f"{path} is out of date: run scripts/update-docs", file=sys.stderr)
+            stale = 1
+        else:
+            path.write_text(after, encoding="utf-8")
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

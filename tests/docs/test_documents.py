@@ -1,0 +1,84 @@
+"""The documents say what the code does: generated parts are fresh, and whatever they name or link exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from config.broker_config import BROKER_KEYS
+from config.dynamic_keys import DYNAMIC_BROKER_KEYS
+from config.topic_config import TOPIC_KEYS
+from tests.docs.documents import main, rewritten, served_apis
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
+FOLDERS = tuple(f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its code blocks."""
+    return re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+
+
+def quoted(page: Path) -> list[str]:
+    """The words between single backticks."""
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings make, by GitHub's rule."""
+    headings = re.findall(r"(?m)^#+ (.*)$", prose(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_generated_parts_are_up_to_date() -> None:
+    assert main(["--check"]) == 0
+
+
+def test_a_stale_part_is_made_anew() -> None:
+    stale = "x\n<!-- compatibility:begin -->\nold\n<!-- compatibility:end -->\ny"
+    fresh = rewritten(stale)
+    assert "old" not in fresh
+    assert "| Produce | 0 | 0-11 | 0-11 |" in fresh
+    assert rewritten(fresh) == fresh
+    assert len(served_apis()) >= 28
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_keys_that_are_named_exist(page: Path) -> None:
+    names = {match[1] for text in quoted(page) if (match := re.fullmatch(r"([a-z]+(?:\.[a-z]+)+)(?:=.*)?", text))}
+    names -= {name for name in names if name.endswith((".py", ".properties", ".toml", ".ddl", ".md"))}
+    names -= {name for name in names if name.startswith(("kafka.", "storage.", "broker.", "cluster.", "protocol."))}
+    assert names <= {*BROKER_KEYS, *DYNAMIC_BROKER_KEYS, *TOPIC_KEYS}
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    names = {text.split()[0] for text in quoted(page) if text.startswith(FOLDERS)}
+    assert [name for name in names if not re.search(r"[*{]", name) and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_fit_a_screen(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 130 and not line.startswith("|")] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
