@@ -130,11 +130,11 @@ class Consumer:
             if self._member is not None:
                 await self._tend_group(self._member, deadline)
             await self._find_positions(deadline)
-            self._fetcher.start()
+            # Taken first: a fetch that leaves out what is buffered would be waited for while more of that is there.
             taken = self._take(take)
+            self._fetcher.start()
             if taken:
                 # What comes next is asked for while the caller works; the tasks that ask have to get a turn.
-                self._fetcher.start()
                 await asyncio.sleep(0)
                 return taken
             remaining_s = deadline - self._loop.time()

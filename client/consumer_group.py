@@ -251,7 +251,16 @@ class GroupMember:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets as this member. Raises ApiError when the group or a partition refuses them."""
+        """Commit offsets as this member.
+
+        Raises ApiError when the group or a partition refuses them, UNKNOWN_MEMBER_ID when the member is in no
+        generation: a broker takes a commit without one into an empty group, as an administrator's, and what a member
+        that was forgotten has read would replace what its successors committed.
+        """
+        if self.generation == _NO_GENERATION:
+            raise ApiError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"commit by group '{self.group_id}': the consumer is not an active member"
+            )
         request = make_commit(
             self.group_id,
             offsets,

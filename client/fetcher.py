@@ -1,8 +1,10 @@
 """Fetches batches of assigned partitions from their leaders, one request per leader at a time (Kafka class `Fetcher`).
 
-A partition is fetched again as soon as nothing of it is buffered, so that the next answer is on its way while the
-caller works. Records below the position, control batches and, for read_committed, aborted transactions (KIP-98) are
-left out.
+A leader is asked again as soon as nothing of its partitions is buffered, so that the next answer is on its way while
+the caller works. Asked before, for the other partitions alone, it would wait `fetch.max.wait.ms` for them when they
+have nothing new, and the buffered ones could not be fetched on until then (KAFKA-17182).
+
+Records below the position, control batches and, for read_committed, aborted transactions (KIP-98) are left out.
 """
 
 from __future__ import annotations
@@ -176,14 +178,21 @@ class Fetcher:
         self.states = {each: self.states.get(each) or PartitionState() for each in partitions}
 
     def start(self) -> None:
-        """Send a fetch to every leader that has none in flight and partitions to fetch."""
+        """Send a fetch to every leader that has none in flight, nothing buffered and partitions to fetch."""
         wanted: dict[int, list[TopicPartition]] = defaultdict(list)
+        busy = set(self._fetches)
         for partition, state in self.states.items():
-            if state.is_fetchable:
+            if state.is_fetchable or state.has_data:
                 known = self._metadata.leader_of(partition)
-                if known is not None and known.leader not in self._fetches:
+                if known is None or known.leader in busy:
+                    continue
+                if state.has_data:
+                    busy.add(known.leader)
+                else:
                     wanted[known.leader].append(partition)
         for leader, partitions in wanted.items():
+            if leader in busy:
+                continue
             # The task may begin after an assignment has changed: it is for the states of this moment.
             states = {each: self.states[each] for each in partitions}
             self._fetches[leader] = asyncio.create_task(self._fetch(leader, states))

@@ -132,37 +132,66 @@ def test_read_uncommitted_leaves_markers_out_only() -> None:
     assert state.position == 3
 
 
+class AbsentBroker:
+    """A client whose every request fails."""
+
+    settings = SimpleNamespace(retry_backoff_ms=1, request_timeout_ms=1)
+
+    async def node_connection(self, _leader: int, _purpose: str) -> Any:
+        raise DisconnectedError("nobody is there")
+
+
+class OneLeader:
+    """Metadata in which broker 0 leads everything."""
+
+    current = SimpleNamespace(partition=lambda *_: None, topics={"t": SimpleNamespace(topic_id=None)}, topic_names={})
+
+    def leader_of(self, _partition: TopicPartition) -> Any:
+        return SimpleNamespace(leader=0)
+
+    def mark_stale(self) -> None:
+        """Nobody asks for other metadata."""
+
+
+def fetcher_of(*partitions: TopicPartition) -> Fetcher:
+    """A fetcher that is to read the partitions from their starts."""
+    client: Any = AbsentBroker()
+    metadata: Any = OneLeader()
+    fetcher = Fetcher(client, ConsumerSettings.parse({}), metadata, asyncio.Event())
+    fetcher.assign(partitions)
+    for partition in partitions:
+        fetcher.states[partition].seek(0)
+    return fetcher
+
+
 def test_a_fetch_that_begins_after_the_assignment_has_changed_ends() -> None:
     """Otherwise nothing is fetched from that leader again."""
 
-    class Client:
-        settings = SimpleNamespace(retry_backoff_ms=1, request_timeout_ms=1)
-
-        async def node_connection(self, _leader: int, _purpose: str) -> Any:
-            raise DisconnectedError("nobody is there")
-
-    class Metadata:
-        current = SimpleNamespace(
-            partition=lambda *_: None, topics={"t": SimpleNamespace(topic_id=None)}, topic_names={}
-        )
-
-        def leader_of(self, _partition: TopicPartition) -> Any:
-            return SimpleNamespace(leader=0)
-
-        def mark_stale(self) -> None:
-            """Nobody asks for other metadata."""
-
     async def scenario() -> None:
-        partition = TopicPartition("t", 0)
-        client: Any = Client()
-        metadata: Any = Metadata()
-        fetcher = Fetcher(client, ConsumerSettings.parse({}), metadata, asyncio.Event())
-        fetcher.assign([partition])
-        fetcher.states[partition].seek(0)
+        fetcher = fetcher_of(TopicPartition("t", 0))
         fetcher.start()
         fetcher.assign([])
         (fetch,) = fetcher._fetches.values()
         await fetch
         assert not fetcher._fetches
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_is_asked_for_all_its_partitions_or_for_none() -> None:
+    """A fetch without the buffered partition would be waited for, with that partition drained long since."""
+
+    async def scenario() -> None:
+        first, second = TopicPartition("t", 0), TopicPartition("t", 1)
+        for buffered in (first, second):
+            fetcher = fetcher_of(first, second)
+            fetcher.states[buffered].fill(fetched(batch(0, b"a", b"b")), check_crcs=True)
+            fetcher.take_records(1)
+            fetcher.start()
+            assert not fetcher._fetches
+            fetcher.take_records(1)
+            fetcher.start()
+            assert len(fetcher._fetches) == 1
+            await fetcher.close()
 
     asyncio.run(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,26 @@ QUICK_SEEDS = 24
 SLOW_SEEDS = 300
 FIRST_SLOW_SEED = 1_000_000
 MUTANT_SEEDS = 60
+PAST_SEEDS = {
+    1_000_106: "a member that its group had forgotten committed what it had read, into the empty group",
+    1_000_284: "a consumer waited for an idle partition while it had a busy one to fetch on",
+}
+"""Seeds that violated something once, and what."""
 _HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 5, 9)))"
 
 
-def _violations(seeds: range) -> list[str]:
+def _violations(seeds: Iterable[int]) -> list[str]:
     return [f"seed {seed}: {text}" for seed in seeds for text in run_seed(seed).violations]
 
 
 @pytest.mark.timeout(300)
 def test_seeds() -> None:
     assert _violations(range(1, 1 + QUICK_SEEDS)) == []
+
+
+@pytest.mark.timeout(300)
+def test_past_seeds() -> None:
+    assert _violations(PAST_SEEDS) == []
 
 
 @pytest.mark.slow
