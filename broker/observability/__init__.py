@@ -1,1 +1,1 @@
-"""What the broker tells its operator: log lines, metrics, and a line for each request."""
+"""The reports to the operator: log lines, metrics, and a line for each request."""

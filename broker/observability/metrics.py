@@ -1,8 +1,8 @@
 """The broker's numbers as Prometheus text, under the names that Kafka's JMX exporter rules made common.
 
 Counting is done by the owners with plain integers; this module only reads them when somebody scrapes. The HTTP server
-is prometheus-client's, on its own daemon threads, opened by `metrics.listener`; nothing is imported until then. What
-the event loop owns is read on the event loop: a scrape waits there for its turn.
+is prometheus-client's, on its own daemon threads, opened by `metrics.listener`; nothing is imported until then. State
+of the event loop is read on the event loop: a scrape waits there for its turn. `metric_definitions` holds the names.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.logs.log_cleaner import LogCleaner
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
+from broker.observability import metric_definitions as metric
 from broker.observability.cleaner_metrics import cleaner_metrics
 from broker.replication.fetch_session import FetchSessionCache
 from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
@@ -79,7 +80,7 @@ class BrokerCollector:
         paths = [directory.path for directory in self._log_directories]
         return [
             *self._requests(),
-            *[metric async for metric in self._topics()],
+            *[family async for family in self._topics()],
             *self._broker(),
             *log_directory_metrics(self._log_directories),
             *self._corruption(),
@@ -87,50 +88,22 @@ class BrokerCollector:
             *self._moving(),
         ]
 
-    def _moving(self) -> Iterable[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    def _moving(self) -> Iterator[Metric]:
+        yield metric.MOVE_LAG.of(self._moves.max_lag)
+        yield metric.FAILED_MOVES.of(self._moves.failed_partitions)
+        yield metric.MOVED_BYTES.of(self._moves.copied_bytes)
 
-        manager, moves = "kafka_server_replicaalterlogdirsmanager", self._moves
-        yield GaugeMetricFamily(
-            f"{manager}_maxlag", "Offsets by which the slowest move between log directories is behind.", moves.max_lag
-        )
-        yield GaugeMetricFamily(
-            f"{manager}_failedpartitionscount", "Moves that were given up.", moves.failed_partitions
-        )
-        yield CounterMetricFamily(
-            "kafka_server_alterlogdirsreplication_bytes", "Bytes copied by moves.", moves.copied_bytes
-        )
-
-    def _corruption(self) -> Iterable[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        corrupt_ranges = CounterMetricFamily(
-            "odradek_log_corruptions", "Damaged places found in files of the log.", labels=["logDirectory"]
-        )
+    def _corruption(self) -> Iterator[Metric]:
+        corruptions = metric.CORRUPTIONS.family()
         for directory in self._log_directories:
-            corrupt_ranges.add_metric([directory.path], len(directory.corruptions))
-        yield corrupt_ranges
-        yield CounterMetricFamily(
-            "odradek_log_scrub_bytes", "Bytes of sealed segments read again.", value=self._scrub.checked_bytes
-        )
-        yield GaugeMetricFamily(
-            "odradek_log_scrub_last_full_pass_timestamp_seconds",
-            "When every sealed segment had been read again; 0: not yet.",
-            value=(self._scrub.last_pass_ended_ms or 0) / 1000,
-        )
+            corruptions.add_metric([directory.path], len(directory.corruptions))
+        yield corruptions
+        yield metric.SCRUBBED.of(self._scrub.checked_bytes)
+        yield metric.SCRUB_PASS_ENDED.of((self._scrub.last_pass_ended_ms or 0) / 1000)
 
     def _requests(self) -> Iterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily
-
-        requests = CounterMetricFamily(
-            "kafka_network_requestmetrics_requests", "Requests taken up.", labels=["request"]
-        )
-        failures = CounterMetricFamily(
-            "kafka_network_requestmetrics_failures", "Requests that ended the connection.", labels=["request"]
-        )
-        times = CounterMetricFamily(
-            "kafka_network_requestmetrics_totaltime_seconds", "Time from taking up to the reply.", labels=["request"]
-        )
+        requests, failures = metric.REQUESTS.family(), metric.REQUEST_FAILURES.family()
+        times = metric.REQUEST_TIME.family()
         for route in self._registry:
             requests.add_metric([route.name], route.statistics.requests)
             failures.add_metric([route.name], route.statistics.failures)
@@ -138,12 +111,8 @@ class BrokerCollector:
         yield from (requests, failures, times)
 
     async def _topics(self) -> AsyncIterator[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
         totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-        size = GaugeMetricFamily("kafka_log_log_size", "Bytes of a partition.", labels=["topic", "partition"])
-        start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset.", labels=["topic", "partition"])
-        end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset.", labels=["topic", "partition"])
+        size, start, end = metric.LOG_SIZE.family(), metric.LOG_START_OFFSET.family(), metric.LOG_END_OFFSET.family()
         for number, partition in enumerate(list(self._replica_manager), start=1):
             if number % PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -158,74 +127,53 @@ class BrokerCollector:
             total[2] += partition.statistics.bytes_out
         for gauge in (size, start, end):
             yield gauge
-        for position, (name, text) in enumerate(
-            (("messagesin", "Records appended."), ("bytesin", "Bytes appended."), ("bytesout", "Bytes fetched."))
-        ):
-            counter = CounterMetricFamily(f"kafka_server_brokertopicmetrics_{name}", text, labels=["topic"])
+        for position, definition in enumerate((metric.MESSAGES_IN, metric.BYTES_IN, metric.BYTES_OUT)):
+            counter = definition.family()
             for topic, total in totals.items():
                 counter.add_metric([topic], total[position])
             yield counter
 
-    def _broker(self) -> Iterable[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        partitions = list(self._replica_manager)
-        gauges = {
-            "kafka_server_replicamanager_partitioncount": len(partitions),
-            "kafka_server_replicamanager_leadercount": sum(partition.is_leader for partition in partitions),
-            "kafka_server_replicamanager_underreplicatedpartitions": sum(
-                partition.is_leader and len(partition.image.isr) < len(partition.image.replicas)
-                for partition in partitions
-            ),
-            "kafka_server_fetchsessioncache_numincrementalfetchsessions": len(self._fetch_sessions),
-            "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached": self._fetch_sessions.partition_count,
-        }
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(name, name.rsplit("_", 1)[1], value=value)
-        connections = GaugeMetricFamily(
-            "kafka_server_socket_server_metrics_connection_count", "Open connections.", labels=["listener"]
-        )
+    def _broker(self) -> Iterator[Metric]:
+        yield from self._replicas()
+        connections = metric.CONNECTIONS.family()
         for listener in self._socket_server.ports:
             open_now = sum(connection.listener_name == listener for connection in self._socket_server.connections)
             connections.add_metric([listener], open_now)
         yield connections
         flushes = self._replica_manager.group_commit.statistics
-        stats = "kafka_log_logflushstats"
-        yield CounterMetricFamily(f"{stats}_rounds", "Rounds of fsyncs.", value=flushes.rounds)
-        yield CounterMetricFamily(f"{stats}_logs", "Logs that were flushed in them.", value=flushes.logs)
-        yield CounterMetricFamily(f"{stats}_time_seconds", "Time that they took.", value=flushes.total_time_s)
-        purgatory = GaugeMetricFamily(
-            "kafka_server_delayedoperationpurgatory_purgatorysize", "Waiting operations.", labels=["delayedOperation"]
-        )
+        yield metric.FLUSH_ROUNDS.of(flushes.rounds)
+        yield metric.FLUSHED_LOGS.of(flushes.logs)
+        yield metric.FLUSH_TIME.of(flushes.total_time_s)
+        purgatory = metric.PURGATORY_SIZE.family()
         for each in (self._replica_manager.delayed_fetches, self._replica_manager.delayed_produces):
             purgatory.add_metric([each.name], each.size)
         yield purgatory
-        manager = "kafka_coordinator_group_groupmetadatamanager"
         group_counts = self._groups.group_counts()
-        yield GaugeMetricFamily(f"{manager}_numgroups", "Groups.", value=sum(group_counts.values()))
-        yield GaugeMetricFamily(f"{manager}_numoffsets", "Committed offsets.", value=self._groups.offset_count())
-        states = GaugeMetricFamily(f"{manager}_numgroups_by_state", "Groups by state.", labels=["state"])
+        yield metric.GROUPS.of(sum(group_counts.values()))
+        yield metric.OFFSETS.of(self._groups.offset_count())
+        states = metric.GROUPS_BY_STATE.family()
         for state, count in group_counts.items():
             states.add_metric([state.value], count)
         yield states
 
+    def _replicas(self) -> Iterator[Metric]:
+        partitions = list(self._replica_manager)
+        under_replicated = sum(
+            partition.is_leader and len(partition.image.isr) < len(partition.image.replicas) for partition in partitions
+        )
+        yield metric.PARTITION_COUNT.of(len(partitions))
+        yield metric.LEADER_COUNT.of(sum(partition.is_leader for partition in partitions))
+        yield metric.UNDER_REPLICATED.of(under_replicated)
+        yield metric.FETCH_SESSIONS.of(len(self._fetch_sessions))
+        yield metric.FETCH_SESSION_PARTITIONS.of(self._fetch_sessions.partition_count)
+
 
 def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metric]:
-    """Whether each log directory works, and what is left of its disk."""
-    from prometheus_client.core import GaugeMetricFamily
-
-    manager = "kafka_log_logmanager"
+    """Whether each log directory works, and the space left on its disk."""
     is_offline = {directory.path: directory.failure is not None for directory in directories}
-    yield GaugeMetricFamily(
-        f"{manager}_offlinelogdirectorycount", "Log directories offline.", value=sum(is_offline.values())
-    )
-    offline = GaugeMetricFamily(f"{manager}_logdirectoryoffline", "1: offline, 0: it works.", labels=["logDirectory"])
-    usable = GaugeMetricFamily("odradek_log_directory_usable_bytes", "Bytes left on the disk.", labels=["logDirectory"])
-    reached = GaugeMetricFamily(
-        "odradek_log_directory_reserve_reached",
-        "1: clients cannot write, as log.dir.reserve.bytes are all that is left.",
-        labels=["logDirectory"],
-    )
+    yield metric.OFFLINE_DIRECTORIES.of(sum(is_offline.values()))
+    offline, usable = metric.DIRECTORY_OFFLINE.family(), metric.DIRECTORY_USABLE.family()
+    reached = metric.RESERVE_REACHED.family()
     for directory in directories:
         labels = [directory.path]
         offline.add_metric(labels, is_offline[directory.path])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import broker.handlers
 from broker.network.registry import ApiMark, marks_of
+from broker.observability.metric_definitions import DEFINITIONS
 from config.broker_config import BROKER_KEYS
 from config.definitions import ConfigKey, UpdateMode, value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
@@ -121,6 +122,15 @@ def dynamic_keys() -> str:
     return table("key | meaning", [f"`{key.name}` | {key.doc}" for key in DYNAMIC_BROKER_KEYS.values()])
 
 
+def metrics() -> str:
+    """Every metric of the broker."""
+    rows = []
+    for each in DEFINITIONS:
+        labels = ", ".join(f"`{label}`" for label in each.labels)
+        rows.append(f"`{each.sample_name}` | {each.type} | {each.unit} | {labels} | {each.meaning}")
+    return table("name | type | unit | labels | meaning", rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "compatibility": compatibility,
     "missing": missing,
@@ -130,6 +140,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "dynamic-keys": dynamic_keys,
     "topic-keys": topic_keys,
     "refused-keys": refused_keys,
+    "metrics": metrics,
 }
 
 

@@ -12,21 +12,27 @@ from urllib.error import HTTPError
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.observability import metrics
+from broker.observability.metric_definitions import DEFINITIONS
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.in_process import InProcessBroker
 from tests.kit.wire_requests import new_topic, produce
 
 
+def scraped_families(port: int) -> list[Metric]:
+    """Everything that the broker serves."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+        return list(text_string_to_metric_families(response.read().decode()))
+
+
 def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by (name, sorted labels)."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
-        text = response.read().decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in scraped_families(port)
         for sample in family.samples
     }
 
@@ -73,6 +79,23 @@ def test_what_clients_do_is_counted(tmp_path: Path) -> None:
         consumer.close()
     finally:
         assert broker.stop() == 0
+
+
+def test_every_defined_metric_is_served_and_no_other(tmp_path: Path) -> None:
+    async def scenario() -> list[Metric]:
+        async with InProcessBroker(metrics_listener="127.0.0.1:0") as broker:
+            await broker.connect().ask(new_topic("t", 1), 7)
+            assert broker.server.metrics_server is not None
+            return await asyncio.to_thread(scraped_families, broker.server.metrics_server.port)
+
+    served = [family for family in asyncio.run(scenario()) if family.name.startswith(("kafka_", "odradek_"))]
+    assert sorted((family.name, family.type, family.documentation) for family in served) == sorted(
+        (each.name, each.type.value, each.meaning) for each in DEFINITIONS
+    )
+    labels = {sample.name: set(sample.labels) for family in served for sample in family.samples}
+    assert labels.items() <= {each.sample_name: set(each.labels) for each in DEFINITIONS}.items()
+    without_samples = {each.sample_name for each in DEFINITIONS} - set(labels)
+    assert without_samples == {"kafka_coordinator_group_groupmetadatamanager_numgroups_by_state"}, "there is no group"
 
 
 def test_without_a_listener_nothing_is_imported_or_opened(tmp_path: Path) -> None:
