@@ -28,7 +28,7 @@ def eventually(
     return seen
 
 
-async def eventually_on_loop(what: str, is_so: Callable[[], bool], *, pause_s: float = 0.0) -> None:
+async def eventually_on_loop(what: str, is_so: Callable[[], object], *, pause_s: float = 0.0) -> None:
     """Give the event loop its turns until it is so."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
