@@ -8,7 +8,8 @@ import pytest
 
 from tests.compat.conftest import NewDriver
 from tests.compat.driver_process import CLIENTS, Driver, Member, Record
-from tests.kit.broker_process import BrokerProcess
+from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.scraping import scrape
 from tests.kit.waiting import eventually
 
 OLD, NEW = 20, 50
@@ -20,9 +21,16 @@ pytestmark = pytest.mark.parametrize("client", CLIENTS)
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def metrics_port() -> int:
+    """The port of the broker's metrics."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def address(metrics_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker where nobody makes a topic again by asking for it."""
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"), {"auto.create.topics.enable": "false"})
+    settings = {"auto.create.topics.enable": "false", "metrics.listener": f"127.0.0.1:{metrics_port}"}
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), settings)
     process.start()
     yield process.address
     assert process.stop() == 0
@@ -60,16 +68,30 @@ def test_a_member_notices_and_begins_again(client: str, topic: str, address: str
     assert [(record.offset, record.value) for record in read] == [(at, new[at].value) for at in range(NEW)]
 
 
-def test_a_member_does_not_notice_in_time(client: str, topic: str, address: str, new_driver: NewDriver) -> None:
-    """It goes on at an offset that the new topic does not have, and is told so."""
+def test_a_member_does_not_notice_in_time(
+    client: str, topic: str, address: str, metrics_port: int, new_driver: NewDriver
+) -> None:
+    """It goes on at an offset that the new topic does not have, is told so, and asks where to begin.
+
+    There are new records only then. kafka-python says which epoch it read last, and Kafka answers it with the offset
+    where the logs diverge (KIP-595): that is the new topic's end, and records written before it asked would be skipped.
+    """
     driver = new_driver(client, address)
     member = at_the_end_of_a_topic(driver, topic)
+    before = resets(metrics_port)
     driver.admin("delete_topic", topic=topic)
     create(driver, topic)
+    eventually("the member asks where to go on", lambda: resets(metrics_port), lambda count: count > before)
     new = records_of("new", OLD // 2)
     driver.produce(topic, new)
     read = eventually("all new records", lambda: member.state().records[OLD:], lambda read: len(read) >= len(new))
     assert [(record.offset, record.value) for record in read] == [(at, each.value) for at, each in enumerate(new)]
+
+
+def resets(metrics_port: int) -> float:
+    """How often clients have asked for an offset to go on at."""
+    requests, samples = "kafka_network_requestmetrics_requests_total", scrape(metrics_port)
+    return sum(samples[requests, (("request", name),)] for name in ("ListOffsets", "OffsetForLeaderEpoch"))
 
 
 def test_a_producer_goes_on(client: str, topic: str, address: str, new_driver: NewDriver) -> None:

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.broker.observability.test_metrics import scrape
 from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.scraping import scrape
 from tests.kit.waiting import eventually
 
 PATIENCE_S = 60

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import urllib.request
 from pathlib import Path
 from types import FrameType
 from urllib.error import HTTPError
@@ -13,28 +12,13 @@ from urllib.error import HTTPError
 import pytest
 from confluent_kafka import Consumer, Producer
 from prometheus_client.metrics_core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from broker.observability import metrics
 from broker.observability.metric_definitions import DEFINITIONS
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.in_process import InProcessBroker
+from tests.kit.scraping import scrape, scraped_families
 from tests.kit.wire_requests import new_topic, produce
-
-
-def scraped_families(port: int) -> list[Metric]:
-    """Everything that the broker serves."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
-        return list(text_string_to_metric_families(response.read().decode()))
-
-
-def scrape(port: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Every sample by (name, sorted labels)."""
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in scraped_families(port)
-        for sample in family.samples
-    }
 
 
 def test_what_clients_do_is_counted(tmp_path: Path) -> None:
