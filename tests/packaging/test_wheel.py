@@ -19,7 +19,11 @@ import pytest
 from tests.kit.broker_process import PATIENCE_S, await_port, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALL_TIMEOUT_S = 300
+"""For pip, which may have to download the dependencies."""
 ROOMS = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
 
 
 def strangers_environment() -> dict[str, str]:
@@ -52,18 +56,18 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the locked dependencies and the wheel, and nothing else."""
+    """An environment with the locked dependencies and the wheel, and nothing else: pip would take longest."""
     venv = tmp_path_factory.mktemp("empty") / "venv"
-    prepared = run(
-        sys.executable, ROOT / "bin" / "prepare_venv.py", venv, ROOT / "requirements" / "broker.txt", cwd=venv.parent,
-        timeout_s=300,
-    )  # fmt: skip
-    assert prepared.returncode == 0, prepared.stderr
-    wheel = next(distributions.glob("*.whl"))
+    made = run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=venv.parent)
+    assert made.returncode == 0, made.stderr
     # As in most container images. What pip installs is to be compiled all the same.
-    pip = ("env", "PYTHONDONTWRITEBYTECODE=1", venv / "bin" / "python", "-m", "pip")
-    installed = run(*pip, "install", "--quiet", "--no-deps", wheel, cwd=venv.parent)
-    assert installed.returncode == 0, installed.stderr
+    pip = ("env", "PYTHONDONTWRITEBYTECODE=1", sys.executable, "-m", "pip", "--python", venv / "bin" / "python")
+    quietly = ("install", "--quiet", "--disable-pip-version-check", "--no-input")
+    locked = ("--require-hashes", "--requirement", ROOT / "requirements" / "broker.txt")
+    wheel = ("--no-deps", next(distributions.glob("*.whl")))
+    for what in (locked, wheel):
+        installed = run(*pip, *quietly, *what, cwd=venv.parent, timeout_s=INSTALL_TIMEOUT_S)
+        assert installed.returncode == 0, installed.stderr
     return venv
 
 
