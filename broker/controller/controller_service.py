@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from broker.controller import topic_operations
 from broker.controller.change_queue import ChangeQueue
 from broker.controller.channels import BrokerChannel, ControllerChannels, OfflineReplicas
 from broker.controller.controller_settings import ControllerSettings, controller_settings
@@ -200,7 +201,7 @@ class ControllerService:
             operations: list[Operation] = []
             topics = []
             for plan in share:
-                changes, topic = decisions.creation_operations(plan, self._random.uuid(), self._context)
+                changes, topic = await topic_operations.creation(plan, self._random.uuid(), self._context)
                 operations.extend(changes)
                 topics.append(topic)
             await asyncio.sleep(0)
@@ -232,7 +233,7 @@ class ControllerService:
         self._refuse_new_partitions(name)
         if validate_only:
             return
-        operations, grown = decisions.expansion_operations(topic, added, self._context)
+        operations, grown = await topic_operations.expansion(topic, added, self._context)
         await self._transact(operations)
         self._context.put_topics([grown])
         new = grown.partitions[len(topic.partitions) :]
@@ -291,7 +292,7 @@ class ControllerService:
             operations: list[Operation] = []
             for topic in share:
                 has_config = await self._zk_client.exists(znodes.config_path("topics", topic.name))
-                operations.extend(decisions.removal_operations(topic, has_config=has_config))
+                operations.extend(await topic_operations.removal(topic, has_config=has_config))
             await asyncio.sleep(0)
             try:
                 await self._transact(operations)

@@ -2,7 +2,8 @@
 
 Transactions and reads stand in one queue. While the disk is idle a read is answered at once; while a frame is being
 written everything waits behind it, so nothing is seen that is not durable, and all waiting transactions share the next
-frame. The tree belongs to the event loop, except during `DurableTree.flush`, when nobody touches it.
+frame. A large transaction is applied in slices, and everything waits behind it as well. The tree belongs to the event
+loop, except during `DurableTree.flush`, when nobody touches it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ from cluster.zookeeper.contract import (
     ZnodeStat,
 )
 from cluster.zookeeper.durable_tree import DurableTree
-from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Transaction
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Slices, Transaction
 
 T = TypeVar("T")
 
@@ -50,13 +51,17 @@ class _Waiting:
     """One call in the queue: what to do at its turn, and whom to tell after the flush."""
 
     action: Callable[[], Any]
+    """Gives the result, or work in slices that does."""
     future: asyncio.Future[Any]
     result: Any = None
     error: Exception | None = None
 
-    def take_turn(self) -> None:
+    async def take_turn(self) -> None:
         try:
-            self.result = self.action()
+            result = self.action()
+            if isinstance(result, Generator):
+                result = await _with_pauses(result)
+            self.result = result
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller, not to the commit loop
             self.error = error
 
@@ -67,6 +72,17 @@ class _Waiting:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(self.result)
+
+
+async def _with_pauses(work: Slices[T]) -> T:
+    """Do `work`, and give the event loop a turn at each of its pauses."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
 
 
 class _WatchTable:
@@ -136,12 +152,10 @@ class EmbeddedEnsemble:
 
     async def open_session(self) -> int:
         """Begin a session; gives its id."""
-        session_id = 0
 
-        def begin() -> int:
-            nonlocal session_id
+        def begin() -> Slices[int]:
             session_id = self._durable.tree.next_session_id
-            self._apply(CreateSession(session_id))
+            yield from self._apply(CreateSession(session_id))
             return session_id
 
         return await self._enqueue(begin)
@@ -149,21 +163,26 @@ class EmbeddedEnsemble:
     async def close_session(self, session_id: int) -> None:
         """End a session, with its ephemeral nodes and its watches."""
 
-        def end() -> None:
+        def end() -> Slices[Applied]:
             self._watches.drop_session(session_id)
-            self._apply(CloseSession(session_id))
+            return self._apply(CloseSession(session_id))
 
-        await self._enqueue(end)
+        _: Applied = await self._enqueue(end)
 
     async def transact(self, session_id: int, operations: tuple[Operation, ...]) -> list[OperationResult]:
         """Carry out `operations` and make them durable. Raises MultiError."""
-        return await self._enqueue(lambda: self._apply(Multi(session_id, operations)).results)
+
+        def act() -> Slices[list[OperationResult]]:
+            return (yield from self._apply(Multi(session_id, operations))).results
+
+        return await self._enqueue(act)
 
     async def create(self, session_id: int, operation: Create) -> tuple[str, ZnodeStat]:
         """Carry out one Create; the stat is the one right after it."""
 
-        def act() -> tuple[str, ZnodeStat]:
-            path = str(self._apply(Multi(session_id, (operation,))).results[0])
+        def act() -> Slices[tuple[str, ZnodeStat]]:
+            applied = yield from self._apply(Multi(session_id, (operation,)))
+            path = str(applied.results[0])
             return path, self._durable.tree.get(path)[1]
 
         return await self._enqueue(act)
@@ -201,15 +220,15 @@ class EmbeddedEnsemble:
 
         return await self._read(act)
 
-    def _apply(self, transaction: Transaction) -> Applied:
-        applied = self._durable.apply(transaction, self._clock.now_ms())
+    def _apply(self, transaction: Transaction) -> Slices[Applied]:
+        applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms())
         self._fired.extend(self._watches.take(applied.events))
         return applied
 
     async def _read(self, act: Callable[[], T]) -> T:
         return act() if self._committer is None and self._failure is None else await self._enqueue(act)
 
-    async def _enqueue(self, action: Callable[[], T]) -> T:
+    async def _enqueue(self, action: Callable[[], T | Slices[T]]) -> T:
         if self._failure is not None:
             raise ConnectionLossError(f"the coordination journal failed: {self._failure}") from self._failure
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -228,7 +247,7 @@ class EmbeddedEnsemble:
     async def _commit_batch(self) -> None:
         batch, self._queue = self._queue, []
         for waiting in batch:
-            waiting.take_turn()
+            await waiting.take_turn()
         if self._durable.dirty:
             try:
                 await self._executor.run(self._durable.flush)

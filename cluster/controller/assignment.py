@@ -48,11 +48,14 @@ def assign_replicas(
         )
     arranged = alternate_racks(known) if known else sorted(racks)
     rack_count = len(set(known.values()))
-    result = []
+    result: list[tuple[int, ...]] = []
     for partition in range(first_partition, first_partition + partitions):
         if partition > 0 and partition % len(arranged) == 0:
             replica_shift += 1
         first = (partition + start_index) % len(arranged)
+        if replication_factor == 1:
+            result.append((arranged[first],))
+            continue
         # Kafka shifts by whole racks, so that the followers' racks keep alternating.
         candidates = _followers(arranged, first, replica_shift * max(rack_count, 1))
         result.append(_pick(arranged[first], candidates, known, replication_factor))

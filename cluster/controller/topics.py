@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -12,6 +12,7 @@ from cluster.controller.context import ControllerContext, flat_name
 from cluster.controller.elections import initial_state, partition_image
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (
+    PartitionState,
     TopicAssignment,
     config_path,
     delete_topic_path,
@@ -87,13 +88,15 @@ def plan_topic(
             "Both cannot be used at the same time.",
         )
     assignment = dict(topic.assignment)
-    if not assignment:
+    is_manual = bool(assignment)
+    if not is_manual:
         partitions = defaults.num_partitions if topic.num_partitions == USE_DEFAULT else topic.num_partitions
         factor = defaults.replication_factor if topic.replication_factor == USE_DEFAULT else topic.replication_factor
         assignment = dict(enumerate(_spread(context, partitions, factor, random_below)))
     validate_topic_name(topic.name)
     _refuse_collision(topic.name, context, planned)
-    _validate_assignment(assignment)
+    if is_manual:
+        _validate_assignment(assignment)
     config = {key: value for key, value in topic.config.items() if value is not None}
     validate_config(config)
     return TopicPlan(topic.name, tuple(assignment[number] for number in range(len(assignment))), config)
@@ -156,18 +159,13 @@ def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
     return f"HashMap({', '.join(entries)})"
 
 
-def creation_operations(
-    plan: TopicPlan, topic_id: UUID, context: ControllerContext
-) -> tuple[list[Operation], TopicImage]:
-    """What creates the topic, its leaders included, in Kafka's order: configuration, topic, partitions."""
-    assignment = dict(enumerate(plan.assignment))
-    operations: list[Operation] = [
+def topic_operations(plan: TopicPlan, topic_id: UUID) -> list[Operation]:
+    """Give what creates the topic without its partitions, in Kafka's order: configuration, then topic."""
+    return [
         Create(config_path("topics", plan.name), encode_config(plan.config)),
-        Create(topic_path(plan.name), TopicAssignment(topic_id, assignment).encode()),
+        Create(topic_path(plan.name), TopicAssignment(topic_id, dict(enumerate(plan.assignment))).encode()),
         Create(partitions_path(plan.name)),
     ]
-    state_operations, partitions = new_partitions(plan.name, assignment, context)
-    return operations + state_operations, TopicImage(plan.name, topic_id, partitions)
 
 
 def new_partitions(
@@ -176,11 +174,16 @@ def new_partitions(
     """The nodes of partitions that have none yet, with their first leader where a replica is alive."""
     operations: list[Operation] = []
     images: list[PartitionImage] = []
+    states: dict[tuple[int, ...], tuple[PartitionState | None, bytes]] = {}
     for number, replicas in assignment.items():
-        state = initial_state(replicas, context)
+        known = states.get(replicas)
+        if known is None:
+            first = initial_state(replicas, context)
+            known = states[replicas] = first, b"" if first is None else first.encode()
+        state, encoded = known
         if state is not None:
             operations.append(Create(partition_path(topic, number)))
-            operations.append(Create(partition_state_path(topic, number), state.encode()))
+            operations.append(Create(partition_state_path(topic, number), encoded))
         images.append(partition_image(number, replicas, state, partition_epoch=0))
     return operations, tuple(images)
 
@@ -256,14 +259,10 @@ def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], c
             )
 
 
-def expansion_operations(
-    topic: TopicImage, added: Mapping[int, tuple[int, ...]], context: ControllerContext
-) -> tuple[list[Operation], TopicImage]:
-    """What adds partitions to a topic."""
+def growth_operation(topic: TopicImage, added: Mapping[int, tuple[int, ...]]) -> Operation:
+    """Give what makes added partitions known to the topic's own node."""
     assignment = {each.partition: each.replicas for each in topic.partitions} | dict(added)
-    state_operations, partitions = new_partitions(topic.name, added, context)
-    grown = SetData(topic_path(topic.name), TopicAssignment(topic.topic_id, assignment).encode())
-    return [grown, *state_operations], topic.with_partitions(partitions)
+    return SetData(topic_path(topic.name), TopicAssignment(topic.topic_id, assignment).encode())
 
 
 def deletion_mark(topic: str) -> Operation:
@@ -271,16 +270,18 @@ def deletion_mark(topic: str) -> Operation:
     return Create(delete_topic_path(topic))
 
 
-def removal_operations(topic: TopicImage, *, has_config: bool) -> list[Operation]:
-    """What removes every node of a topic, its deletion mark last."""
-    operations: list[Operation] = []
-    for partition in topic.partitions:
-        if partition.partition_epoch >= 0:
-            operations.append(Delete(partition_state_path(topic.name, partition.partition)))
-            operations.append(Delete(partition_path(topic.name, partition.partition)))
-    operations.append(Delete(partitions_path(topic.name)))
-    operations.append(Delete(topic_path(topic.name)))
+def partition_removals(topic: str, partitions: Iterable[PartitionImage]) -> Iterator[Operation]:
+    """Give what removes the nodes of these partitions."""
+    for each in partitions:
+        if each.partition_epoch >= 0:
+            yield Delete(partition_state_path(topic, each.partition))
+            yield Delete(partition_path(topic, each.partition))
+
+
+def topic_removals(topic: str, *, has_config: bool) -> Iterator[Operation]:
+    """Give what removes the other nodes of a topic without partitions, its deletion mark last."""
+    yield Delete(partitions_path(topic))
+    yield Delete(topic_path(topic))
     if has_config:
-        operations.append(Delete(config_path("topics", topic.name)))
-    operations.append(Delete(delete_topic_path(topic.name)))
-    return operations
+        yield Delete(config_path("topics", topic))
+    yield Delete(delete_topic_path(topic))

@@ -13,7 +13,7 @@ _OPERATION_OVERHEAD_BYTES = 64
 """What ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
 
 
-NODES_PER_SHARE = 200
+NODES_PER_SHARE = 100
 """Topics, partitions or configurations that are written together: some 5 ms of work."""
 
 T = TypeVar("T")

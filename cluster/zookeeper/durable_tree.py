@@ -14,7 +14,7 @@ import posixpath
 from cluster.zookeeper import journal_format
 from cluster.zookeeper.contract import CoordinationError, NoSpaceError
 from cluster.zookeeper.journal_format import FormatError, Restorer
-from cluster.zookeeper.znode_tree import Applied, CloseSession, Transaction, ZnodeTree
+from cluster.zookeeper.znode_tree import Applied, CloseSession, Slices, Transaction, ZnodeTree, to_the_end
 from storage.io.file_system import File, FileSystem, is_disk_full
 
 JOURNAL_NAME = "odradek-coordination.journal"
@@ -72,10 +72,14 @@ class DurableTree:
 
     def apply(self, transaction: Transaction, now_ms: int) -> Applied:
         """Carry out `transaction` in memory. Raises the tree's CoordinationError, having changed nothing."""
+        return to_the_end(self.apply_in_slices(transaction, now_ms))
+
+    def apply_in_slices(self, transaction: Transaction, now_ms: int) -> Slices[Applied]:
+        """As `apply`, with pauses, during which nothing else may be done with the tree."""
         zxid = self.tree.last_zxid + 1
         # Encoded first: what the journal cannot carry must not change the tree.
-        encoded = journal_format.encode_transaction(transaction, zxid, now_ms)
-        applied = self.tree.apply(transaction, zxid, now_ms)
+        encoded = yield from journal_format.encode_transaction(transaction, zxid, now_ms)
+        applied = yield from self.tree.apply_in_slices(transaction, zxid, now_ms)
         self._noted.append(encoded)
         return applied
 

@@ -18,7 +18,16 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from cluster.zookeeper.contract import Check, Create, Delete, Operation, SetData
-from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, Znode, ZnodeTree
+from cluster.zookeeper.znode_tree import (
+    OPERATIONS_PER_SLICE,
+    CloseSession,
+    CreateSession,
+    Multi,
+    Slices,
+    Transaction,
+    Znode,
+    ZnodeTree,
+)
 
 MAGIC = b"ODRKCRD\x01"
 FRAME_MARK = b"\xa5Zf\x9d"
@@ -78,8 +87,8 @@ def find_frame(buffer: memoryview, position: int) -> int | None:
     return None
 
 
-def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> bytes:
-    """One transaction of a TRANSACTIONS payload."""
+def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> Slices[bytes]:
+    """One transaction of a TRANSACTIONS payload, with a pause after every OPERATIONS_PER_SLICE operations."""
     match transaction:
         case CreateSession(session_id):
             return _TRANSACTION_HEAD.pack(zxid, now_ms, _CREATE_SESSION, session_id)
@@ -87,7 +96,9 @@ def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> byte
             return _TRANSACTION_HEAD.pack(zxid, now_ms, _CLOSE_SESSION, session_id)
         case Multi(session_id, operations):
             parts = [_TRANSACTION_HEAD.pack(zxid, now_ms, _MULTI, session_id), _COUNT.pack(len(operations))]
-            parts.extend(map(_encode_operation, operations))
+            for start in range(0, len(operations), OPERATIONS_PER_SLICE):
+                parts.extend(map(_encode_operation, operations[start : start + OPERATIONS_PER_SLICE]))
+                yield
             return b"".join(parts)
 
 

@@ -7,8 +7,9 @@ owners, sequence numbers counted by the parent, events for whoever watches.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from cluster.zookeeper.contract import (
     ANY_VERSION,
@@ -31,6 +32,8 @@ from cluster.zookeeper.contract import (
     WatchEvent,
     ZnodeStat,
 )
+
+T = TypeVar("T")
 
 
 class Znode:
@@ -99,6 +102,22 @@ class Multi:
 
 
 Transaction = CreateSession | CloseSession | Multi
+
+OPERATIONS_PER_SLICE: Final = 250
+"""Operations of a transaction that are carried out, or encoded, in one go: some 3 ms of work."""
+
+Slices = Generator[None, None, T]
+"""Work that pauses now and then, and returns its result in the end."""
+
+
+def to_the_end(work: Slices[T]) -> T:
+    """Do all of `work` at once; gives its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +191,16 @@ class ZnodeTree:
         Raises the CoordinationError of ZooKeeper (a MultiError for a Multi), and then nothing has changed but that
         `zxid` stays unused.
         """
+        return to_the_end(self.apply_in_slices(transaction, zxid, now_ms))
+
+    def apply_in_slices(self, transaction: Transaction, zxid: int, now_ms: int) -> Slices[Applied]:
+        """As `apply`, with a pause after every OPERATIONS_PER_SLICE operations. The tree is not to be looked at, nor
+        changed, before the last slice.
+        """
         if zxid <= self.last_zxid:
             raise ValueError(f"zxid {zxid} does not follow {self.last_zxid}")
         if isinstance(transaction, Multi):
-            applied = self._apply_multi(transaction, zxid, now_ms)
+            applied = yield from self._apply_multi(transaction, zxid, now_ms)
         elif isinstance(transaction, CreateSession):
             if transaction.session_id < self.next_session_id:
                 raise ValueError(f"session id {transaction.session_id} was used before")
@@ -207,7 +232,7 @@ class ZnodeTree:
             raise NoNodeError(f"no node {path}")
         return node
 
-    def _apply_multi(self, multi: Multi, zxid: int, now_ms: int) -> Applied:
+    def _apply_multi(self, multi: Multi, zxid: int, now_ms: int) -> Slices[Applied]:
         if multi.session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {multi.session_id} has ended")
         applied = Applied([], [])
@@ -219,6 +244,8 @@ class ZnodeTree:
                 for step in reversed(undo):
                     step()
                 raise MultiError(index, error) from error
+            if index % OPERATIONS_PER_SLICE == OPERATIONS_PER_SLICE - 1:
+                yield
         return applied
 
     def _carry_out(
