@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from broker.command_line import (
     start_failure,
 )
 from broker.environment.system import raise_open_file_limit, with_open_file_limit
+from broker.garbage import GarbageCollector
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
 from broker.this_machine import environment_of_this_machine
@@ -98,7 +98,8 @@ def give_up_start() -> None:
 
 async def serve(config: BrokerConfig, launched_s: float | None, announce: Callable[[], None]) -> int:
     """Start, call `announce`, wait for SIGTERM or SIGINT, shut down cleanly."""
-    server = KafkaServer(config, environment=environment_of_this_machine(config), launched_s=launched_s)
+    environment = environment_of_this_machine(config)
+    server = KafkaServer(config, environment=environment, launched_s=launched_s)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     giving_up: list[asyncio.TimerHandle] = []
@@ -122,9 +123,7 @@ async def serve(config: BrokerConfig, launched_s: float | None, announce: Callab
         for timer in giving_up:
             timer.cancel()
     announce()
-    # What start-up made lives as long as the broker: the collector need not walk it again and again.
-    gc.collect()
-    gc.freeze()
+    GarbageCollector(environment.clock).start()
     failed = asyncio.ensure_future(server.failed.wait())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((failed, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -61,7 +62,7 @@ class TopicImage:
     def with_partitions(self, changed: Iterable[PartitionImage]) -> TopicImage:
         """A copy in which `changed` replace the partitions of their numbers, or are appended behind the last."""
         partitions = list(self.partitions)
-        for each in sorted(changed, key=lambda image: image.partition):
+        for each in sorted(changed, key=attrgetter("partition")):
             if each.partition < len(partitions):
                 partitions[each.partition] = each
             elif each.partition == len(partitions):

@@ -41,7 +41,8 @@ class BrokerChannel(Protocol):
 class LocalChannel:
     """To the broker that the controller is itself: a direct call, and the same commands.
 
-    `settle_deletions` makes sure that a crash cannot bring deleted logs back; a StopReplica is answered after it.
+    `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
+    left; a StopReplica is answered after it.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ async def removal(topic: TopicImage, *, has_config: bool) -> list[Operation]:
         operations.extend(
             decisions.partition_removals(topic.name, topic.partitions[start : start + PARTITIONS_PER_SLICE])
         )
-        if len(topic.partitions) - start > PARTITIONS_PER_SLICE:
+        if len(topic.partitions) > PARTITIONS_PER_SLICE:
             await asyncio.sleep(0)
     operations.extend(decisions.topic_removals(topic.name, has_config=has_config))
     return operations
@@ -55,6 +55,6 @@ async def _new_partitions(
         changes, images = decisions.new_partitions(topic, part, context)
         operations.extend(changes)
         partitions.extend(images)
-        if len(numbered) - start > PARTITIONS_PER_SLICE:
+        if len(numbered) > PARTITIONS_PER_SLICE:
             await asyncio.sleep(0)
     return operations, tuple(partitions)

@@ -26,6 +26,10 @@ RESPONSES_AT_ONCE: Final = 16
 in it should not wait until all of them are told."""
 
 
+RECORDS_PER_SLICE: Final = 500
+"""Records that are encoded, appended and replayed in one turn of the event loop: some 5 ms of work."""
+
+
 class CoordinatorLog(Protocol):
     """The partitions of __consumer_offsets."""
 
@@ -91,7 +95,8 @@ class Responses:
 class CoordinatorRuntime:
     """Lets a shard handle events, makes the appends that follow, and wakes it when time has passed.
 
-    Appends are reported to the shard in the order in which they were made. There is at most one timer on the event
+    Appends are made in the order in which events led to them, those of an event that leads to many in slices, and
+    reported to the shard in the order in which they were made. There is at most one timer on the event
     loop, and none while no deadline is set.
     """
 
@@ -101,6 +106,8 @@ class CoordinatorRuntime:
         self._partition = partition
         self._log = log
         self._clock = clock
+        self._due: deque[Append] = deque()
+        """Appends to be made, in order, by `_continue`."""
         self._in_flight: deque[tuple[Append, asyncio.Future[int]]] = deque()
         self._reporting = False
         self._timer: asyncio.TimerHandle | None = None
@@ -125,6 +132,9 @@ class CoordinatorRuntime:
         """Serve no more: send away who waits."""
         self.shard.resign(self._now())
         self.is_closed = True
+        while self._due:
+            self._append_next()
+        self._report()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -139,11 +149,31 @@ class CoordinatorRuntime:
         self._set_timer()
 
     def _make(self, appends: Appends) -> None:
-        for append in appends:
-            future = self._write(append)
-            self._in_flight.append((append, future))
-            if not future.done():
-                future.add_done_callback(self._on_written)
+        is_due_later = bool(self._due)
+        self._due.extend(appends)
+        if not is_due_later:
+            self._make_some()
+
+    def _make_some(self) -> None:
+        room = RECORDS_PER_SLICE
+        while self._due and room > 0:
+            room -= self._append_next()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _append_next(self) -> int:
+        """Make the next append; gives how many records it has."""
+        append = self._due.popleft()
+        future = self._write(append)
+        self._in_flight.append((append, future))
+        if not future.done():
+            future.add_done_callback(self._on_written)
+        return len(append.records)
+
+    def _continue(self) -> None:
+        self._make_some()
+        self._report()
+        self._set_timer()
 
     def _write(self, append: Append) -> asyncio.Future[int]:
         now_ms = self._clock.now_ms()

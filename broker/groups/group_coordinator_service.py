@@ -60,6 +60,8 @@ class GroupCoordinatorService:
         self._loading: dict[int, asyncio.Task[None]] = {}
         self._may_load = asyncio.Semaphore(LOADED_AT_ONCE)
         self._closed = False
+        self._forgetting: asyncio.Future[None] | None = None
+        """The last deletion of topics that was heard of; it ends after those before it."""
 
     # -- leadership ----------------------------------------------------------------------------------------------------
 
@@ -130,6 +132,7 @@ class GroupCoordinatorService:
             task.cancel()
         await asyncio.gather(*loading, return_exceptions=True)
         self._loading.clear()
+        await self.topics_forgotten()
         for runtime in self._shards.values():
             runtime.close()
         self._shards.clear()
@@ -178,9 +181,22 @@ class GroupCoordinatorService:
                 runtime.handle(runtime.shard.offsets.expire, group_id)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Forget offsets of topics that exist no more."""
+        """Forget offsets of topics that exist no more. It is done when `topics_forgotten` returns."""
+        self._forgetting = asyncio.ensure_future(self._forget(frozenset(topics), self._forgetting))
+
+    async def _forget(self, topics: Collection[str], earlier: asyncio.Future[None] | None) -> None:
+        if earlier is not None:
+            await earlier
         for runtime in self.runtimes():
-            runtime.handle(runtime.shard.offsets.forget_topics, topics)
+            async for group_id in in_slices(list(runtime.shard.groups), self.clock):
+                if runtime.is_closed:
+                    break
+                runtime.handle(runtime.shard.offsets.forget_topics, group_id, topics)
+
+    async def topics_forgotten(self) -> None:
+        """Wait until the offsets of the topics that were deleted so far are forgotten."""
+        if self._forgetting is not None:
+            await asyncio.shield(self._forgetting)
 
     def group_counts(self) -> Counter[GroupState]:
         """How many groups are in which state, for metrics."""

@@ -9,6 +9,7 @@ from typing import Final
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.network.registry import RequestContext, api
+from broker.network.slices import in_slices
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -21,6 +22,9 @@ GROUP, TRANSACTION, SHARE = 0, 1, 2
 
 FIRST_VERSION_OF_MANY_KEYS: Final = 4
 FIRST_VERSION_OF_SHARE_GROUPS: Final = 6
+
+KEYS_AT_ONCE: Final = 100
+"""Keys that are looked up without giving anybody else a turn: about a millisecond."""
 
 CREATION_PATIENCE_S: Final = 1.0
 """How long the first FindCoordinator of a cluster waits for the topic that it needs."""
@@ -64,6 +68,8 @@ class CoordinatorHandlers:
         """COORDINATOR_NOT_AVAILABLE while __consumer_offsets has no leader, or cannot be created."""
         if request.key_type == GROUP and CONSUMER_OFFSETS not in self._metadata().topics:
             return self._answer_after_creation(context, request)
+        if len(request.coordinator_keys) > KEYS_AT_ONCE:
+            return self._answer_in_slices(context, request)
         return self._answer(context, request)
 
     async def _answer_after_creation(
@@ -71,7 +77,17 @@ class CoordinatorHandlers:
     ) -> FindCoordinatorResponse:
         """Kafka answers at once and lets the client ask again; a client's back-off is longer than the creation."""
         await self._topics.created(CONSUMER_OFFSETS, CREATION_PATIENCE_S)
-        return self._answer(context, request)
+        return await self._answer_in_slices(context, request)
+
+    async def _answer_in_slices(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        if context.api_version < FIRST_VERSION_OF_MANY_KEYS:
+            return self._answer(context, request)
+        response = FindCoordinatorResponse(coordinators=[])
+        async for key in in_slices(request.coordinator_keys, self._service.clock):
+            response.coordinators.append(self._find(context, request.key_type, key))
+        return response
 
     def _answer(self, context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         if context.api_version >= FIRST_VERSION_OF_MANY_KEYS:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
@@ -37,11 +38,14 @@ VERSION_OF_ZNODE_OFFSETS: Final = 0
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
-MANY_PARTITIONS: Final = 500
-"""From so many on, a request is worked on in slices."""
+PARTITIONS_PER_SLICE: Final = 500
+"""A request of more is worked on in slices of so many: some 5 ms of work."""
 
-FetchedGroup = OffsetFetchResponse.OffsetFetchResponseGroup
+CommittedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class GroupOffsetHandlers:
@@ -69,46 +73,50 @@ class GroupOffsetHandlers:
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         """Answered when the offsets are committed; partitions that do not exist are refused."""
-        if sum(len(topic.partitions) for topic in request.topics) > MANY_PARTITIONS:
-            return self._commit_many(context, request)
-        asked: list[TopicPartition] = []
-        offsets: Offsets = {}
-        for topic in request.topics:
-            self._add_offsets(topic, asked, offsets)
-        return self._commit(context, request, asked, offsets)
+        if context.api_version == VERSION_OF_ZNODE_OFFSETS:
+            return self._commit_to_znodes(request)
+        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
+            return self._commit_in_slices(request)
+        asked, outcome = self._commit(request, request.topics)
+        return self._service.responses.respond(outcome, partial(_commit_response, asked))
 
-    async def _commit_many(self, context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        asked: list[TopicPartition] = []
-        offsets: Offsets = {}
-        async for topic in in_slices(request.topics, self._service.clock):
-            self._add_offsets(topic, asked, offsets)
-        response = self._commit(context, request, asked, offsets)
-        return response if isinstance(response, OffsetCommitResponse) else await response
+    async def _commit_in_slices(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Commit some partitions at a time, and answer when all are committed. Kafka makes one batch of them; here
+        each slice is a batch of its own, and can fail for itself.
+        """
+        answers: list[asyncio.Future[OffsetCommitResponse] | OffsetCommitResponse] = []
+        for share in _shares([(topic, topic.partitions) for topic in request.topics]):
+            topics = [CommittedTopic(name=topic.name, partitions=partitions) for topic, partitions in share]
+            asked, outcome = self._commit(request, topics)
+            answers.append(self._service.responses.respond(outcome, partial(_commit_response, asked)))
+            await asyncio.sleep(0)
+        merged: dict[str, OffsetCommitResponse.OffsetCommitResponseTopic] = {}
+        for answer in answers:
+            response = answer if isinstance(answer, OffsetCommitResponse) else await answer
+            for topic in response.topics:
+                if merged.setdefault(topic.name, topic) is not topic:
+                    merged[topic.name].partitions += topic.partitions
+        return OffsetCommitResponse(topics=list(merged.values()))
 
     def _commit(
-        self,
-        context: RequestContext,
-        request: OffsetCommitRequest,
-        asked: list[TopicPartition],
-        offsets: Offsets,
-    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+        self, request: OffsetCommitRequest, topics: Iterable[CommittedTopic]
+    ) -> tuple[list[TopicPartition], PartitionErrors | Reply[PartitionErrors]]:
+        """Commit the offsets of `topics`; gives the partitions that were named, and what becomes of the existing."""
+        asked: list[TopicPartition] = []
+        offsets: Offsets = {}
+        for topic in topics:
+            self._add_offsets(topic, asked, offsets)
         if not offsets:
-            return _commit_response(asked, {})
-        if context.api_version == VERSION_OF_ZNODE_OFFSETS:
-            return self._commit_to_znodes(request.group_id, asked, offsets)
+            return asked, {}
         try:
             runtime = self._service.runtime_of(request.group_id, may_be_empty=True)
         except ApiError as error:
-            return _commit_response(asked, dict.fromkeys(offsets, error.error_code))
+            return asked, dict.fromkeys(offsets, error.error_code)
         who = GroupMember(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id)
-        outcome = runtime.handle(
-            runtime.shard.offsets.commit, request.group_id, who, offsets, request.retention_time_ms
-        )
-        return self._service.responses.respond(outcome, partial(_commit_response, asked))
+        commit = runtime.shard.offsets.commit
+        return asked, runtime.handle(commit, request.group_id, who, offsets, request.retention_time_ms)
 
-    def _add_offsets(
-        self, topic: OffsetCommitRequest.OffsetCommitRequestTopic, asked: list[TopicPartition], offsets: Offsets
-    ) -> None:
+    def _add_offsets(self, topic: CommittedTopic, asked: list[TopicPartition], offsets: Offsets) -> None:
         """Add the partitions of `topic` to `asked`, and the offsets of those that exist to `offsets`."""
         image = self._metadata().topics.get(topic.name)
         for each in topic.partitions:
@@ -122,10 +130,14 @@ class GroupOffsetHandlers:
                     each.commit_timestamp,
                 )
 
-    async def _commit_to_znodes(
-        self, group_id: str, asked: list[TopicPartition], offsets: Offsets
-    ) -> OffsetCommitResponse:
-        results: PartitionErrors = {}
+    async def _commit_to_znodes(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        asked: list[TopicPartition] = []
+        offsets: Offsets = {}
+        for share in _shares([(topic, topic.partitions) for topic in request.topics]):
+            for topic, partitions in share:
+                self._add_offsets(CommittedTopic(name=topic.name, partitions=partitions), asked, offsets)
+            await asyncio.sleep(0)
+        group_id, results = request.group_id, dict[TopicPartition, ErrorCode]()
         for topic_partition, offset in offsets.items():
             if metadata_length(offset.metadata) > self._metadata_max_bytes:
                 results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -148,29 +160,46 @@ class GroupOffsetHandlers:
         if context.api_version == VERSION_OF_ZNODE_OFFSETS:
             return self._fetch_from_znodes(request)
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
-            return OffsetFetchResponse(
-                groups=[
-                    self._fetch_group(
-                        asked.group_id,
-                        None
-                        if asked.topics is None
-                        else [(each.name, each.partition_indexes) for each in asked.topics],
-                        request.require_stable,
-                    )
-                    for asked in request.groups
-                ]
-            )
+            return self._fetch_groups(request)
         topics = None if request.topics is None else [(each.name, each.partition_indexes) for each in request.topics]
-        group = self._fetch_group(request.group_id, topics, request.require_stable)
-        if group.error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
-            group.topics = _fetched_topics(
-                {
-                    TopicPartition(name, index): ErrorCode.of(group.error_code)
-                    for name, indexes in topics or ()
-                    for index in indexes
-                }
+        error_code, found = self._find(request.group_id, topics, request.require_stable)
+        if error_code and context.api_version < FIRST_FETCH_WITH_GROUP_ERROR:
+            found = {TopicPartition(name, index): error_code for name, indexes in topics or () for index in indexes}
+        if len(found) <= PARTITIONS_PER_SLICE:
+            translated = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
+            return _response_of_one_group(error_code, translated)
+        return self._respond_in_slices(error_code, found)
+
+    async def _respond_in_slices(self, error_code: ErrorCode, found: Found) -> OffsetFetchResponse:
+        translated = await self._translated(OffsetFetchResponse.OffsetFetchResponsePartition, found)
+        return _response_of_one_group(error_code, translated)
+
+    async def _translated(self, item: Callable[..., T], found: Found) -> dict[str, list[T]]:
+        topics: dict[str, list[T]] = {}
+        items = list(found.items())
+        for start in range(0, len(items), PARTITIONS_PER_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            _by_topic(item, items[start : start + PARTITIONS_PER_SLICE], topics)
+        return topics
+
+    async def _fetch_groups(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        response = OffsetFetchResponse(groups=[])
+        async for asked in in_slices(request.groups, self._service.clock):
+            wanted = None if asked.topics is None else [(each.name, each.partition_indexes) for each in asked.topics]
+            error_code, found = self._find(asked.group_id, wanted, request.require_stable)
+            topics = await self._translated(OffsetFetchResponse.OffsetFetchResponsePartitions, found)
+            response.groups.append(
+                OffsetFetchResponse.OffsetFetchResponseGroup(
+                    group_id=asked.group_id,
+                    error_code=error_code,
+                    topics=[
+                        OffsetFetchResponse.OffsetFetchResponseTopics(name=name, partitions=each)
+                        for name, each in topics.items()
+                    ],
+                )
             )
-        return _response_of_one_group(group)
+        return response
 
     async def _fetch_from_znodes(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         image = self._metadata()
@@ -189,20 +218,21 @@ class GroupOffsetHandlers:
                     continue
                 if offset is not None:
                     found[topic_partition] = replace(NO_OFFSET, offset=offset)
-        return _response_of_one_group(FetchedGroup(group_id=request.group_id, topics=_fetched_topics(found)))
+        topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
+        return _response_of_one_group(ErrorCode.NONE, topics)
 
-    def _fetch_group(
+    def _find(
         self, group_id: str, topics: list[tuple[str, list[int]]] | None, require_stable: bool
-    ) -> FetchedGroup:
+    ) -> tuple[ErrorCode, Found]:
+        """The offsets of a group, or why there are none to give. No `topics` means all."""
         partitions = None
         if topics is not None:
             partitions = [TopicPartition(name, index) for name, indexes in topics for index in indexes]
         try:
             offsets = self._service.runtime_of(group_id, may_be_empty=True).shard.offsets
         except ApiError as error:
-            return FetchedGroup(group_id=group_id, topics=[], error_code=error.error_code)
-        found = offsets.fetch(group_id, partitions, require_stable=require_stable)
-        return FetchedGroup(group_id=group_id, topics=_fetched_topics(found))
+            return error.error_code, {}
+        return ErrorCode.NONE, offsets.fetch(group_id, partitions, require_stable=require_stable)
 
     # -- OffsetDelete --------------------------------------------------------------------------------------------------
 
@@ -213,18 +243,56 @@ class GroupOffsetHandlers:
         request: OffsetDeleteRequest,
     ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
         """Answered when the deletion is committed."""
+        if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
+            return self._delete_in_slices(request)
         asked = [
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         ]
+        return self._service.responses.respond(self._delete(request.group_id, asked), partial(_delete_response, asked))
+
+    async def _delete_in_slices(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        answers: list[asyncio.Future[OffsetDeleteResponse] | OffsetDeleteResponse] = []
+        for share in _shares([(topic, topic.partitions) for topic in request.topics]):
+            asked = [TopicPartition(topic.name, each.partition_index) for topic, part in share for each in part]
+            outcome = self._delete(request.group_id, asked)
+            answers.append(self._service.responses.respond(outcome, partial(_delete_response, asked)))
+            await asyncio.sleep(0)
+        merged: dict[str, OffsetDeleteResponse.OffsetDeleteResponseTopic] = {}
+        for answer in answers:
+            response = answer if isinstance(answer, OffsetDeleteResponse) else await answer
+            if response.error_code:
+                return response
+            for topic in response.topics:
+                if merged.setdefault(topic.name, topic) is not topic:
+                    merged[topic.name].partitions += topic.partitions
+        return OffsetDeleteResponse(error_code=ErrorCode.NONE, throttle_time_ms=0, topics=list(merged.values()))
+
+    def _delete(self, group_id: str, asked: Sequence[TopicPartition]) -> OffsetDeletion | Reply[OffsetDeletion]:
         image = self._metadata()
         known = [each for each in asked if image.partition(each) is not None]
-        outcome: OffsetDeletion | Reply[OffsetDeletion]
         try:
-            runtime = self._service.runtime_of(request.group_id)
-            outcome = runtime.handle(runtime.shard.offsets.delete, request.group_id, known)
+            runtime = self._service.runtime_of(group_id)
+            return runtime.handle(runtime.shard.offsets.delete, group_id, known)
         except ApiError as error:
-            outcome = OffsetDeletion(error.error_code)
-        return self._service.responses.respond(outcome, partial(_delete_response, asked))
+            return OffsetDeletion(error.error_code)
+
+
+def _shares(topics: Iterable[tuple[T, list[S]]]) -> Iterator[list[tuple[T, list[S]]]]:
+    """The topics with their partitions, PARTITIONS_PER_SLICE at a time; one that has more is divided."""
+    share: list[tuple[T, list[S]]] = []
+    room = PARTITIONS_PER_SLICE
+    for topic, partitions in topics:
+        start = 0
+        while start < len(partitions):
+            part = partitions[start : start + room]
+            share.append((topic, part))
+            start += len(part)
+            room -= len(part)
+            if not room:
+                yield share
+                share, room = [], PARTITIONS_PER_SLICE
+    if share:
+        yield share
 
 
 def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> OffsetCommitResponse:
@@ -243,46 +311,40 @@ def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> O
     )
 
 
-def _response_of_one_group(group: FetchedGroup) -> OffsetFetchResponse:
+def _response_of_one_group(
+    error_code: ErrorCode, topics: Mapping[str, list[OffsetFetchResponse.OffsetFetchResponsePartition]]
+) -> OffsetFetchResponse:
     """For versions below 8, whose structs are of their own."""
     return OffsetFetchResponse(
-        error_code=group.error_code,
+        error_code=error_code,
         topics=[
-            OffsetFetchResponse.OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponse.OffsetFetchResponsePartition(
-                        partition_index=each.partition_index,
-                        committed_offset=each.committed_offset,
-                        committed_leader_epoch=each.committed_leader_epoch,
-                        metadata=each.metadata,
-                        error_code=each.error_code,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in group.topics
+            OffsetFetchResponse.OffsetFetchResponseTopic(name=name, partitions=partitions)
+            for name, partitions in topics.items()
         ],
     )
 
 
-def _fetched_topics(found: Found) -> list[OffsetFetchResponse.OffsetFetchResponseTopics]:
-    topics: dict[str, list[OffsetFetchResponse.OffsetFetchResponsePartitions]] = defaultdict(list)
-    for topic_partition, outcome in found.items():
+def _by_topic(
+    item: Callable[..., T],
+    found: Iterable[tuple[TopicPartition, CommittedOffset | ErrorCode]],
+    topics: dict[str, list[T]],
+) -> dict[str, list[T]]:
+    """Add what was found to `topics`, each as an `item`; gives them."""
+    for (topic, partition), outcome in found:
         if isinstance(outcome, ErrorCode):
             offset, error_code = NO_OFFSET, outcome
         else:
             offset, error_code = outcome, ErrorCode.NONE
-        topics[topic_partition.topic].append(
-            OffsetFetchResponse.OffsetFetchResponsePartitions(
-                partition_index=topic_partition.partition,
+        topics.setdefault(topic, []).append(
+            item(
+                partition_index=partition,
                 committed_offset=offset.offset,
                 committed_leader_epoch=offset.leader_epoch,
                 metadata=offset.metadata,
                 error_code=error_code,
             )
         )
-    return [OffsetFetchResponse.OffsetFetchResponseTopics(name=name, partitions=each) for name, each in topics.items()]
+    return topics
 
 
 def _delete_response(asked: list[TopicPartition], outcome: OffsetDeletion) -> OffsetDeleteResponse:

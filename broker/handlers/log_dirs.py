@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.network.registry import RequestContext, api
 from broker.replication.replica_manager import ReplicaManager
@@ -31,6 +33,11 @@ Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
+MOVES_PER_SLICE: Final = 100
+"""Moves that are begun before the event loop gets its turn."""
+REPLICAS_PER_SLICE: Final = 250
+"""Replicas that are looked at before the event loop gets its turn: some 2 ms of work."""
+
 
 class LogDirHandlers:
     """Describes log directories, failed ones included, and has replicas moved between them."""
@@ -48,7 +55,7 @@ class LogDirHandlers:
         self._alter = alter
 
     @api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(0, 2))
-    def alter_replica_log_dirs(
+    async def alter_replica_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002
         request: AlterReplicaLogDirsRequest,
@@ -61,7 +68,9 @@ class LogDirHandlers:
             for index in topic.partitions
         }
         results: dict[str, list[AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = defaultdict(list)
-        for topic_partition, path in targets.items():
+        for number, (topic_partition, path) in enumerate(targets.items(), start=1):
+            if number % MOVES_PER_SLICE == 0:
+                await asyncio.sleep(0)
             results[topic_partition.topic].append(
                 AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
                     partition_index=topic_partition.partition, error_code=self._error_of(topic_partition, path)
@@ -84,7 +93,7 @@ class LogDirHandlers:
         return ErrorCode.NONE
 
     @api(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4), reads_only=True)
-    def describe_log_dirs(
+    async def describe_log_dirs(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DescribeLogDirsRequest,
@@ -96,10 +105,10 @@ class LogDirHandlers:
         return DescribeLogDirsResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
-            results=[self._describe(directory, wanted) for directory in self._log_manager.directories],
+            results=[await self._describe(directory, wanted) for directory in self._log_manager.directories],
         )
 
-    def _describe(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> Result:
+    async def _describe(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> Result:
         failed = Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path, topics=[])
         if directory.failure is not None:
             return failed
@@ -111,14 +120,16 @@ class LogDirHandlers:
         return Result(
             error_code=ErrorCode.NONE,
             log_dir=directory.path,
-            topics=self._topics_in(directory, wanted),
+            topics=await self._topics_in(directory, wanted),
             total_bytes=total_bytes,
             usable_bytes=usable_bytes,
         )
 
-    def _topics_in(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> list[Topic]:
+    async def _topics_in(self, directory: LogDirectory, wanted: set[TopicPartition] | None) -> list[Topic]:
         topics: dict[str, list[Partition]] = defaultdict(list)
-        for log, offset_lag, is_future in self._replicas():
+        for number, (log, offset_lag, is_future) in enumerate(self._replicas()):
+            if number % REPLICAS_PER_SLICE == REPLICAS_PER_SLICE - 1:
+                await asyncio.sleep(0)
             name, index = topic_partition = log.topic_partition
             if log.directory is not directory or (wanted is not None and topic_partition not in wanted):
                 continue
@@ -133,10 +144,12 @@ class LogDirHandlers:
         return [Topic(name=name, partitions=each) for name, each in topics.items()]
 
     def _replicas(self) -> Iterator[tuple[UnifiedLog, int, bool]]:
-        """Every replica and future replica with its lag: behind the high watermark, or behind the replica."""
-        for partition in self._replica_manager:
+        """Every replica and future replica with its lag: behind the high watermark, or behind the replica. They may
+        come and go meanwhile.
+        """
+        for partition in list(self._replica_manager):
             yield partition.log, max(0, partition.high_watermark - partition.log.log_end_offset), False
-        for topic_partition, future in self._log_manager.futures.logs.items():
+        for topic_partition, future in list(self._log_manager.futures.logs.items()):
             log = self._log_manager.logs.get(topic_partition)
             lag = INVALID_OFFSET_LAG if log is None else log.log_end_offset - future.log_end_offset
             yield future, lag, True

@@ -45,9 +45,14 @@ class ClusterMember:
         groups = _coordinator(config, environment, coordination, logs)
         hosted.add_leadership_listener(partial(_tell_groups, groups))
         metadata.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
+
+        async def settle_deletions() -> None:
+            await logs.settle_deletions()
+            await groups.topics_forgotten()
+
         controller = ControllerService(
             coordination.membership,
-            {registration.broker_id: LocalChannel(hosted, metadata, logs.settle_deletions)},
+            {registration.broker_id: LocalChannel(hosted, metadata, settle_deletions)},
             environment.random,
             controller_settings(config),
             configs.validate_topic,

@@ -12,6 +12,7 @@ from cluster.zookeeper.contract import Check, Create, Operation, SetData
 _OPERATION_OVERHEAD_BYTES = 64
 """What ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
 
+_WITH_DATA = (Create, SetData)
 
 NODES_PER_SHARE = 100
 """Topics, partitions or configurations that are written together: some 5 ms of work."""
@@ -34,12 +35,13 @@ def fenced(operations: Iterable[Operation], term: ControllerTerm, max_bytes: int
     """
     check = Check(CONTROLLER_EPOCH, term.znode_version)
     transaction: list[Operation] = [check]
-    size = _size(check)
+    size = check_size = _OPERATION_OVERHEAD_BYTES + len(check.path)
     for operation in operations:
-        operation_size = _size(operation)
+        data = operation.data if isinstance(operation, _WITH_DATA) else None
+        operation_size = _OPERATION_OVERHEAD_BYTES + len(operation.path) + (len(data) if data else 0)
         if len(transaction) > 1 and size + operation_size > max_bytes:
             yield transaction
-            transaction, size = [check], _size(check)
+            transaction, size = [check], check_size
         transaction.append(operation)
         size += operation_size
     if len(transaction) > 1:
@@ -58,8 +60,3 @@ def shares(items: Sequence[T], nodes: Callable[[T], int]) -> Iterator[Sequence[T
             first, total = at + 1, 0
     if first < len(items):
         yield items[first:]
-
-
-def _size(operation: Operation) -> int:
-    data = operation.data if isinstance(operation, Create | SetData) else None
-    return _OPERATION_OVERHEAD_BYTES + len(operation.path) + (len(data) if data else 0)

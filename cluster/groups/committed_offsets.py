@@ -29,8 +29,8 @@ NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
 """What a fetch finds where nothing is committed."""
 
 _LATEST_TIMESTAMP_MS: Final = 2**63 - 1
-_MAX_TOMBSTONES: Final = 5000
-"""Tombstones to a batch: far below what message.max.bytes allows."""
+_MAX_TOMBSTONES: Final = 500
+"""Tombstones to a batch: far below what message.max.bytes allows, and appended without holding anybody up."""
 
 _COMMIT_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -182,14 +182,13 @@ class CommittedOffsets:
 
         return Result(reply, self._clean_up(group, (), settled, group_too=True))
 
-    def forget_topics(self, _: Moment, topics: Collection[str]) -> Result[None]:
-        """Topics are deleted: their offsets go, and groups that had nothing else."""
-        appends: list[Append] = []
-        for group in list(self._table.groups.values()):
-            gone = [each for each in self._offsets_of(group) if each.topic in topics]
-            if gone and group.state is not GroupState.DEAD:
-                appends += self._clean_up(group, gone, _log_failure("the end of offsets", group))
-        return Result(None, appends)
+    def forget_topics(self, _: Moment, group_id: str, topics: Collection[str]) -> Result[None]:
+        """Topics are deleted: a group's offsets of them go, and with them a group that has nothing else."""
+        group = self._table.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return Result(None)
+        gone = [each for each in self._offsets_of(group) if each.topic in topics]
+        return Result(None, self._clean_up(group, gone, _log_failure("the end of offsets", group)) if gone else ())
 
     def expire(self, now: Moment, group_id: str) -> Result[None]:
         """Remove what is past its retention in a group (KIP-211), and a group that has neither members nor offsets."""
@@ -233,9 +232,9 @@ class CommittedOffsets:
         """
         durable = self._table.durable.get(group.group_id) or DurableGroup()
         # A commit that is being written will be in the log before these tombstones.
-        known = durable.offsets.keys() | group.pending_commits.keys()
-        gone = known if group_too else known.intersection(partitions)
-        records: list[CoordinatorRecord] = [OffsetRecord(group.group_id, each, None) for each in sorted(gone)]
+        known = durable.offsets | group.pending_commits
+        gone = known if group_too else [each for each in dict.fromkeys(partitions) if each in known]
+        records: list[CoordinatorRecord] = [OffsetRecord(group.group_id, each, None) for each in gone]
         has_more = len(gone) < len(known) or bool(durable.pending)
         dies = group.state is GroupState.EMPTY and (group_too or not has_more)
         if dies and durable.metadata is not None:

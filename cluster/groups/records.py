@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.errors import DecodeError
 from protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
@@ -49,8 +49,7 @@ class CommittedOffset:
     log_offset: int = field(default=-1, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRecord:
+class OffsetRecord(NamedTuple):
     """The committed offset of one partition in one group; without a value, its end."""
 
     group_id: str

@@ -202,7 +202,8 @@ class Harness:
             self.handle(self.shard.offsets.expire, group_id)
 
     def forget_topics(self, *topics: str) -> None:
-        self.handle(self.shard.offsets.forget_topics, topics)
+        for group_id in list(self.shard.groups):
+            self.handle(self.shard.offsets.forget_topics, group_id, topics)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 

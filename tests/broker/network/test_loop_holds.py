@@ -1,0 +1,163 @@
+"""No request holds the event loop: whatever is asked of thousands of things is done in slices."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from protocol.config_resources import ConfigResourceType
+from protocol.messages import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteGroupsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+)
+from protocol.wire.schema import Request
+from tests.kit.in_process import InProcessBroker, Wire
+from tests.kit.loop_turns import CallsPerTurn
+from tests.kit.wire_requests import framed, request_bytes
+
+MANY = 3000
+CALLS = 40_000
+"""In one turn: some 10 ms of work."""
+
+Asked = tuple[Request, int]
+
+
+def topics_request(names: Sequence[str], partitions: int = 1) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic
+    return CreateTopicsRequest(
+        timeout_ms=60_000,
+        topics=[
+            topic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+            for name in names
+        ],
+    )
+
+
+async def large_topic(wire: Wire) -> None:
+    await wire.ask(topics_request(["t"], MANY), 4)
+
+
+async def committed(wire: Wire) -> None:
+    await large_topic(wire)
+    await wire.ask(FindCoordinatorRequest(key="g", key_type=0), 1)
+    await wire.ask(*commit())
+
+
+async def nothing(_wire: Wire) -> None:
+    """The request needs nothing."""
+
+
+def commit() -> Asked:
+    topic, partition = OffsetCommitRequest.OffsetCommitRequestTopic, OffsetCommitRequest.OffsetCommitRequestPartition
+    partitions = [
+        partition(partition_index=number, committed_offset=number, committed_metadata="") for number in range(MANY)
+    ]
+    request = OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=[topic(name="t", partitions=partitions)],
+    )
+    return request, 7
+
+
+def fetch_offsets(version: int) -> Asked:
+    if version < 8:
+        return OffsetFetchRequest(group_id="g", topics=None), version
+    groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)]
+    return OffsetFetchRequest(groups=groups), version
+
+
+def delete_offsets() -> Asked:
+    topic, partition = OffsetDeleteRequest.OffsetDeleteRequestTopic, OffsetDeleteRequest.OffsetDeleteRequestPartition
+    partitions = [partition(partition_index=number) for number in range(MANY)]
+    return OffsetDeleteRequest(group_id="g", topics=[topic(name="t", partitions=partitions)]), 0
+
+
+def grow() -> Asked:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=2 * MANY, assignments=None)
+    return CreatePartitionsRequest(topics=[topic], timeout_ms=60_000, validate_only=False), 1
+
+
+def epochs(topics: int, partitions: int) -> Asked:
+    topic, partition = (
+        OffsetForLeaderEpochRequest.OffsetForLeaderTopic,
+        OffsetForLeaderEpochRequest.OffsetForLeaderPartition,
+    )
+    request = OffsetForLeaderEpochRequest(
+        topics=[
+            topic(
+                topic="t" if topics == 1 else f"t{number}",
+                partitions=[partition(partition=at, leader_epoch=0) for at in range(partitions)],
+            )
+            for number in range(topics)
+        ]
+    )
+    return request, 3
+
+
+def describe() -> Asked:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    kind = int(ConfigResourceType.BROKER)
+    resources = [
+        resource(resource_type=kind, resource_name=str(number), configuration_keys=None) for number in range(MANY)
+    ]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=True), 2
+
+
+LARGE: dict[str, tuple[Callable[[Wire], Awaitable[None]], Callable[[], Asked]]] = {
+    "create a topic": (nothing, lambda: (topics_request(["t"], MANY), 4)),
+    "create topics": (nothing, lambda: (topics_request([f"t{number}" for number in range(500)]), 4)),
+    "create partitions": (large_topic, grow),
+    "delete a topic": (large_topic, lambda: (DeleteTopicsRequest(topic_names=["t"], timeout_ms=60_000), 4)),
+    "delete a topic with offsets": (committed, lambda: (DeleteTopicsRequest(topic_names=["t"], timeout_ms=60_000), 4)),
+    "commit offsets": (committed, commit),
+    "fetch offsets": (committed, lambda: fetch_offsets(7)),
+    "fetch offsets of groups": (committed, lambda: fetch_offsets(8)),
+    "delete offsets": (committed, delete_offsets),
+    "delete a group": (committed, lambda: (DeleteGroupsRequest(groups_names=["g"]), 1)),
+    "find coordinators": (
+        committed,
+        lambda: (FindCoordinatorRequest(key_type=0, coordinator_keys=[f"g{at}" for at in range(MANY)]), 4),
+    ),
+    "ends of epochs": (large_topic, lambda: epochs(1, MANY)),
+    "ends of epochs, topic by topic": (nothing, lambda: epochs(MANY, 1)),
+    "describe configurations": (nothing, describe),
+    "describe log directories": (large_topic, lambda: (DescribeLogDirsRequest(topics=None), 1)),
+    "metadata": (large_topic, lambda: (MetadataRequest(topics=None), 8)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_request_is_worked_on_in_slices(name: str) -> None:
+    prepare, build = LARGE[name]
+
+    async def scenario() -> None:
+        calls = CallsPerTurn()
+        broker = InProcessBroker(offsets_topic_num_partitions="1")
+        broker.executor, broker.clock = calls.executor, calls.clock
+        async with broker:
+            wire = broker.connect()
+            await prepare(wire)
+            data, written = framed(request_bytes(*build())), wire.transport.written
+            written.clear()
+            async with calls:
+                wire.feed(data)
+                while not written:
+                    await asyncio.sleep(0)
+            assert calls.turns > 3
+            assert calls.most < CALLS
+
+    asyncio.run(scenario())

@@ -1,0 +1,85 @@
+"""Full collections of the garbage collector stay short, however much the broker keeps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+from broker.garbage import FEW_OBJECTS, OBJECTS_PER_COLLECTION, PAUSE_S, GarbageCollector, Phase
+from tests.kit.environment import ManualClock
+
+
+class Interpreter:
+    """Counts objects in place of keeping them."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Phase, dict[str, int]], object]] = []
+        self.objects = 1000
+        self.frozen = 0
+        self.walked: list[int] = []
+
+    def collect(self) -> int:
+        for callback in list(self.callbacks):
+            callback("start", {"generation": 2})
+        self.walked.append(self.objects - self.frozen)
+        for callback in list(self.callbacks):
+            callback("stop", {"generation": 2})
+        return 0
+
+    def freeze(self) -> None:
+        self.frozen = self.objects
+
+    def unfreeze(self) -> None:
+        self.frozen = 0
+
+    def get_freeze_count(self) -> int:
+        return self.frozen
+
+    def grow(self, collections: int) -> None:
+        for _ in range(collections):
+            self.objects += OBJECTS_PER_COLLECTION
+            self.collect()
+
+
+ENOUGH = FEW_OBJECTS // OBJECTS_PER_COLLECTION + 1
+
+
+def test_a_full_collection_walks_only_what_was_made_since_the_last() -> None:
+    interpreter = Interpreter()
+    GarbageCollector(ManualClock(), interpreter).start()
+    interpreter.grow(10 * ENOUGH)
+    assert interpreter.walked == [1000] + [OBJECTS_PER_COLLECTION] * 10 * ENOUGH
+
+
+def test_everything_is_walked_once_an_hour_if_the_broker_has_grown_by_much() -> None:
+    clock, interpreter = ManualClock(), Interpreter()
+    GarbageCollector(clock, interpreter).start()
+    interpreter.grow(ENOUGH)
+    clock.ms += int(PAUSE_S * 1000)
+    interpreter.grow(1)
+    assert interpreter.walked[-1] == interpreter.objects
+    clock.ms += int(PAUSE_S * 1000)
+    interpreter.grow(ENOUGH - 1)
+    assert interpreter.walked[1 - ENOUGH :] == [OBJECTS_PER_COLLECTION] * (ENOUGH - 1), "it has not doubled"
+
+
+def test_younger_generations_are_none_of_its_business() -> None:
+    interpreter = Interpreter()
+    GarbageCollector(ManualClock(), interpreter).start()
+    interpreter.objects += 5
+    for callback in interpreter.callbacks:
+        callback("stop", {"generation": 1})
+    assert interpreter.frozen == 1000
+
+
+def test_with_the_real_collector() -> None:
+    collector = GarbageCollector(ManualClock())
+    collector.start()
+    try:
+        before = gc.get_freeze_count()
+        kept: list[list[int]] = [[] for _ in range(1000)]
+        gc.collect()
+        assert gc.get_freeze_count() >= before + len(kept)
+    finally:
+        collector.stop()
+    assert gc.get_freeze_count() == 0
