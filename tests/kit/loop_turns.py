@@ -21,8 +21,8 @@ class CallsPerTurn:
     """Counts the calls, of functions in Python and of built-in ones, that are made between two turns of a task.
 
     `most` is the largest number of them: what a client would have to wait for whose request comes at the worst moment.
-    What `executor` runs is not counted, as threads do it in a broker, nor what the disk in memory does. By `clock`, every call takes CALL_S. Use as an
-    asynchronous context manager.
+    What `executor` runs is not counted, as threads do it in a broker, nor what the disk in memory does. By `clock`,
+    every call takes CALL_S. Use as an asynchronous context manager.
     """
 
     def __init__(self) -> None:
