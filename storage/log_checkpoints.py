@@ -29,7 +29,7 @@ def checkpoint_tasks(
     for log in logs:
         offset = value(log)
         if offset is not None:
-            offsets[log.directory.path][log.topic_partition] = offset
+            offsets[log.local.directory.path][log.topic_partition] = offset
     tasks = []
     for directory in directories:
         content, path = offsets[directory.path], f"{directory.path}/{name}"
@@ -47,7 +47,7 @@ def whole_segment_marks(
     """The entry WHOLE_SEGMENTS for each directory that may have it, by path: none of its logs has a gap above its
     recovery point that is no loss, and its path is not among the `unsure`.
     """
-    gapped = {log.directory.path for log in logs if log.gaps_end > log.recovery_point}
+    gapped = {log.directory.path for log in logs if log.durability.gaps_end > log.durability.recovery_point}
     return {
         directory.path: {WHOLE_SEGMENTS: 0}
         for directory in directories

@@ -164,7 +164,7 @@ class LogManager:
             self._finish_moves(now_ms)
         # Before anything is appended: only what is written from now on is known to have no gaps (`WHOLE_SEGMENTS`).
         for log in self.online_logs():
-            if log.gaps_end > log.recovery_point:
+            if log.durability.gaps_end > log.recovery_point:
                 with contextlib.suppress(ApiError):  # a full disk; it stays due
                     log.flush(now_ms)
         self.checkpoint_recovery_points()
@@ -183,7 +183,7 @@ class LogManager:
                 self._not_recovered.add(directory.path)
         elif task.result is not None:
             log = task.result.log
-            log.directory = directory
+            log.local.directory = directory
             if task.options.name:
                 self.futures.found(log, task.options.now_ms)
                 return
@@ -284,7 +284,7 @@ class LogManager:
         except OSError as error:
             raise log.directory.fail(error, f"Error while writing the topic id of {log.topic_partition}") from error
         log.topic_id = topic_id
-        log.has_unsynced_names = True
+        log.durability.has_unsynced_names = True
 
     def _create(
         self, topic_partition: TopicPartition, topic_id: UUID | None, config: LogConfig, now_ms: int
@@ -409,11 +409,12 @@ class LogManager:
         """
         due = []
         for log in self.online_logs():
-            waited_ms = now_ms - log.last_flushed_ms
-            if log.log_end_offset > log.recovery_point and not 0 <= waited_ms < log.config.flush_ms:
-                due.append((log, log.log_end_offset))
-            elif log.has_unflushed_sealed_segments:
-                due.append((log, log.active_segment.base_offset))
+            local, durability = log.local, log.durability
+            waited_ms = now_ms - durability.last_flushed_ms
+            if local.log_end_offset > durability.recovery_point and not 0 <= waited_ms < local.config.flush_ms:
+                due.append((log, local.log_end_offset))
+            elif durability.has_unflushed_sealed_segments:
+                due.append((log, local.active_segment.base_offset))
         return due
 
     def recovery_point_tasks(self, *, closing: bool = False) -> list[CheckpointTask]:
@@ -424,7 +425,7 @@ class LogManager:
         if closing:
             unsure |= {each.path for each in self.directories if each.path not in self._not_recovered}
         marks = whole_segment_marks(self.directories, self.logs.values(), unsure)
-        return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.recovery_point, marks)
+        return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.durability.recovery_point, marks)
 
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of all logs, directory by directory, waiting for the disk."""
@@ -432,7 +433,7 @@ class LogManager:
 
     def log_start_offset_tasks(self) -> list[CheckpointTask]:
         """What `checkpoint_log_start_offsets` does, as tasks that any thread may run."""
-        return self._checkpoint_tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.log_start_offset or None)
+        return self._checkpoint_tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.local.log_start_offset or None)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log starts above 0, waiting for the disk.
@@ -461,7 +462,7 @@ class LogManager:
 
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
         """What retention has to read of `logs` before `UnifiedLog.expire_segments` can decide without waiting."""
-        return TimestampLookup(self._file_system, logs, now_ms)
+        return TimestampLookup(self._file_system, [log.local for log in logs], now_ms)
 
     def cleaner_offset_tasks(self) -> list[CheckpointTask]:
         """Writing how far the logs were cleaned, as tasks that any thread may run.
@@ -473,7 +474,7 @@ class LogManager:
 
     def online_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose directory works."""
-        return [log for log in self.logs.values() if log.directory.failure is None]
+        return [log for log in self.logs.values() if log.local.directory.failure is None]
 
     def logs_to_close(self) -> list[UnifiedLog]:
         """What `begin_close` closes."""
@@ -487,7 +488,7 @@ class LogManager:
         for log in logs:
             try:
                 log.close()
-                task = FlushTask(self._file_system, log, log.log_end_offset, log.last_flushed_ms, closing=True)
+                task = log.prepare_flush(log.durability.last_flushed_ms, closing=True)
             except ApiError:
                 self._not_recovered.add(log.directory.path)
             else:

@@ -14,7 +14,7 @@ from protocol.errors import ApiError
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
-from storage.log.appendable_log import LogAppendInfo
+from storage.log.log_append_info import LogAppendInfo
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 

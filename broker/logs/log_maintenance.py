@@ -186,7 +186,7 @@ class LogMaintenance:
         """Forget idempotent producers that were silent for producer.id.expiration.ms."""
         now_ms, expiration_ms = self._clock.now_ms(), self._log_manager.producer_id_expiration_ms
         for number, log in enumerate(list(self._log_manager.logs.values()), start=1):
-            log.remove_expired_producers(now_ms, expiration_ms)
+            log.producers.remove_expired(now_ms, expiration_ms)
             if number % LOGS_PER_SLICE == 0:
                 await asyncio.sleep(0)
 

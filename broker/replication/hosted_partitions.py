@@ -186,7 +186,7 @@ class HostedPartitions:
             return
         led = partition.is_leader
         partition.become_leader(state)
-        if partition.log.flush_limit_offset < partition.log.log_end_offset:
+        if partition.log.local.flush_limit_offset < partition.log.log_end_offset:
             # Recovery found records that may be in the page cache only: nobody sees them before they are flushed.
             self._flush(partition.log)
         self._changed(partition.topic_partition)

@@ -25,7 +25,8 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.relocation.future_logs import CopyTask, check_name
+from storage.relocation.copy_task import CopyTask
+from storage.relocation.future_logs import check_name
 
 logger = logging.getLogger("kafka.server.ReplicaAlterLogDirsManager")
 
@@ -220,7 +221,10 @@ class ReplicaAlterLogDirsManager:
     async def _copy(self, log: UnifiedLog, future: UnifiedLog) -> bool:
         """One step; whether it was the last."""
         topic_partition = log.topic_partition
-        self._futures.adjust(log, self._clock.now_ms())
+        while (adjustment := self._futures.adjust(log, self._clock.now_ms())) is not None:
+            await run_disk_tasks(self._executor, adjustment)
+            if self._is_closing or self._futures.logs.get(topic_partition) is not future:
+                return False
         if self._begun.get(topic_partition) is not future:
             self._begun[topic_partition] = future
             if future.cleaner_checkpoint is not None:
@@ -233,7 +237,7 @@ class ReplicaAlterLogDirsManager:
         task.complete()
         if task.copied_bytes >= step_bytes:
             return False
-        if self._flushed.get(topic_partition) is not future or future.gaps_end > future.recovery_point:
+        if self._flushed.get(topic_partition) is not future or future.durability.gaps_end > future.recovery_point:
             # Once, and before the last bytes: so the old log is not needed long after it was replaced.
             await self._replicas.group_commit.wait(future, future.log_end_offset, urgent=False)
             await self._maintenance.checkpoint_recovery_points(future.directory)
@@ -267,7 +271,7 @@ class ReplicaAlterLogDirsManager:
             return
         try:
             # Producers may still wait for a flush of the old one.
-            await group_commit.wait(old, old.flush_limit_offset)
+            await group_commit.wait(old, old.local.flush_limit_offset)
         except ApiError as error:
             logger.error("%s could not be flushed: %s", old.path, error)
         try:

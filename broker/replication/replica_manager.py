@@ -22,7 +22,7 @@ from cluster.replication.partition import ACKS_ALL, NO_EPOCH, Partition
 from cluster.replication.reads import FetchParams
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.log.appendable_log import LogAppendInfo
+from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_config import LogConfig
 from storage.log.log_validator import NotOneBatchError
 from storage.log.producer_state import AppendOrigin
@@ -140,7 +140,7 @@ class ReplicaManager:
     def _flush_for(self, partition: Partition, last_offset: int) -> None:
         """Have as much flushed that flush.messages lets the record at `last_offset` be acknowledged."""
         log = partition.log
-        if last_offset >= log.flush_limit_offset:
+        if last_offset >= log.local.flush_limit_offset:
             flushed = self.group_commit.wait(log, last_offset + 2 - log.config.flush_messages)
             flushed.add_done_callback(partial(self._flush_ended, partition.topic_partition))
 

@@ -16,8 +16,8 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
 from storage.log.aborted_transactions import AbortedTransactions
-from storage.log.appendable_log import LogAppendInfo
 from storage.log.leader_epoch import EpochEntry
+from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_config import UNLIMITED
 from storage.log.producer_state import AppendOrigin
 from storage.log.truncation import TruncationTask
@@ -141,7 +141,7 @@ class Partition:
         log = self.log
         if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
             raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.topic_partition} has another topic id")
-        if not params.reads_zstd and log.config.compression_type is CompressionType.ZSTD:
+        if not params.reads_zstd and log.local.config.compression_type is CompressionType.ZSTD:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"{self.topic_partition} is kept in zstd, which the reader does not know",
@@ -152,7 +152,10 @@ class Partition:
             )
         committed_only = params.isolation is IsolationLevel.READ_COMMITTED
         info = LogReadInfo(
-            self.high_watermark, self.last_stable_offset, log.log_start_offset, aborted=() if committed_only else None
+            self.high_watermark,
+            self.last_stable_offset,
+            log.local.log_start_offset,
+            aborted=() if committed_only else None,
         )
         if last_fetched_epoch >= 0:
             info.diverging_epoch = self._diverging_epoch(last_fetched_epoch, fetch_offset)
@@ -197,9 +200,9 @@ class Partition:
         log = self.log
         if not self._is_leader:
             raise self._does_not_lead()
-        if required_acks == ACKS_ALL and len(image.isr) < log.config.min_insync_replicas:
+        if required_acks == ACKS_ALL and len(image.isr) < log.local.config.min_insync_replicas:
             self._check_min_isr(image)
-        info = log.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
+        info = log.appender.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
         statistics = self.statistics
         statistics.messages_in += info.last_offset - info.first_offset + 1
         statistics.bytes_in += len(records)
@@ -227,7 +230,7 @@ class Partition:
         log = self.log
         if not self._is_leader:
             raise self._does_not_lead()
-        if last_offset < (self.high_watermark if required_acks == ACKS_ALL else log.flush_limit_offset):
+        if last_offset < (self.high_watermark if required_acks == ACKS_ALL else log.local.flush_limit_offset):
             return True
         if log.directory.failure is not None:
             raise log.directory.offline_error()
@@ -235,11 +238,11 @@ class Partition:
 
     def advance_high_watermark(self) -> bool:
         """Recompute the high watermark from the in-sync replicas; whether it moved."""
-        log = self.log
+        log = self.log.local
         end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_limit_offset
         if len(self.image.isr) == 1 and end_offset > self.high_watermark:
             self.high_watermark = end_offset
-            log.on_high_watermark(end_offset)
+            self.log.on_high_watermark(end_offset)
             return True
         return False
 

@@ -57,13 +57,13 @@ def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> Cleanabl
     config = log.config
     if not config.is_compacted or log.uncleanable_reason is not None or log.directory.failure is not None:
         return None
-    if log.truncation is not None:
+    if log.local.truncation is not None:
         return None
     warning = correct_checkpoint(log)
     first_dirty = log.log_start_offset if log.cleaner_checkpoint is None else log.cleaner_checkpoint
     segments = log.segments
     dirty = segments[segment_index(segments, first_dirty) : -1]
-    uncleanable = min(high_watermark, log.known_recovery_point, segments[-1].base_offset)
+    uncleanable = min(high_watermark, log.durability.known_recovery_point, segments[-1].base_offset)
     if dirty:  # otherwise the producers need not be read for it
         uncleanable = min(uncleanable, log.last_stable_offset(high_watermark))
     if config.min_compaction_lag_ms > 0:

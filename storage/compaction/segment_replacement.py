@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 from storage.compaction.clean_task import CleanedGroup, CleanResult, CleanTask, SegmentSize
-from storage.directory.log_directory import DeferredDeletion
 from storage.log.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, file_name
 from storage.log.log_segment import LogSegment
 from storage.log.segment_search import segment_index
@@ -38,7 +37,7 @@ class ReplacementTask:
         `result` as the log still has the sources of, none when it was truncated meanwhile. Raises ApiError
         KAFKA_STORAGE_ERROR.
         """
-        self._file_system = log.file_system
+        self._file_system = log.local.file_system
         self._log = log
         self._path = log.path
         self._truncations = task.truncations
@@ -73,10 +72,10 @@ class ReplacementTask:
         for segment, following in pairwise([*new, after[0]]):
             segment.limit_offset = following.base_offset
         put_in_place(new, lambda: self._take_away(old))
-        log.segments = [*log.segments[:first], *new, *after]
-        log.has_unsynced_names = True
+        log.local.segments = [*log.segments[:first], *new, *after]
+        log.durability.has_unsynced_names = True
         # The one at the base of the first still is right. Those between mark places that recovery no longer starts at.
-        self._defer(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]), [])
+        log.local.defer_deletion(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]))
         return True
 
     def _take_away(self, old: Sequence[LogSegment]) -> None:
@@ -84,13 +83,7 @@ class ReplacementTask:
         log.replacements += 1
         for segment in old:
             # Of one base there may be several until their delay is over; none may take the file of another.
-            self._defer(segment.change_suffix(f".{log.replacements}{DELETED_SUFFIX}"), [segment])
-
-    def _defer(self, paths: Sequence[str], readers: Sequence[LogSegment]) -> None:
-        log = self._log
-        log.directory.deferred_deletions.append(
-            DeferredDeletion(tuple(paths), is_tree=False, delay_ms=log.config.file_delete_delay_ms, readers=readers)
-        )
+            log.local.defer_deletion(segment.change_suffix(f".{log.replacements}{DELETED_SUFFIX}"), [segment])
 
     def run(self) -> None:
         """Make the new names durable, remove what is not used; an error is kept for `complete`."""

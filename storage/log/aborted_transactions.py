@@ -39,7 +39,7 @@ def copy_aborted(log: UnifiedLog, future: UnifiedLog) -> None:
             if entries is not None:
                 segment.transactions.replace(entries)
     except OSError as error:
-        raise future.failed(
+        raise future.local.failed(
             error, f"Error while writing the aborted transactions of {future.topic_partition}"
         ) from error
 
@@ -60,7 +60,7 @@ class AbortedTransactions:
 
     def are_known(self, log: UnifiedLog) -> bool:
         """Whether `between` can be asked about `log`."""
-        segments = log.segments
+        segments = log.local.segments
         if segments is not self._known_segments:
             if not all(segment.knows_transactions for segment in segments):
                 return False
@@ -75,7 +75,7 @@ class AbortedTransactions:
         """Those that a reader of the records from `start_offset` to before `end_offset` may meet in the one segment
         that it is given records of, in the order of their markers.
         """
-        segments = log.segments
+        segments = log.local.segments
         first = segment_index(segments, start_offset)
         if first + 1 < len(segments):
             end_offset = min(end_offset, segments[first + 1].base_offset)

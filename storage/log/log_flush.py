@@ -6,10 +6,13 @@ import contextlib
 from collections.abc import Sequence
 
 from storage.directory.partition_metadata import PARTITION_METADATA
-from storage.io.file_system import File, FileSystem
+from storage.io.file_system import File
+from storage.log.local_log import LocalLog
+from storage.log.log_durability import LogDurability, remove_truncation_marker
+from storage.log.log_epochs import LogEpochs
 from storage.log.log_files import SNAPSHOT_SUFFIX, file_name
+from storage.log.log_producers import LogProducers
 from storage.log.log_segment import LogSegment
-from storage.log.log_state import LogState
 from storage.log.segment_search import segment_index
 
 _MANY_FLUSHES = 64
@@ -37,16 +40,23 @@ class FlushTask:
     )
 
     def __init__(
-        self, file_system: FileSystem, log: LogState, offset: int, now_ms: int, *, closing: bool = False
+        self,
+        log: LocalLog,
+        producers: LogProducers,
+        epochs: LogEpochs,
+        now_ms: int,
+        offset: int | None = None,
+        *,
+        closing: bool = False,
     ) -> None:
-        """With `closing` also what spares the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR when what is
-        still in memory cannot be written.
+        """See `UnifiedLog.prepare_flush`. Raises ApiError KAFKA_STORAGE_ERROR when what is still in memory cannot be
+        written.
         """
-        if log.directory.failure is not None:
-            raise log.directory.offline_error()
-        self.file_system = file_system
+        log.refuse_offline()
+        durability = log.durability
+        self.file_system = log.file_system
         self.log = log
-        self.offset = min(offset, log.log_end_offset)
+        self.offset = log.log_end_offset if offset is None else min(offset, log.log_end_offset)
         self._now_ms = now_ms
         self._truncations = log.truncations if log.truncation is None else -1
         self._without_indexes: LogSegment | None = None
@@ -57,43 +67,45 @@ class FlushTask:
         self.error: OSError | None = None
         try:
             # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
-            is_worth_it = (log.active_segment.was_used or log.log_end_offset > 0) and not log.is_as_loaded
-            has_work = self.offset > log.recovery_point or log.has_unsynced_cut
-            if has_work or (is_worth_it and (closing or log.has_unsynced_names)):
-                self._collect(closing)
+            is_worth_it = (log.active_segment.was_used or log.log_end_offset > 0) and not is_as_loaded(
+                durability, producers, epochs
+            )
+            has_work = self.offset > durability.recovery_point or durability.has_unsynced_cut
+            if has_work or (is_worth_it and (closing or durability.has_unsynced_names)):
+                self._collect(epochs, closing)
         except OSError as error:
             raise log.failed(error, f"Error while flushing log for {log.topic_partition}") from error
-        if log.flush_in_flight is not None:
-            self._take_over(log.flush_in_flight)
-        log.flush_in_flight = self
+        if durability.flush_in_flight is not None:
+            self._take_over(durability.flush_in_flight)
+        durability.flush_in_flight = self
         if self.offset >= log.active_segment.base_offset:
-            log.has_unflushed_sealed_segments = False
+            durability.has_unflushed_sealed_segments = False
 
-    def _collect(self, closing: bool) -> None:
-        log = self.log
+    def _collect(self, epochs: LogEpochs, closing: bool) -> None:
+        log, durability = self.log, self.log.durability
         segments = log.segments
         last = len(segments) - 1
-        first = segment_index(segments, log.recovery_point)
+        first = segment_index(segments, durability.recovery_point)
         until = last if self.offset == log.log_end_offset else segment_index(segments, self.offset - 1)
         if until == last and not closing:
             self._without_indexes = log.active_segment
         for at in range(first, until + 1):
-            if segments[at].was_used or log.recovery_point < self.offset:
+            if segments[at].was_used or durability.recovery_point < self.offset:
                 self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
             if at < last:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")
         if closing:  # the next start believes it
             self.optional_paths.append(f"{log.path}/{file_name(log.log_end_offset, SNAPSHOT_SUFFIX)}")
-        if log.has_unsynced_cut and log.active_segment.file not in self.files:
+        if durability.has_unsynced_cut and log.active_segment.file not in self.files:
             self.files.append(log.active_segment.file)
-        epochs = log.take_unsynced_epochs()
-        if epochs is not None:
-            self.optional_paths.append(epochs)
+        epoch_path = epochs.take_unsynced()
+        if epoch_path is not None:
+            self.optional_paths.append(epoch_path)
             self.directories.append(log.path)
-        if log.has_unsynced_names:
+        if durability.has_unsynced_names:
             self.optional_paths.append(f"{log.path}/{PARTITION_METADATA}")
             self.directories = [log.path, log.directory.path]
-            log.has_unsynced_names = False
+            durability.has_unsynced_names = False
 
     def _take_over(self, earlier: FlushTask) -> None:
         self.files += [file for file in earlier.files if file not in self.files]
@@ -110,21 +122,43 @@ class FlushTask:
 
         A failed fsync is never tried again: the kernel may have dropped the pages and call the next one a success.
         """
-        log = self.log
+        log, durability = self.log, self.log.durability
         if self.error is not None:
             doing = f"Error while flushing log for {log.topic_partition} in dir {log.directory.path}"
             raise log.directory.fail(self.error, doing) from self.error
-        if log.flush_in_flight is self:
-            log.flush_in_flight = None
+        if durability.flush_in_flight is self:
+            durability.flush_in_flight = None
         if log.truncations == self._truncations:
             offset, segment = self.offset, self._without_indexes
             if segment is not None and segment is not log.active_segment:
                 # It was sealed meanwhile. Recovery has to look at it until a flush has covered its indexes.
                 offset = min(offset, segment.base_offset)
             # Behind an unsynced cut nothing was written yet, so a task that reaches the cut reaches the end.
-            log.has_unsynced_cut = log.has_unsynced_cut and self.offset < log.log_end_offset
-            log.advance_recovery_point(offset)
-        log.last_flushed_ms = self._now_ms
+            durability.has_unsynced_cut = durability.has_unsynced_cut and self.offset < log.log_end_offset
+            marker = durability.advance(offset)
+            if marker is not None:
+                self._remove_marker(marker)
+        durability.last_flushed_ms = self._now_ms
+
+    def _remove_marker(self, marker: int) -> None:
+        log = self.log
+        try:
+            remove_truncation_marker(self.file_system, log.path, marker)
+        except OSError as error:
+            doing = f"Error while removing the truncation marker of {log.topic_partition} in dir {log.directory.path}"
+            raise log.directory.fail(error, doing) from error
+
+    def finish(self) -> None:
+        """`run` and `complete`, waiting for the disk. Raises as `complete`."""
+        self.run()
+        self.complete()
+
+
+def is_as_loaded(durability: LogDurability, producers: LogProducers, epochs: LogEpochs) -> bool:
+    """Whether nothing was changed, or only read, since the log was opened after a clean stop: then closing it again has
+    nothing to do.
+    """
+    return producers.loaded is None and not epochs.is_loaded and not durability.has_unsynced_names
 
 
 def run_together(tasks: Sequence[FlushTask]) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from protocol.errors import ApiError, ErrorCode
 from storage.io.file_system import File, WouldWaitError
+from storage.log.local_log import LocalLog
 from storage.log.log_segment import LogSegment, TimestampAndOffset
-from storage.log.log_state import LogState
 from storage.log.segment_search import segment_index
+
+T = TypeVar("T")
 
 _CHECK_AHEAD_BYTES = 2 << 20
 """How much is checked at once, so that a consumer in sequence waits once for several reads."""
@@ -36,7 +39,7 @@ class FetchDataInfo:
 
 
 def read(
-    log: LogState,
+    log: LocalLog,
     offset: int,
     max_bytes: int,
     upper_bound_offset: int | None,
@@ -74,7 +77,7 @@ def read(
 
 
 def _read_segment(
-    log: LogState,
+    log: LocalLog,
     segment: LogSegment,
     offset: int,
     bound: int,
@@ -111,7 +114,7 @@ def _read_segment(
 
 
 def _checked(
-    log: LogState, segment: LogSegment, offset: int, start: int | None, max_bytes: int, *, may_wait: bool
+    log: LocalLog, segment: LogSegment, offset: int, start: int | None, max_bytes: int, *, may_wait: bool
 ) -> tuple[int | None, int]:
     """Where the first batch that reaches `offset` begins in a segment that was not checked to its end, `start` as far
     as that was known before; and where the sound bytes from there on end.
@@ -135,7 +138,7 @@ def _checked(
     return start, segment.size if start is None else segment.sound_until(start)
 
 
-def _position_of(log: LogState, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
+def _position_of(log: LocalLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
     """Where the first batch that reaches `offset` begins; None when this segment has none."""
     if offset <= segment.base_offset:
         return 0
@@ -146,7 +149,7 @@ def _position_of(log: LogState, segment: LogSegment, offset: int, *, may_wait: b
     return None if found is None else found[0]
 
 
-def _end_position(log: LogState, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
+def _end_position(log: LocalLog, segment: LogSegment, bound: int, *, may_wait: bool) -> int:
     """Where the batches below `bound` end.
 
     Another thread may be appending: `size` may already count batches above the log end that `bound` was taken
@@ -175,7 +178,28 @@ def _cut(
     return cut, next_offset
 
 
-def offset_for_timestamp(log: LogState, timestamp: int, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+def of_one_moment(log: LocalLog, look: Callable[[], T]) -> T:
+    """The result of `look`, on any thread, in a log whose end nobody has cut off meanwhile."""
+    has_missed = False
+    while True:
+        truncations = log.truncations
+        try:
+            found = look()
+        except (ApiError, OSError) as error:
+            if log.truncations != truncations:
+                continue
+            if isinstance(error, FileNotFoundError) and not has_missed:
+                # The owner was just giving the segment another name. By now it has, or the log begins behind it.
+                has_missed = True
+                continue
+            if isinstance(error, OSError):
+                raise log.read_failed(error) from error
+            raise
+        if log.truncations == truncations:
+            return found
+
+
+def offset_for_timestamp(log: LocalLog, timestamp: int, upper_bound_offset: int | None) -> TimestampAndOffset | None:
     """See `UnifiedLog.offset_for_timestamp`."""
     _refuse_while_truncated(log)
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
@@ -187,7 +211,7 @@ def offset_for_timestamp(log: LogState, timestamp: int, upper_bound_offset: int 
     return None
 
 
-def offset_of_max_timestamp(log: LogState, upper_bound_offset: int | None) -> TimestampAndOffset | None:
+def offset_of_max_timestamp(log: LocalLog, upper_bound_offset: int | None) -> TimestampAndOffset | None:
     """See `UnifiedLog.offset_of_max_timestamp`."""
     _refuse_while_truncated(log)
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
@@ -199,13 +223,13 @@ def offset_of_max_timestamp(log: LogState, upper_bound_offset: int | None) -> Ti
     return found if found is not None and found.offset < bound else None
 
 
-def _refuse_while_truncated(log: LogState) -> None:
+def _refuse_while_truncated(log: LocalLog) -> None:
     if log.truncation is not None:
         raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, f"The end of {log.topic_partition} is being cut off")
 
 
 def _in_segment(
-    log: LogState, segment: LogSegment, find: Callable[[], TimestampAndOffset | None]
+    log: LocalLog, segment: LogSegment, find: Callable[[], TimestampAndOffset | None]
 ) -> TimestampAndOffset | None:
     try:
         return find()

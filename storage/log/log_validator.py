@@ -1,4 +1,4 @@
-"""What a produced batch must satisfy before it becomes part of a log (Kafka classes `UnifiedLog`, `LogValidator`).
+"""Checks of batches before they become part of a log (Kafka classes `UnifiedLog`, `LogValidator`).
 
 The header decides nearly everything; the records are decoded only where the meaning needs it: keys of a compacted
 topic, a timestamp limit that the header leaves open, and `validate_records=deep`.
@@ -7,9 +7,10 @@ topic, a timestamp limit that the header leaves open, and `validate_records=deep
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.batch import HEADER_BYTES, RecordBatch, TimestampType, recompress
+from protocol.records.batch import HEADER_BYTES, NO_TIMESTAMP, RecordBatch, TimestampType, recompress
 from protocol.records.record_format import (
     CODEC_MASK,
     LENGTH_AT,
@@ -80,6 +81,28 @@ def validate_produced(
             f"which exceeds the maximum configured segment size of {config.segment_bytes}.",
         )
     return batch, latest
+
+
+def check_copied(batches: Sequence[RecordBatch], name: TopicPartition, expected: int) -> tuple[int, int, int]:
+    """Check batches that a follower is to append to partition `name` at the offset `expected` or behind it. Gives their
+    size in bytes, their largest timestamp, and the last offset of the first batch that has it.
+
+    Raises ApiError CORRUPT_MESSAGE (CRC, sizes), OFFSET_OUT_OF_RANGE for offsets that do not ascend.
+    """
+    max_timestamp, max_timestamp_offset, size = NO_TIMESTAMP, -1, 0
+    for batch in batches:
+        batch.ensure_valid()
+        if batch.base_offset < expected:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Batch at offset {batch.base_offset} cannot be appended to {name}, "
+                f"where offset {expected} is expected",
+            )
+        expected = batch.next_offset
+        size += batch.size_in_bytes
+        if batch.max_timestamp > max_timestamp:
+            max_timestamp, max_timestamp_offset = batch.max_timestamp, batch.last_offset
+    return size, max_timestamp, max_timestamp_offset
 
 
 def _first_batch(records: memoryview, name: TopicPartition) -> RecordBatch:

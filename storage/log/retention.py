@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from protocol.errors import ApiError
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
 from storage.io.file_system import FileSystem
 from storage.log.indexes import TimeIndex, TimestampOffset
+from storage.log.local_log import LocalLog
 from storage.log.log_files import TIME_INDEX_SUFFIX
 from storage.log.log_segment import LogSegment
-from storage.log.log_state import LogState
 from storage.log.segment_search import segment_index
 
 UNLIMITED_RETENTION = -1
@@ -34,7 +35,7 @@ class Expiry(NamedTuple):
 class _Rules:
     """The rules one after the other; `count` segments have been given up so far."""
 
-    def __init__(self, log: LogState, high_watermark: int) -> None:
+    def __init__(self, log: LocalLog, high_watermark: int) -> None:
         self._log = log
         self._segments = segments = log.segments
         self.count = 0
@@ -89,8 +90,20 @@ class _Rules:
             )
 
 
-def find_expired(log: LogState, now_ms: int, high_watermark: int) -> Expiry:
-    """What is to go now. A log without cleanup.policy `delete` gives up only what lies below its log start.
+def check_new_start(name: TopicPartition, offset: int, high_watermark: int) -> None:
+    """Raises ApiError OFFSET_OUT_OF_RANGE unless the records of partition `name` before `offset` may be deleted."""
+    if offset < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"The offset {offset} for partition {name} is not valid")
+    if offset > high_watermark:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Cannot increment the log start offset to {offset} of partition {name} "
+            f"since it is larger than the high watermark {high_watermark}",
+        )
+
+
+def find_expired(log: LocalLog, now_ms: int, high_watermark: int) -> Expiry:
+    """Which segments are to go now. A log without cleanup.policy `delete` gives up only what lies below its log start.
 
     May wait for the disk where a `TimestampLookup` did not come before. Raises ApiError CORRUPT_MESSAGE, OSError.
     """
@@ -120,7 +133,7 @@ class TimestampLookup:
 
     __slots__ = ("_file_system", "_found", "_unknown")
 
-    def __init__(self, file_system: FileSystem, logs: Sequence[LogState], now_ms: int) -> None:
+    def __init__(self, file_system: FileSystem, logs: Sequence[LocalLog], now_ms: int) -> None:
         self._file_system = file_system
         self._unknown = [
             (log.segments, now_ms - log.config.retention_ms)

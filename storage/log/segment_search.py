@@ -17,13 +17,15 @@ class BatchBoundaries:
     __slots__ = ("_positions",)
 
     def __init__(self) -> None:
-        self._positions: dict[int, tuple[LogSegment, int]] = {}
+        self._positions: dict[int, tuple[LogSegment, int]] | None = None  # most logs are idle
 
     def remember(self, offset: int, segment: LogSegment, position: int) -> None:
         """The batch that begins at `offset` is, or will be, at `position` of `segment`; nobody is harmed if compaction
         has replaced that meanwhile.
         """
         positions = self._positions
+        if positions is None:
+            positions = self._positions = {}
         positions[offset] = segment, position
         if len(positions) > _REMEMBERED_BOUNDARIES:
             try:
@@ -33,12 +35,13 @@ class BatchBoundaries:
 
     def position_of(self, offset: int, segment: LogSegment) -> int | None:
         """Where in `segment` the batch with `offset` begins, if it was remembered."""
-        known = self._positions.get(offset)
+        positions = self._positions
+        known = None if positions is None else positions.get(offset)
         return known[1] if known is not None and known[0] is segment else None
 
     def forget(self) -> None:
         """Positions are about to change."""
-        self._positions = {}
+        self._positions = None
 
 
 def segment_index(segments: list[LogSegment], offset: int) -> int:

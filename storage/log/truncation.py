@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError
-from storage.directory.log_directory import DeferredDeletion
-from storage.io.file_system import FileSystem, is_disk_full
 from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, LeaderEpochFileCache
-from storage.log.log_files import DELETED_SUFFIX, LOG_SUFFIX, TRUNCATION_MARKER, file_name
+from storage.log.local_log import take_away
+from storage.log.log_durability import write_truncation_marker
+from storage.log.log_epochs import NO_EPOCH_WRITTEN
+from storage.log.log_files import LOG_SUFFIX, file_name
+from storage.log.log_producers import load_producers
 from storage.log.log_segment import LogSegment
 from storage.log.producer_state import ProducerStateManager
-from storage.log.segment_search import headers_from, segment_index
+from storage.log.segment_search import segment_index
 
 if TYPE_CHECKING:
     from storage.log.unified_log import UnifiedLog
@@ -55,20 +57,20 @@ class TruncationTask:
         "_paths",
         "_producer_state",
         "_recovery_point",
+        "_unified",
         "is_full",
         "is_needed",
         "offset",
         "unreadable_from",
     )
 
-    def __init__(
-        self, file_system: FileSystem, log: UnifiedLog, offset: int, now_ms: int, *, fully: bool = False
-    ) -> None:
+    def __init__(self, unified: UnifiedLog, offset: int, now_ms: int, *, fully: bool = False) -> None:
         """Raises ApiError KAFKA_STORAGE_ERROR when the directory is offline."""
-        if log.directory.failure is not None:
-            raise log.directory.offline_error()
+        log = unified.local
+        log.refuse_offline()
         log.refuse_while_truncated()
-        self._file_system = file_system
+        self._file_system = file_system = log.file_system
+        self._unified = unified
         self._log = log
         self._directory = log.directory
         self._now_ms = now_ms
@@ -79,7 +81,7 @@ class TruncationTask:
         self._old_segments = log.segments
         self._old_end_offset = log.log_end_offset
         self._end_offset = offset
-        self._known_marker = log.truncation_marker
+        self._known_marker = log.durability.truncation_marker
         self._is_marked = False
         self._error: OSError | ApiError | None = None
         self._paths: list[str] = []
@@ -92,7 +94,7 @@ class TruncationTask:
         self._new_segment: LogSegment | None = None
         self._leader_epochs: LeaderEpochFileCache | None = None
         self._producer_state = ProducerStateManager(
-            file_system, log.path, str(log.topic_partition), log.snapshot_offsets
+            file_system, log.path, str(log.topic_partition), unified.producers.snapshot_offsets
         )
         if self.is_needed:
             # In this order: a reader that has seen the new number sees the task too.
@@ -123,23 +125,13 @@ class TruncationTask:
     def _mark(self) -> None:
         """Leave a note for the next process: below what it says everything stays, and is on stable storage."""
         log = self._log
-        noted = min(self._recovery_point, log.recovery_point)
-        path = f"{log.path}/{TRUNCATION_MARKER}{noted}"
-        if self._known_marker is None:
-            self._file_system.create(path)
-        elif self._known_marker != noted:
-            self._file_system.rename(f"{log.path}/{TRUNCATION_MARKER}{self._known_marker}", path)
+        noted = min(self._recovery_point, log.durability.recovery_point)
+        write_truncation_marker(self._file_system, log.path, self._known_marker, noted)
         self._known_marker = noted
 
     def _drop_segments(self) -> None:
         """Rename them out of the way, the newest first; the files go later, as readers may still be at it."""
-        for segment in reversed(self._dropped):
-            try:
-                self._paths += segment.change_suffix(DELETED_SUFFIX)
-            except OSError as error:
-                if not is_disk_full(error):
-                    raise
-                segment.remove()  # even a longer name may need room that only this gives back
+        self._paths += take_away(reversed(self._dropped))
         self._paths += self._producer_state.mark_deleted(segment.base_offset for segment in self._dropped)
 
     def _begin_anew(self) -> None:
@@ -155,12 +147,8 @@ class TruncationTask:
         new = segment.again()
         self._end_offset = new.truncate_to(self.offset)
         new.file.flush()
-        state, kept = self._producer_state, [*self._old_segments[: -len(self._dropped) - 1], new]
-        # From the first segment on, not from the log start: what can still be known of a producer is worth knowing.
-        state.load(kept[0].base_offset, self._end_offset)
-        for batch in headers_from(kept, state.map_end_offset):
-            state.replay(batch)
-        state.map_end_offset = self._end_offset
+        kept = [*self._old_segments[: -len(self._dropped) - 1], new]
+        load_producers(self._producer_state, kept, kept[0].base_offset, self._end_offset)
         self._new_segment = new
 
     def complete(self) -> None:
@@ -169,14 +157,13 @@ class TruncationTask:
         """
         log = self._log
         if not self.is_needed:
-            log.forget_epochs_from(self.offset)
+            self._unified.epochs.forget_from(log, self.offset)
             return
         if log.directory is not self._directory:  # it was deleted meanwhile
             log.truncation = None
             raise log.directory.offline_error()
         doing = f"Error while truncating {log.topic_partition} in dir {log.directory.path}"
-        if self._paths:
-            self._defer_deletion()
+        log.defer_deletion(self._paths, self._dropped)
         if isinstance(self._error, ApiError):
             raise log.directory.fail(OSError(self._error.message), doing) from self._error
         if self._error is not None:
@@ -188,18 +175,14 @@ class TruncationTask:
             raise log.failed(self._error, doing) from self._error
         self._publish()
 
-    def _defer_deletion(self) -> None:
-        self._directory.deferred_deletions.append(
-            DeferredDeletion(
-                tuple(self._paths),
-                is_tree=False,
-                delay_ms=self._log.config.file_delete_delay_ms,
-                readers=tuple(self._dropped),
-            )
-        )
+    def finish(self) -> None:
+        """`run` and `complete`, waiting for the disk. Raises as `complete`."""
+        self.run()
+        self.complete()
 
     def _publish(self) -> None:
-        log, new, end_offset = self._log, self._new_segment, self._end_offset
+        unified, log, new, end_offset = self._unified, self._log, self._new_segment, self._end_offset
+        durability = log.durability
         assert new is not None
         replaced = [] if self.is_full else log.segments[-1:]
         log.segments = [*([] if self.is_full else log.segments[:-1]), new]
@@ -208,19 +191,19 @@ class TruncationTask:
             segment.close_indexes()
         log.log_end_offset = end_offset
         log.log_start_offset = end_offset if self.is_full else min(log.log_start_offset, end_offset)
-        log.recovery_point = end_offset if self.is_full else min(log.recovery_point, self._recovery_point)
-        log.truncation_marker = self._known_marker
-        log.gaps_end = min(log.gaps_end, self._recovery_point)
-        log.has_unsynced_names = True
-        log.has_unsynced_cut = False
-        if log.cleaner_checkpoint is not None:
-            log.cleaner_checkpoint = min(log.cleaner_checkpoint, self.offset)
+        durability.recovery_point = end_offset if self.is_full else min(durability.recovery_point, self._recovery_point)
+        durability.truncation_marker = self._known_marker
+        durability.gaps_end = min(durability.gaps_end, self._recovery_point)
+        durability.has_unsynced_names = True
+        durability.has_unsynced_cut = False
+        if unified.cleaner_checkpoint is not None:
+            unified.cleaner_checkpoint = min(unified.cleaner_checkpoint, self.offset)
         if self._leader_epochs is not None:
-            log.use_leader_epochs(self._leader_epochs)
+            unified.epochs.use(self._leader_epochs)
         else:
-            log.leader_epochs.truncate_from_end(self.offset)
-        log.use_producer_state(self._producer_state)
+            unified.leader_epochs.truncate_from_end(self.offset)
+        unified.producers.use(self._producer_state)
         log.boundaries.forget()
-        log.expect_new_epoch()
+        unified.epochs.written = NO_EPOCH_WRITTEN
         # Last: a reader that does not see the task sees the new segment.
         log.truncation = None

@@ -7,38 +7,222 @@ All methods belong to one thread, and none of them waits for an fsync but `flush
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
+from uuid import UUID
 
-from protocol.errors import ApiError, ErrorCode
-from storage.directory.log_directory import DeferredDeletion, LogDirectory
-from storage.io.file_system import WouldWaitError, is_disk_full
-from storage.log.appendable_log import NO_EPOCH_WRITTEN, AppendableLog
-from storage.log.leader_epoch import EpochEntry
-from storage.log.log_files import DELETED_SUFFIX
-from storage.log.log_reader import (
-    FetchDataInfo,
-    offset_for_timestamp,
-    offset_of_max_timestamp,
-    read,
-)
+from protocol.topic_partition import TopicPartition
+from storage.directory.log_directory import LogDirectory
+from storage.io.file_system import FileSystem, WouldWaitError
+from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
+from storage.log.local_log import LocalLog, take_away
+from storage.log.log_append_info import LogAppendInfo
+from storage.log.log_appender import ANY_EPOCH, LogAppender
+from storage.log.log_config import LogConfig
+from storage.log.log_durability import LogDurability
+from storage.log.log_epochs import LogEpochs
+from storage.log.log_flush import FlushTask, is_as_loaded
+from storage.log.log_producers import LogProducers
+from storage.log.log_reader import FetchDataInfo, of_one_moment, offset_for_timestamp, offset_of_max_timestamp, read
 from storage.log.log_segment import LogSegment, TimestampAndOffset
-from storage.log.retention import Expiry, find_expired
+from storage.log.producer_state import AppendOrigin, ProducerStateManager
+from storage.log.retention import Expiry, check_new_start, find_expired
 from storage.log.segment_search import segment_index
 from storage.log.truncation import TruncationTask
-
-T = TypeVar("T")
 
 _NO_TIMESTAMP = -1
 
 
-class UnifiedLog(AppendableLog):
+class UnifiedLog:
     """See the module's docstring. Made by `storage.recovery.log_loader` (existing directories) and
-    `storage.log_manager` (new ones).
+    `storage.log.partition_directory` (new ones).
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "appender",
+        "cleaner_checkpoint",
+        "durability",
+        "epochs",
+        "local",
+        "producers",
+        "replacements",
+        "topic_id",
+        "topic_partition",
+        "uncleanable_reason",
+    )
+
+    def __init__(
+        self,
+        *,
+        file_system: FileSystem,
+        directory: LogDirectory,
+        path: str,
+        topic_partition: TopicPartition,
+        topic_id: UUID | None,
+        config: LogConfig,
+        segments: list[LogSegment],
+        log_start_offset: int,
+        log_end_offset: int,
+        recovery_point: int,
+        snapshot_offsets: Sequence[int] = (),
+        names_are_synced: bool = True,
+        now_ms: int = 0,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.durability = LogDurability(
+            file_system, recovery_point, log_end_offset, now_ms, names_are_synced=names_are_synced
+        )
+        self.local = LocalLog(
+            file_system=file_system,
+            directory=directory,
+            path=path,
+            topic_partition=topic_partition,
+            config=config,
+            segments=segments,
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            durability=self.durability,
+        )
+        self.producers = LogProducers(snapshot_offsets)
+        self.epochs = LogEpochs()
+        self.appender = LogAppender(self.local, self.producers, self.epochs)
+        self.cleaner_checkpoint: int | None = None
+        """Below it every key has one value; None when the log was never cleaned."""
+        self.replacements = 0
+        """How often segments were replaced by cleaned ones."""
+        self.uncleanable_reason: str | None = None
+        """Why the cleaner has set this log aside until the next start."""
+
+    # -- the log as it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> LogDirectory:
+        """The log directory that the log is in."""
+        return self.local.directory
+
+    @property
+    def path(self) -> str:
+        """The directory of the log itself."""
+        return self.local.path
+
+    @property
+    def config(self) -> LogConfig:
+        """May be replaced at any time; holds from the next call on."""
+        return self.local.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self.local.config = config
+
+    @property
+    def segments(self) -> list[LogSegment]:
+        """The segments, oldest first; every change makes a new list."""
+        return self.local.segments
+
+    @property
+    def active_segment(self) -> LogSegment:
+        """The last segment, which is appended to."""
+        return self.local.active_segment
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.local.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self.local.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on stable storage."""
+        return self.durability.recovery_point
+
+    @property
+    def truncations(self) -> int:
+        """How often the end was cut off."""
+        return self.local.truncations
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.local.segments)
+
+    # -- producers and epochs -----------------------------------------------------------------------------------------
+
+    @property
+    def producer_state(self) -> ProducerStateManager:
+        """State of the producers up to the log end. Read from snapshot and log on first use. Raises ApiError."""
+        return self.producers.load(self.local)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction is decided, and the marker that says so is below the high watermark."""
+        state = self.producers.loaded
+        if state is None:
+            state = self.producers.load(self.local)
+        state.on_high_watermark(high_watermark)
+        first_unstable = state.first_unstable_offset
+        if first_unstable is None or first_unstable >= high_watermark:
+            return high_watermark
+        return max(first_unstable, self.local.log_start_offset)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Forget the transactions whose markers are below; to be called when the high watermark has moved."""
+        state = self.producers.loaded
+        if state is not None:
+            state.on_high_watermark(high_watermark)
+
+    @property
+    def leader_epochs(self) -> LeaderEpochFileCache:
+        """Leader epochs of this log. Read from their checkpoint on first use. Raises ApiError KAFKA_STORAGE_ERROR."""
+        return self.epochs.load(self.local)
+
+    def assign_epoch_start_offset(self, leader_epoch: int) -> None:
+        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record
+        is.
+        """
+        if leader_epoch >= 0:
+            self.epochs.begin(EpochEntry(leader_epoch, self.local.log_end_offset))
+
+    def latest_epoch(self) -> int:
+        """The newest leader epoch of this log; -1 when there is none."""
+        return self.leader_epochs.latest_epoch
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
+        """The largest known epoch not above `epoch` and its end offset (KIP-101, KIP-279); (-1, -1) when not known."""
+        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
+
+    # -- appending and flushing ---------------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> LogAppendInfo:
+        """See `LogAppender.append_as_leader`, which `Partition` calls itself: it is called for each batch produced."""
+        return self.appender.append_as_leader(records, leader_epoch=leader_epoch, now_ms=now_ms, origin=origin)
+
+    def append_as_follower(
+        self, records: memoryview, *, now_ms: int, leader_epoch: int = ANY_EPOCH
+    ) -> LogAppendInfo | None:
+        """See `LogAppender.append_as_follower`."""
+        return self.appender.append_as_follower(records, now_ms=now_ms, leader_epoch=leader_epoch)
+
+    def roll(self, now_ms: int) -> LogSegment:
+        """Seal the active segment and begin a new one; see `LogAppender.roll`."""
+        return self.appender.roll(now_ms)
+
+    def prepare_flush(self, now_ms: int, offset: int | None = None, *, closing: bool = False) -> FlushTask:
+        """The fsyncs that make everything below `offset` (default: the log end) safe; with `closing` also what spares
+        the next start a recovery. Raises ApiError KAFKA_STORAGE_ERROR.
+        """
+        return self.appender.prepare_flush(now_ms, offset, closing=closing)
+
+    def flush(self, now_ms: int, offset: int | None = None) -> None:
+        """Return once everything below `offset` (default: the log end) is on stable storage.
+
+        Raises ApiError KAFKA_STORAGE_ERROR; the directory is offline then.
+        """
+        self.prepare_flush(now_ms, offset).finish()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -52,57 +236,33 @@ class UnifiedLog(AppendableLog):
         disk, and may be called on any thread. Raises ApiError OFFSET_OUT_OF_RANGE for an offset outside [log
         start, log end], CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        return self._of_one_moment(
-            partial(read, self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=True)
-        )
+        log, bound = self.local, upper_bound_offset
+        look = partial(read, log, offset, max_bytes, bound, min_one_message=min_one_message, may_wait=True)
+        return of_one_moment(log, look)
 
     def try_read(
         self, offset: int, max_bytes: int, upper_bound_offset: int | None = None, min_one_message: bool = True
     ) -> FetchDataInfo | None:
         """As `read`, or None when the disk would have to be waited for to find out. For the log's owner only."""
+        log, bound = self.local, upper_bound_offset
         try:
-            return read(self, offset, max_bytes, upper_bound_offset, min_one_message=min_one_message, may_wait=False)
+            return read(log, offset, max_bytes, bound, min_one_message=min_one_message, may_wait=False)
         except WouldWaitError:
             return None
         except OSError as error:
-            raise self._read_failed(error) from error
-
-    def _of_one_moment(self, look: Callable[[], T]) -> T:
-        """What `look` finds, on any thread, in a log whose end nobody has cut off meanwhile."""
-        has_missed = False
-        while True:
-            truncations = self.truncations
-            try:
-                found = look()
-            except (ApiError, OSError) as error:
-                if self.truncations != truncations:
-                    continue
-                if isinstance(error, FileNotFoundError) and not has_missed:
-                    # The owner was just giving the segment another name. By now it has, or the log begins behind it.
-                    has_missed = True
-                    continue
-                if isinstance(error, OSError):
-                    raise self._read_failed(error) from error
-                raise
-            if self.truncations == truncations:
-                return found
+            raise log.read_failed(error) from error
 
     def offset_after_corrupt_range(self, offset: int) -> int | None:
         """The first offset that can be read again, when a damage that was found has taken `offset`, else None."""
-        corrupt_range = self.segments[segment_index(self.segments, offset)].corrupt_range_of(offset)
+        corrupt_range = self.local.segments[segment_index(self.local.segments, offset)].corrupt_range_of(offset)
         return None if corrupt_range is None else corrupt_range.end_offset
-
-    def _read_failed(self, error: OSError) -> ApiError:
-        return self.directory.fail(error, f"Exception while reading from {self.topic_partition}")
-
-    # -- looking up ---------------------------------------------------------------------------------------------------
 
     def offset_for_timestamp(self, timestamp: int, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
         """The first record from the log start on whose timestamp (ms) is at least `timestamp`; None if that is not
         below `upper_bound_offset`. May wait for the disk, and may be called on any thread. Raises ApiError
         CORRUPT_MESSAGE, OFFSET_NOT_AVAILABLE while the end is being cut off.
         """
-        return self._of_one_moment(partial(offset_for_timestamp, self, timestamp, upper_bound_offset))
+        return of_one_moment(self.local, partial(offset_for_timestamp, self.local, timestamp, upper_bound_offset))
 
     def offset_of_max_timestamp(self, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:
         """The first record with the largest timestamp of the log; None if that is not below `upper_bound_offset`.
@@ -110,20 +270,12 @@ class UnifiedLog(AppendableLog):
         May wait for the disk, and may be called on any thread. Raises ApiError CORRUPT_MESSAGE, OFFSET_NOT_AVAILABLE
         while the end is being cut off.
         """
-        return self._of_one_moment(partial(offset_of_max_timestamp, self, upper_bound_offset))
+        return of_one_moment(self.local, partial(offset_of_max_timestamp, self.local, upper_bound_offset))
 
     def earliest(self) -> TimestampAndOffset:
         """The log start, and the epoch of the record there."""
         offset = self.log_start_offset
         return TimestampAndOffset(_NO_TIMESTAMP, offset, self.leader_epochs.epoch_for_offset(offset))
-
-    def latest_epoch(self) -> int:
-        """The newest leader epoch of this log; -1 when there is none."""
-        return self.leader_epochs.latest_epoch
-
-    def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
-        """The largest known epoch not above `epoch` and its end offset (KIP-101, KIP-279); (-1, -1) when not known."""
-        return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     # -- shortening ---------------------------------------------------------------------------------------------------
 
@@ -132,24 +284,14 @@ class UnifiedLog(AppendableLog):
 
         Raises ApiError OFFSET_OUT_OF_RANGE when that would reach beyond the high watermark.
         """
-        if offset < 0:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"The offset {offset} for partition {self.topic_partition} is not valid"
-            )
-        if offset > high_watermark:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Cannot increment the log start offset to {offset} of partition {self.topic_partition} "
-                f"since it is larger than the high watermark {high_watermark}",
-            )
+        check_new_start(self.topic_partition, offset, high_watermark)
         self._move_log_start(offset)
         return self.log_start_offset
 
     def _move_log_start(self, offset: int) -> None:
-        if offset > self.log_start_offset:
-            self.log_start_offset = offset
-            if self._leader_epochs is not None:  # otherwise they are cut when they are read
-                self._leader_epochs.truncate_from_start(offset)
+        if offset > self.local.log_start_offset:
+            self.local.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
 
     def expire_segments(self, now_ms: int, high_watermark: int) -> Expiry:
         """Move the log start behind the segments that retention no longer keeps; when these are all, a new one is begun
@@ -158,18 +300,18 @@ class UnifiedLog(AppendableLog):
         Their files stay until `delete_old_segments`, so that the new log start can be made durable before it. Raises
         ApiError CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR.
         """
-        if self.directory.failure is not None:
-            raise self.directory.offline_error()
-        if self.truncation is not None:
+        local = self.local
+        local.refuse_offline()
+        if local.truncation is not None:
             return Expiry(0, [], None)
         try:
-            expiry = find_expired(self, now_ms, high_watermark)
+            expiry = find_expired(local, now_ms, high_watermark)
         except OSError as error:
-            raise self._read_failed(error) from error
-        if expiry.expired == len(self.segments):
-            self.roll(now_ms, sealed_is_kept=False)
+            raise local.read_failed(error) from error
+        if expiry.expired == len(local.segments):
+            self.appender.roll(now_ms, sealed_is_kept=False)
         if expiry.expired:
-            self._move_log_start(self.segments[expiry.expired].base_offset)
+            self._move_log_start(local.segments[expiry.expired].base_offset)
         return expiry
 
     def delete_old_segments(self, limit: int | None = None) -> list[LogSegment]:
@@ -178,39 +320,24 @@ class UnifiedLog(AppendableLog):
         After a power cut some of them may be back, and others not. So the log start has to be durable before, or
         recovery would take what is missing between them for a loss. Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        if self.directory.failure is not None:
-            raise self.directory.offline_error()
-        if self.truncation is not None:
+        local = self.local
+        local.refuse_offline()
+        if local.truncation is not None:
             return []
-        count = segment_index(self.segments, self.log_start_offset)
-        dropped = self.segments[: count if limit is None else min(count, limit)]
-        if dropped:
-            self._drop_segments(dropped)
-            self.segments = self.segments[len(dropped) :]
-        return dropped
-
-    def _drop_segments(self, dropped: Sequence[LogSegment]) -> None:
-        """Rename them out of the way; the files go after `file_delete_delay_ms`, as readers may still be at it."""
+        count = segment_index(local.segments, local.log_start_offset)
+        dropped = local.segments[: count if limit is None else min(count, limit)]
+        if not dropped:
+            return []
         try:
-            paths: list[str] = []
-            for segment in dropped:
-                try:
-                    paths += segment.change_suffix(DELETED_SUFFIX)
-                except OSError as error:
-                    if not is_disk_full(error):
-                        raise
-                    segment.remove()  # even a longer name may need room that only this gives back
+            paths = take_away(dropped)
             paths += self.producer_state.mark_deleted(segment.base_offset for segment in dropped)
         except OSError as error:
-            doing = f"Error while deleting segments for {self.topic_partition} in dir {self.directory.path}"
-            raise self.directory.fail(error, doing) from error
-        if paths:
-            self.directory.deferred_deletions.append(
-                DeferredDeletion(
-                    tuple(paths), is_tree=False, delay_ms=self.config.file_delete_delay_ms, readers=dropped
-                )
-            )
-        self.boundaries.forget()
+            doing = f"Error while deleting segments for {local.topic_partition} in dir {local.directory.path}"
+            raise local.directory.fail(error, doing) from error
+        local.defer_deletion(paths, dropped)  # readers may still be at it
+        local.boundaries.forget()
+        local.segments = local.segments[len(dropped) :]
+        return dropped
 
     def prepare_truncation(self, offset: int, now_ms: int) -> TruncationTask:
         """Dropping everything at or above `offset`, batches that reach beyond it included; see `TruncationTask` for
@@ -218,64 +345,49 @@ class UnifiedLog(AppendableLog):
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
-        return TruncationTask(self.file_system, self, offset, now_ms)
+        return TruncationTask(self, offset, now_ms)
 
     def prepare_new_start(self, offset: int, now_ms: int) -> TruncationTask:
         """Dropping everything, so that the log is empty and begins at `offset`; as `prepare_truncation`."""
-        return TruncationTask(self.file_system, self, offset, now_ms, fully=True)
+        return TruncationTask(self, offset, now_ms, fully=True)
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Do `prepare_truncation` at once, waiting for the disk; whether anything was dropped. Raises ApiError
-        KAFKA_STORAGE_ERROR.
-        """
+        """Do `prepare_truncation` at once, waiting for the disk; whether anything was dropped. Raises ApiError."""
         task = self.prepare_truncation(offset, now_ms)
-        task.run()
-        task.complete()
+        task.finish()
         return task.is_needed
 
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Do `prepare_new_start` at once, waiting for the disk. Raises ApiError KAFKA_STORAGE_ERROR."""
-        task = self.prepare_new_start(offset, now_ms)
-        task.run()
-        task.complete()
-
-    def forget_epochs_from(self, offset: int) -> None:
-        """Nothing at or above `offset` is in the log; an epoch that was to begin there has none."""
-        self.leader_epochs.truncate_from_end(offset)
-        self._written_epoch = -1
-
-    def expect_new_epoch(self) -> None:
-        """Look at everything that is due before a batch of a new epoch when the next one comes."""
-        self._written_epoch = NO_EPOCH_WRITTEN
-
     # -- letting go ---------------------------------------------------------------------------------------------------
-
-    def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget the producers silent for that long; returns how many. State that was not read yet is left alone."""
-        return 0 if self._producer_state is None else self._producer_state.remove_expired(now_ms, expiration_ms)
 
     def discard(self) -> None:
         """The partition is being deleted: let go of all files, and refuse every access from now on."""
         self.release_files()
         gone = LogDirectory(self.directory.path, lambda _path, _reason: None)
         gone.failure = f"{self.topic_partition} has been deleted"
-        self.directory = gone
+        self.local.directory = gone
 
     def close(self) -> None:
         """Write everything that spares the next start a recovery. To be flushed afterwards. Raises ApiError
         KAFKA_STORAGE_ERROR.
         """
-        self.refuse_while_truncated()
+        local = self.local
+        local.refuse_while_truncated()
         try:
             # A segment whose records were all deleted is appended to after the next start, as any other.
-            is_empty = self.log_end_offset == self.log_start_offset and not self.active_segment.size
-            if not is_empty and not self.is_as_loaded:
-                self.active_segment.seal()
+            is_empty = local.log_end_offset == local.log_start_offset and not local.active_segment.size
+            if not is_empty and not is_as_loaded(self.durability, self.producers, self.epochs):
+                local.active_segment.seal()
                 self.producer_state.take_snapshot()
-            if self._leader_epochs is not None:
-                self._leader_epochs.write_if_changed()
+            self.epochs.write_if_changed()
         except OSError as error:
-            raise self.failed(error, f"Error while closing {self.topic_partition}") from error
+            raise local.failed(error, f"Error while closing {self.topic_partition}") from error
+
+    def use_path(self, path: str) -> None:
+        """The directory of the log has been renamed to `path`; what is open stays open."""
+        self.local.use_path(path)
+        self.epochs.use_path(path)
+        if self.producers.loaded is not None:
+            self.producers.loaded.use_directory(path)
 
     def release_files(self) -> None:
         """Let go of all descriptors; they are opened again when needed."""

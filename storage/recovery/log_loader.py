@@ -31,9 +31,10 @@ from storage.log.log_files import (
     TRUNCATION_MARKER,
     file_name,
 )
+from storage.log.log_producers import load_producers
 from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.log.producer_state import ProducerStateManager
-from storage.log.segment_search import headers_from, segment_index
+from storage.log.segment_search import segment_index
 from storage.log.segment_swap import put_in_place
 from storage.log.unified_log import UnifiedLog
 from storage.log.verification import CorruptRange, Place, walk
@@ -124,7 +125,7 @@ class LogLoader:
         )
         if log.log_end_offset < log_start:
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
-            log.truncate_fully_and_start_at(log_start, self._options.now_ms)
+            log.prepare_new_start(log_start, self._options.now_ms).finish()
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
         if log.cleaner_checkpoint is not None and noted is not None:
             log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)
@@ -150,11 +151,11 @@ class LogLoader:
 
     def _pass_on_cut(self, log: UnifiedLog, noted: int | None) -> None:
         """What may have to be known of a cut by the next process that opens the log. Raises OSError."""
-        log.highest_recovery_point = max(self._checkpointed, log.recovery_point)
+        log.durability.highest_recovery_point = max(self._checkpointed, log.recovery_point)
         if noted is not None:
-            log.has_unsynced_cut, log.truncation_marker = True, noted
+            log.durability.has_unsynced_cut, log.durability.truncation_marker = True, noted
         elif log.log_end_offset < self._checkpointed:
-            log.mark_truncation(log.log_end_offset)
+            log.durability.mark_truncation(log.path, log.log_end_offset)
 
     def _find_segments(self, files: dict[str, FileInfo]) -> list[LogSegment]:
         segments = []
@@ -246,7 +247,7 @@ class LogLoader:
             now_ms=self._options.now_ms,
         )
         for segment in segments:
-            log.report_corrupt_ranges(segment)
+            log.local.report_corrupt_ranges(segment)
         return log
 
     def _create_first_segment(self, topic_id: UUID | None, snapshots: list[int]) -> LoadResult:
@@ -319,8 +320,8 @@ class LogLoader:
             if after is not None:
                 log_end = after
         log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
-        log.gaps_end = self._gaps_end
-        log.has_unflushed_sealed_segments = self._gaps_end > log.recovery_point
+        log.durability.gaps_end = self._gaps_end
+        log.durability.has_unflushed_sealed_segments = self._gaps_end > log.recovery_point
         if epochs and epochs[-1].epoch < log.leader_epochs.latest_epoch:
             # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.
             log.leader_epochs.truncate_from_end(segments[first].base_offset)
@@ -329,7 +330,7 @@ class LogLoader:
                 log.leader_epochs.assign(epoch, offset)
         if known_end <= log_end:
             producers.map_end_offset = log_end
-            log.use_producer_state(producers)
+            log.producers.use(producers)
         # Otherwise the snapshot knows of batches that are gone: an older one has to do.
         _ = log.producer_state  # built now rather than on the first append
         return log
@@ -343,13 +344,7 @@ class LogLoader:
         # Not those above: a power cut can bring back what a truncation removed, and what they know is read anyway, from
         # the start of the segment, as its transactions have to be found again. But the one where the log begins is all
         # that is left of the producers before.
-        begin = segments[0].base_offset
-        start = segments[first].base_offset
-        state.load(begin, start)
-        if state.map_end_offset < start:
-            for batch in headers_from(segments[:first], state.map_end_offset):
-                state.replay(batch)
-            state.map_end_offset = start
+        load_producers(state, segments[:first], segments[0].base_offset, segments[first].base_offset)
         return state
 
     def _is_cut_short(self, end: int, following: LogSegment | None) -> bool:

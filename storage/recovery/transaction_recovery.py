@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from protocol.records.batch import RecordBatch
 from storage.io.file_system import FileInfo, FileSystem
 from storage.log.log_files import TXN_INDEX_SUFFIX, file_name
+from storage.log.log_producers import load_producers
 from storage.log.log_segment import LogSegment
 from storage.log.producer_state import ProducerStateManager
-from storage.log.segment_search import headers_from
 from storage.log.transaction_index import ENTRY_BYTES, AbortedTxn, aborted_by
 
 
@@ -70,10 +70,7 @@ def rebuild_torn_indexes(
         directory = segment.path.rpartition("/")[0]
         usable = [offset for offset in snapshots if begin <= offset <= start]
         producers = ProducerStateManager(file_system, directory, name, usable)
-        producers.load(begin, start)
-        for batch in headers_from(list(segments[:at]), producers.map_end_offset):
-            producers.replay(batch)
-        producers.map_end_offset = start
+        load_producers(producers, list(segments[:at]), begin, start)
         found = AbortedTransactionsFound(producers, files)
         for position, batch in segment.headers():
             found.note(segment.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)

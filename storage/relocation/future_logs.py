@@ -21,9 +21,10 @@ the tombstone that deletes it. So how far the log is clean holds for the copy as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.batch import HEADER_BYTES, RecordBatch, read_batches
+from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory
 from storage.directory.partition_metadata import PARTITION_METADATA
@@ -39,69 +40,49 @@ from storage.log.partition_directory import (
     rename_away,
 )
 from storage.log.unified_log import UnifiedLog
+from storage.relocation.copy_task import CopyTask
 
-READ_BYTES = 1 << 20
-"""What is read from the log at a time."""
-INDEXED_BYTES = 16 << 10
-"""What is appended to the future log at a time: an append makes one index entry at most."""
 LAST_BYTES = 1 << 20
-"""What the owner's thread copies at most: about a millisecond of work."""
+"""The most that the owner's thread copies: about a millisecond of work."""
 
 
-class CopyTask:
-    """One step of a move: some bytes of `log` to the end of `future`.
+class Cut(NamedTuple):
+    """A truncation of a future log to `offset`. One that `is_full` leaves it empty, and beginning there."""
 
-    Made and completed by the owner of the logs; `run` may be called on any thread, and nobody else uses the future
-    log meanwhile. `error` is what ended it: the log start has moved on, the future log was dropped, a disk failed.
+    offset: int
+    is_full: bool = False
+    cleaner_checkpoint: int | None = None
+    """How far the log is clean where the copy begins anew because of a cleaning."""
+
+
+class AdjustTask:
+    """Cuts off the end of a future log, so that it can be appended to again.
+
+    Made and completed by the owner of the logs; `run` may be called on any thread, and nobody else uses the future log
+    meanwhile.
     """
 
-    __slots__ = ("_future", "_log", "_max_bytes", "_now_ms", "copied_bytes", "error")
+    __slots__ = ("_cut", "_future", "_futures", "_log", "_truncation", "_truncations")
 
-    def __init__(self, log: UnifiedLog, future: UnifiedLog, max_bytes: int, now_ms: int) -> None:
+    def __init__(self, futures: FutureLogs, log: UnifiedLog, future: UnifiedLog, cut: Cut, now_ms: int) -> None:
+        self._futures = futures
         self._log = log
         self._future = future
-        self._max_bytes = max_bytes
-        self._now_ms = now_ms
-        self.copied_bytes = 0
-        self.error: ApiError | None = None
+        self._cut = cut
+        self._truncations = log.truncations
+        prepare = future.prepare_new_start if cut.is_full else future.prepare_truncation
+        self._truncation = prepare(cut.offset, now_ms)
 
     def run(self) -> None:
-        """Copy until the end of the log, or `max_bytes` (a batch at least)."""
-        log, future = self._log, self._future
-        try:
-            while future.log_end_offset < log.log_end_offset and self.copied_bytes < self._max_bytes:
-                end_offset = log.log_end_offset
-                wanted = min(READ_BYTES, self._max_bytes - self.copied_bytes)
-                info = log.read(max(future.log_end_offset, log.log_start_offset), wanted, end_offset)
-                if info.file is None:
-                    # What was there has been compacted away.
-                    future.skip_to(end_offset, self._now_ms)
-                    return
-                try:
-                    data = memoryview(info.file.pread(info.position, info.size))
-                except OSError as error:
-                    raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
-                self._append(data)
-        except ApiError as error:
-            self.error = error
+        """Cut the files; an error is kept for `complete`."""
+        self._truncation.run()
 
     def complete(self) -> None:
-        """Raises ApiError when something has ended the copying."""
-        if self.error is not None:
-            raise self.error
-
-    def _append(self, data: memoryview) -> None:
-        start = end = 0
-        for batch in read_batches(data):
-            end += batch.size_in_bytes
-            if end - start >= INDEXED_BYTES:
-                self._future.append_as_follower(data[start:end], now_ms=self._now_ms)
-                start = end
-        if end > start:
-            self._future.append_as_follower(data[start:end], now_ms=self._now_ms)
-        if end == 0:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self._log.path} holds no whole batch where one is expected")
-        self.copied_bytes += end
+        """Let the future log go on behind the cut. Raises ApiError KAFKA_STORAGE_ERROR, also when it was dropped."""
+        self._truncation.complete()
+        if self._cut.cleaner_checkpoint is not None:
+            self._future.cleaner_checkpoint = self._cut.cleaner_checkpoint
+        self._futures.was_adjusted(self._log, self._truncations)
 
 
 class FutureLogs:
@@ -258,33 +239,46 @@ class FutureLogs:
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
-    def adjust(self, log: UnifiedLog, now_ms: int) -> None:
+    def adjust(self, log: UnifiedLog, now_ms: int) -> AdjustTask | None:
         """Make the future log of `log` one that can be appended to: after DeleteRecords, retention, truncation, a
         start, a change of configuration. To be called before each CopyTask.
 
-        Raises ApiError KAFKA_STORAGE_ERROR.
+        Gives a task when the end of the future log has to be cut off first; after it, this is to be called again.
+        Raises ApiError KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
         """
-        topic_partition = log.topic_partition
-        future = self.logs[topic_partition]
+        future = self.logs[log.topic_partition]
         future.config = log.config
-        if topic_partition not in self._truncations and _was_cleaned_since(log, future):
-            future.truncate_fully_and_start_at(_first_base_offset(log), now_ms)
-            future.flush(now_ms)  # what the checkpoint will say must not be believed of what was there before
-            future.cleaner_checkpoint = log.cleaner_checkpoint
+        cut = self._due_cut(log, future)
+        if cut is not None:
+            return AdjustTask(self, log, future, cut, now_ms)
+        self._truncations[log.topic_partition] = log.truncations
         if log.cleaner_checkpoint is not None:
             known = future.cleaner_checkpoint
             # It may have come only now, from a cleaning that was under way: gaps are no loss here either.
             future.cleaner_checkpoint = future.log_start_offset if known is None else min(known, log.cleaner_checkpoint)
-        if self._truncations.get(topic_partition) != log.truncations:
+        if future.log_start_offset < log.log_start_offset <= future.log_end_offset:
+            future.delete_records_before(log.log_start_offset, log.log_start_offset)
+        return None
+
+    def _due_cut(self, log: UnifiedLog, future: UnifiedLog) -> Cut | None:
+        """The next truncation of `future` that `log` makes necessary."""
+        compared = self._truncations.get(log.topic_partition)
+        if compared is None and _was_cleaned_since(log, future):
+            return Cut(_first_base_offset(log), is_full=True, cleaner_checkpoint=log.cleaner_checkpoint)
+        if compared != log.truncations:
             end = _common_end(log, future)
             if end < future.log_end_offset:
-                future.truncate_to(end, now_ms)
-            self._truncations[topic_partition] = log.truncations
-        if log.log_start_offset > future.log_start_offset:
-            if log.log_start_offset > future.log_end_offset:
-                future.truncate_fully_and_start_at(_first_base_offset(log), now_ms)
-            if log.log_start_offset <= future.log_end_offset:
-                future.delete_records_before(log.log_start_offset, log.log_start_offset)
+                return Cut(end)
+        if log.log_start_offset > future.log_end_offset:
+            start = _first_base_offset(log)
+            if not future.log_start_offset == future.log_end_offset == start:
+                return Cut(start, is_full=True)
+        return None
+
+    def was_adjusted(self, log: UnifiedLog, truncations: int) -> None:
+        """The future log of `log` is a copy of what that was when its end had been cut off `truncations` times."""
+        if log.topic_partition in self.logs:
+            self._truncations[log.topic_partition] = truncations
 
     def catch_up(self, log: UnifiedLog, now_ms: int) -> bool:
         """Copy the last bytes on the owner's thread; whether `replace` may follow now, before anything is appended.
@@ -293,12 +287,14 @@ class FutureLogs:
         to be flushed, and its recovery point checkpointed, or a crash after the replacement would take the gap for a
         loss. Raises ApiError.
         """
-        self.adjust(log, now_ms)
         future = self.logs[log.topic_partition]
+        if self._due_cut(log, future) is not None:
+            return False
+        self.adjust(log, now_ms)
         task = CopyTask(log, future, LAST_BYTES, now_ms)
         task.run()
         task.complete()
-        return future.log_end_offset == log.log_end_offset and future.gaps_end <= future.recovery_point
+        return future.log_end_offset == log.log_end_offset and future.durability.gaps_end <= future.recovery_point
 
     def replace(self, log: UnifiedLog) -> UnifiedLog:
         """The future log takes the name of `log`; gives it. `log` must not be appended to any more.
@@ -311,17 +307,17 @@ class FutureLogs:
             old = self._replaced[topic_partition].path
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{old} of an earlier move could not be retired yet")
         path = f"{future.directory.path}/{topic_partition}"
-        future.take_over_epochs(log)
+        _take_over_epochs(log, future)
         copy_aborted(log, future)
         try:
             self._file_system.rename(future.path, path)
         except OSError as error:
-            raise future.failed(error, f"Error while renaming {future.path} to {path}") from error
+            raise future.local.failed(error, f"Error while renaming {future.path} to {path}") from error
         future.use_path(path)
-        future.has_unsynced_names = True
+        future.durability.has_unsynced_names = True
         # Until that is flushed a power cut can undo it, and leave what is on stable storage in `log`: no more may be
         # acknowledged or shown.
-        future.recovery_point = min(future.recovery_point, log.recovery_point)
+        future.durability.recovery_point = min(future.recovery_point, log.recovery_point)
         del self.logs[topic_partition]
         self._replaced[topic_partition] = log
         return future
@@ -345,6 +341,13 @@ class FutureLogs:
         """All that is here and on a disk that works; their offsets belong into the checkpoints of their directory."""
         logs = (*self.logs.values(), *self._replaced.values(), *self.superseded_logs)
         return [log for log in logs if log.directory.failure is None]
+
+
+def _take_over_epochs(log: UnifiedLog, future: UnifiedLog) -> None:
+    """Have `future`, which holds the same records, know the epochs of `log` that began behind the last of its own."""
+    for entry in log.leader_epochs.entries:
+        if entry.epoch > future.leader_epochs.latest_epoch:
+            future.leader_epochs.assign(entry.epoch, min(entry.start_offset, future.log_end_offset))
 
 
 def _was_cleaned_since(log: UnifiedLog, future: UnifiedLog) -> bool:

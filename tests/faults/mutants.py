@@ -219,9 +219,9 @@ def producers_outlive_a_truncation(patch: Patch) -> None:
     complete = TruncationTask.complete
 
     def keep(self: TruncationTask) -> None:
-        before = self._log.producer_state
+        before = self._unified.producer_state
         complete(self)
-        self._log.use_producer_state(before)
+        self._unified.producers.use(before)
 
     patch.setattr(TruncationTask, "complete", keep)
 

@@ -13,7 +13,7 @@ from storage.io.file_system import is_disk_full
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogDirError, LogManager
-from storage.relocation.future_logs import CopyTask
+from storage.relocation.copy_task import CopyTask
 from tests.faults.history import Row, Violation
 from tests.faults.life import NEIGHBOUR_START, OTHER, Life, Spec, make_batch, observe
 from tests.kit.memory_file_system import SimulatedCrash
@@ -53,7 +53,7 @@ def adopt(life: Life) -> None:
             if number == 2:
                 compacted, size = rows, len(data)
                 log.roll(life.now_ms)
-        log.skip_to(log.log_end_offset + 4, life.now_ms)
+        log.appender.skip_to(log.log_end_offset + 4, life.now_ms)
         log.flush(life.now_ms)
         first = log.segments[0]
         first.cut(first.size - size)
@@ -410,7 +410,9 @@ def copy(max_bytes: int) -> Step:
 
 
 def _copy(life: Life, manager: LogManager, log: UnifiedLog, max_bytes: int) -> None:
-    manager.futures.adjust(log, life.now_ms)
+    while (adjustment := manager.futures.adjust(log, life.now_ms)) is not None:
+        adjustment.run()
+        adjustment.complete()
     task = CopyTask(log, manager.futures.logs[TP], max_bytes, life.now_ms)
     task.run()
     if task.error is not None:

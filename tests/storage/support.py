@@ -11,7 +11,7 @@ from protocol.errors import ApiError
 from protocol.records.batch import Record, RecordBatch, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
 from storage.io.file_system import FileSystem
-from storage.log.appendable_log import LogAppendInfo
+from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_config import LogConfig
 from storage.log.log_flush import run_together
 from storage.log.unified_log import UnifiedLog

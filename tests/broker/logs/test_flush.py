@@ -27,9 +27,9 @@ from protocol.messages import (
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Response
+from storage.log.local_log import LocalLog
 from storage.log.log_config import UNLIMITED
 from storage.log.log_flush import FlushTask, run_together
-from storage.log.log_state import LogState
 from storage.log.unified_log import UnifiedLog
 from tests.kit.environment import InlineExecutor
 from tests.kit.in_process import InProcessBroker, Wire
@@ -48,8 +48,8 @@ class HeldFlushes(InlineExecutor):
         self.held = True
         self.rounds: list[int] = []
         """How many logs each round so far flushed."""
-        self._waiting: list[tuple[set[LogState], Callable[[], None]]] = []
-        self._logs: set[LogState] = set()
+        self._waiting: list[tuple[set[LocalLog], Callable[[], None]]] = []
+        self._logs: set[LocalLog] = set()
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         if function is not run_together:
@@ -70,16 +70,16 @@ class HeldFlushes(InlineExecutor):
         self._waiting.append(({task.log for task in tasks}, carry_out))
         return future
 
-    def is_flushing_of(self, log: LogState) -> bool:
+    def is_flushing_of(self, log: UnifiedLog) -> bool:
         """Whether a round waits for the disk that has `log` in it."""
-        return log in self._logs
+        return log.local in self._logs
 
     @property
     def is_flushing(self) -> bool:
         """Whether a round waits for the disk."""
         return bool(self._waiting)
 
-    async def finish(self, log: LogState | None = None) -> None:
+    async def finish(self, log: UnifiedLog | None = None) -> None:
         """Let the disk finish with what is under way, or with `log` alone and what is flushed with it."""
         self._carry_out(log)
         await turns()
@@ -89,8 +89,8 @@ class HeldFlushes(InlineExecutor):
         self.held = False
         self._carry_out()
 
-    def _carry_out(self, log: LogState | None = None) -> None:
-        done = [each for each in self._waiting if log is None or log in each[0]]
+    def _carry_out(self, log: UnifiedLog | None = None) -> None:
+        done = [each for each in self._waiting if log is None or log.local in each[0]]
         self._waiting = [each for each in self._waiting if each not in done]
         for logs, carry_out in done:
             self._logs -= logs

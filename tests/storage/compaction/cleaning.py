@@ -11,7 +11,7 @@ from storage.compaction.cleanable_log import CleanableLog, cleanable_log, plan_c
 from storage.compaction.cleaner import clean
 from storage.compaction.segment_replacement import ReplacementTask
 from storage.io.file_system import FileSystem
-from storage.log.appendable_log import LogAppendInfo
+from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_config import LogConfig
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog

@@ -8,6 +8,7 @@ from protocol.records.control_records import ControlRecordType
 from storage.compaction.cleanable_log import cleanable_log, filthiest
 from storage.compaction.cleaner import GroupingSize, group_by_size
 from storage.log.log_config import LogConfig
+from storage.log.log_flush import is_as_loaded
 from tests.storage.compaction.cleaning import COMPACT, Stand, end_transaction, keys, put
 from tests.storage.support import DIR, T0, TP, close_cleanly, open_manager
 
@@ -19,9 +20,9 @@ class TestChoosing:
         put(log, (b"x", b"active"))
         assert stand.cleanable().first_uncleanable_offset == 9, "the active segment"
         assert stand.cleanable(high_watermark=8).first_uncleanable_offset == 6, "only whole segments"
-        log.recovery_point = 4
+        log.durability.recovery_point = 4
         assert stand.cleanable().first_uncleanable_offset == 3, "what is not on stable storage"
-        log.recovery_point = 9
+        log.durability.recovery_point = 9
         put(log, (b"y", b"open"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
         assert stand.cleanable().first_uncleanable_offset == 9
         assert stand.cleanable().cleanable_ratio == 1.0
@@ -96,7 +97,7 @@ class TestChoosing:
         log = stand.segments(keys("abc"), keys("def"))
         stand.clean()
         log.cleaner_checkpoint = 2
-        log.log_start_offset = 4
+        log.local.log_start_offset = 4
         found = stand.cleanable()
         assert found.first_dirty_offset == 4
         assert found.warning == (
@@ -135,7 +136,7 @@ class TestChoosing:
         assert log.cleaner_checkpoint == 6
         log.truncate_to(4, T0)
         assert log.cleaner_checkpoint == 4
-        log.truncate_fully_and_start_at(2, T0)
+        log.prepare_new_start(2, T0).finish()
         assert log.cleaner_checkpoint == 2
 
     def test_an_idle_log_is_not_read(self) -> None:
@@ -144,7 +145,7 @@ class TestChoosing:
         close_cleanly(stand.manager)
         log = stand.restart().logs[TP]
         assert cleanable_log(log, 1, T0) is not None
-        assert log.is_as_loaded
+        assert is_as_loaded(log.durability, log.producers, log.epochs)
 
 
 class TestGrouping:

@@ -94,7 +94,7 @@ class TestCleaning:
             put(log, row, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
             end_transaction(log, producer_id, 0, kind)
         stand.segments(keys("z"))
-        log.remove_expired_producers(T0 + 10**9, 1)
+        log.producers.remove_expired(T0 + 10**9, 1)
         stand.clean()
         # The aborted record is gone, its marker and the index entry are there for readers on their way.
         assert [(batch.base_offset, batch.is_control) for batch in read_all(log)] == [

@@ -183,13 +183,13 @@ def test_nothing_is_cleaned_above_what_a_note_of_a_cut_says() -> None:
     log = stand.segments(keys("abab"), keys("abab"), keys("abab"))
     stand.manager.checkpoint_recovery_points()
     log.truncate_to(6, T0)
-    assert log.truncation_marker == 4
+    assert log.durability.truncation_marker == 4
     for _ in range(3):
         append(log, b"again", epoch=3)
     log.roll(T0)
     append(log, b"active", epoch=3)
     log.flush(T0)
-    assert (log.recovery_point, log.known_recovery_point) == (10, 4)
+    assert (log.recovery_point, log.durability.known_recovery_point) == (10, 4)
     assert stand.cleanable().first_uncleanable_offset == 4
     stand.clean()
     before = rows_of(log)
@@ -199,7 +199,7 @@ def test_nothing_is_cleaned_above_what_a_note_of_a_cut_says() -> None:
     stand.log.roll(T0)
     append(stand.log, b"active", epoch=4)
     stand.log.flush(T0)
-    assert stand.log.truncation_marker is None
+    assert stand.log.durability.truncation_marker is None
     assert clean_log(stand.file_system, stand.manager, stand.log) is not None
     assert len(rows_of(stand.log)) < len(before)
     assert rows_of(stand.restart().logs[TP]) == rows_of(stand.log)

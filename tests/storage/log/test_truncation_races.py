@@ -125,7 +125,7 @@ def cut_twice_and_go_on(log: UnifiedLog) -> None:
 
 
 def begin_anew(log: UnifiedLog) -> None:
-    log.truncate_fully_and_start_at(0, T0)
+    log.prepare_new_start(0, T0).finish()
     for value in NEW * 4:
         append(log, value, epoch=1)
 

@@ -257,8 +257,8 @@ class TestProducers:
     def test_expiry(self) -> None:
         log = new_log()
         log.append_as_leader(self.idempotent(0, b"a"), leader_epoch=0, now_ms=T0)
-        assert log.remove_expired_producers(T0 + 999, 1000) == 0
-        assert log.remove_expired_producers(T0 + 1000, 1000) == 1
+        assert log.producers.remove_expired(T0 + 999, 1000) == 0
+        assert log.producers.remove_expired(T0 + 1000, 1000) == 1
         log.append_as_leader(self.idempotent(77, b"a"), leader_epoch=0, now_ms=T0)
 
 
@@ -351,7 +351,7 @@ class TestRead:
         for _ in range(50):
             append(log, b"x" * 20)
         log.active_segment.offset_index.write_held()
-        log.boundaries.forget()
+        log.local.boundaries.forget()
         file_system.is_cold = lambda path, position: True
         assert log.try_read(30, 500) is None
         waited = log.read(30, 500)
@@ -686,7 +686,7 @@ class TestShortening:
 
     def test_truncate_fully(self) -> None:
         log, file_system = self.filled()
-        log.truncate_fully_and_start_at(100, T0)
+        log.prepare_new_start(100, T0).finish()
         assert (log.log_start_offset, log.log_end_offset, values_in(log)) == (100, 100, [])
         append(log, b"x")
         assert values_in(reopen(file_system)) == [(100, b"x")]

@@ -135,6 +135,8 @@ def disk_with(damaged: list[CorruptRange], counts: list[int], flushed: int, *, c
     for corrupt_range in damaged:
         path = manager.logs[TopicPartition("t", corrupt_range.partition)].path
         files = sorted(info.name for info in file_system.list_dir(path))
+        if not files:  # all of them were removed before
+            continue
         do_damage(file_system, f"{path}/{files[corrupt_range.file % len(files)]}", corrupt_range)
     return file_system
 

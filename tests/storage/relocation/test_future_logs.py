@@ -12,7 +12,8 @@ from protocol.topic_partition import TopicPartition
 from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
-from storage.relocation.future_logs import LAST_BYTES, CopyTask
+from storage.relocation.copy_task import CopyTask
+from storage.relocation.future_logs import LAST_BYTES
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.support import (
     T0,
@@ -48,9 +49,19 @@ def filled(manager: LogManager, count: int = 10) -> UnifiedLog:
     return log
 
 
+def adjust(manager: LogManager, now_ms: int = T0) -> int:
+    """What a broker does before it copies; how often the end of the copy was cut off for it."""
+    count = 0
+    while (task := manager.futures.adjust(manager.logs[TP], now_ms)) is not None:
+        task.run()
+        task.complete()
+        count += 1
+    return count
+
+
 def step(manager: LogManager, max_bytes: int = MANY_BYTES) -> CopyTask:
     log = manager.logs[TP]
-    manager.futures.adjust(log, T0)
+    adjust(manager)
     task = CopyTask(log, manager.futures.logs[TP], max_bytes, T0)
     task.run()
     return task
@@ -178,7 +189,7 @@ class TestMoving:
     def test_an_empty_log_that_does_not_begin_at_0(self) -> None:
         manager = opened(MemoryFileSystem())
         log = filled(manager)
-        log.truncate_fully_and_start_at(25, T0)
+        log.prepare_new_start(25, T0).finish()
         moved = move(manager)
         assert (moved.log_start_offset, moved.log_end_offset) == (25, 25)
         assert append(moved, b"x").first_offset == 25
@@ -191,10 +202,31 @@ class TestMoving:
         moved = move(manager)
         assert (moved.log_start_offset, values_in(moved)) == (2, [(2, b"c")])
 
+    def test_a_copy_of_what_was_cut_off_is_cut_by_a_task(self) -> None:
+        file_system = MemoryFileSystem()
+        manager = opened(file_system)
+        log = filled(manager)
+        future = manager.futures.create(log, manager.futures.directory_at(B), T0)
+        assert step(manager).error is None
+        log.truncate_to(4, T0)
+        append(log, b"other", epoch=7)
+        assert not manager.futures.catch_up(log, T0)
+        calls: list[str] = []
+        file_system.inject = lambda operation, _path: calls.append(operation)
+        task = manager.futures.adjust(log, T0)
+        assert task is not None
+        assert not [each for each in calls if each.startswith(("sync", "truncate", "rename", "create"))]
+        task.run()
+        assert [each for each in calls if each.startswith("sync")]
+        task.complete()
+        assert future.log_end_offset == 4
+        assert manager.futures.adjust(log, T0) is None
+        assert values_in(finish(manager)) == [*values(4), (4, b"other")]
+
     def test_offsets_that_compaction_left_out_at_the_end(self) -> None:
         manager = opened(MemoryFileSystem())
         log = filled(manager, 3)
-        log.skip_to(9, T0)
+        log.appender.skip_to(9, T0)
         moved = move(manager)
         assert (moved.log_end_offset, values_in(moved)) == (9, values(3))
         assert append(moved, b"x").first_offset == 9
@@ -203,7 +235,7 @@ class TestMoving:
         file_system = MemoryFileSystem()
         manager = opened(file_system)
         log = filled(manager, 3)
-        log.skip_to(9, T0)
+        log.appender.skip_to(9, T0)
         future = manager.futures.create(log, manager.futures.directory_at(B), T0)
         assert not manager.futures.catch_up(log, T0)
         assert future.log_end_offset == 9

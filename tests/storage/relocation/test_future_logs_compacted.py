@@ -11,7 +11,7 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.compaction.cleaning import COMPACT, clean_log, put, rows_of, write_cleaner_offsets
-from tests.storage.relocation.test_future_logs import MODES, A, B, finish, step
+from tests.storage.relocation.test_future_logs import MODES, A, B, adjust, finish, step
 from tests.storage.support import T0, TOPIC_ID, TP, Countdown, close_cleanly, open_manager
 
 LATER = T0 + 10 * COMPACT.delete_retention_ms
@@ -68,7 +68,7 @@ def entries(file_system: MemoryFileSystem) -> dict[str, int | None]:
 def begin(manager: LogManager, max_bytes: int = 300) -> UnifiedLog:
     """As a broker begins a move: the checkpoint knows how far the copy is clean before it has anything."""
     future = manager.futures.create(manager.logs[TP], manager.futures.directory_at(B), T0)
-    manager.futures.adjust(manager.logs[TP], T0)
+    adjust(manager)
     write_cleaner_offsets(manager)
     assert step(manager, max_bytes).error is None
     return future
@@ -159,7 +159,8 @@ def test_a_copy_begun_before_the_log_was_cleaned_begins_again(knows: bool) -> No
     file_system.inject = lambda _operation, _path: None
     manager = opened(file_system)
     assert TP in manager.futures.logs
-    manager.futures.adjust(log := manager.logs[TP], LATER)
+    log = manager.logs[TP]
+    assert adjust(manager, LATER) == 1
     assert manager.futures.logs[TP].log_end_offset == log.segments[0].base_offset
     write_cleaner_offsets(manager)
     assert state_of(end(manager)) == expected

@@ -1,0 +1,170 @@
+"""The segments of a log and the offsets that they reach from and to (Kafka class `LocalLog`).
+
+It knows neither producers nor leader epochs: `UnifiedLog` has those, and decides what is appended and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+from storage.directory.log_directory import DeferredDeletion, LogDirectory
+from storage.io.file_system import FileSystem, is_disk_full
+from storage.log.log_config import LogConfig
+from storage.log.log_durability import LogDurability
+from storage.log.log_files import DELETED_SUFFIX, LOG_SUFFIX, file_name
+from storage.log.log_segment import LogSegment
+from storage.log.segment_search import BatchBoundaries
+
+if TYPE_CHECKING:
+    from storage.log.truncation import TruncationTask
+
+
+class LocalLog:
+    """See the module's docstring. Reads may come from any thread; everything else belongs to the log's owner."""
+
+    __slots__ = (
+        "active_segment",
+        "boundaries",
+        "config",
+        "directory",
+        "durability",
+        "file_system",
+        "log_end_offset",
+        "log_start_offset",
+        "path",
+        "segments",
+        "topic_partition",
+        "truncation",
+        "truncations",
+    )
+
+    def __init__(
+        self,
+        *,
+        file_system: FileSystem,
+        directory: LogDirectory,
+        path: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        segments: list[LogSegment],
+        log_start_offset: int,
+        log_end_offset: int,
+        durability: LogDurability,
+    ) -> None:
+        self.file_system = file_system
+        self.directory = directory
+        self.path = path
+        self.topic_partition = topic_partition
+        self.config = config
+        """May be replaced at any time; holds from the next call on."""
+        self.segments = segments
+        """Replaced by another list with every change, as other threads may be reading it."""
+        self.active_segment = segments[-1]
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+        self.durability = durability
+        self.boundaries = BatchBoundaries()
+        self.truncations = 0
+        """How often the end was cut off; what began before such a moment, a flush or a read, proves nothing."""
+        self.truncation: TruncationTask | None = None
+        """The one that was made and is not complete."""
+
+    @property
+    def flush_limit_offset(self) -> int:
+        """Records from here on may be neither acknowledged nor shown, because of flush.messages: fewer than so many
+        below are not on stable storage. With flush.messages=1 it is the end of what is; the log end without a limit.
+
+        It bounds the high watermark, and it is what a follower may tell its leader as its fetch offset.
+        """
+        return min(self.log_end_offset, self.durability.recovery_point + self.config.flush_messages - 1)
+
+    def use_path(self, path: str) -> None:
+        """The directory of the log has been renamed to `path`; what is open stays open."""
+        self.path = path
+        for segment in self.segments:
+            segment.use_directory(path)
+
+    def begin_segment(self, base_offset: int, now_ms: int) -> LogSegment:
+        """Go on at `base_offset` in a new segment. Raises OSError; then nothing has changed."""
+        self.file_system.create(f"{self.path}/{file_name(base_offset, LOG_SUFFIX)}")
+        segment = LogSegment(self.file_system, self.path, base_offset, 0, now_ms, is_new=True)
+        self.segments = [*self.segments, segment]
+        self.active_segment = segment
+        self.log_end_offset = base_offset
+        self.durability.has_unsynced_names = True
+        self.durability.has_unflushed_sealed_segments = True
+        return segment
+
+    def defer_deletion(self, paths: Iterable[str], readers: Iterable[LogSegment] = ()) -> None:
+        """Remove the files at `paths` after file.delete.delay.ms, as `readers` may still be at them."""
+        files = tuple(paths)
+        if files:
+            self.directory.deferred_deletions.append(
+                DeferredDeletion(
+                    files, is_tree=False, delay_ms=self.config.file_delete_delay_ms, readers=tuple(readers)
+                )
+            )
+
+    # -- failing ------------------------------------------------------------------------------------------------------
+
+    def failed(self, error: OSError, doing: str) -> ApiError:
+        """The error to raise for one of the disk that left the log as it was: unless the disk is just full, it is
+        offline now.
+        """
+        if is_disk_full(error):
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{doing}: {error}")
+        return self.directory.fail(error, doing)
+
+    def append_failed(self, error: OSError, segment: LogSegment) -> ApiError:
+        """A full disk leaves the log as it was; any other error, or one in cleaning up, takes the directory offline."""
+        doing = f"Error while appending records to {self.topic_partition} in dir {self.directory.path}"
+        if is_disk_full(error):
+            try:
+                segment.discard_unwritten()
+            except OSError as second_error:
+                return self.directory.fail(second_error, doing)
+        return self.failed(error, doing)
+
+    def read_failed(self, error: OSError) -> ApiError:
+        """The directory is offline now, as it could not be read."""
+        return self.directory.fail(error, f"Exception while reading from {self.topic_partition}")
+
+    def refuse_offline(self) -> None:
+        """Raises ApiError KAFKA_STORAGE_ERROR when the directory is offline."""
+        if self.directory.failure is not None:
+            raise self.directory.offline_error()
+
+    def refuse_while_truncated(self) -> None:
+        """Raises RuntimeError while a TruncationTask is under way: its owner has to wait for it."""
+        if self.truncation is not None:
+            raise RuntimeError(f"{self.topic_partition} is being truncated")
+
+    def report_corrupt_ranges(self, segment: LogSegment) -> None:
+        """Report what was found to be damaged in `segment`; each damage is reported once. Any thread may.
+
+        What was found while the end was being cut off is no damage. In this order: a task takes itself away after it
+        has replaced the segment.
+        """
+        if self.truncation is not None or segment not in self.segments:
+            return
+        for corrupt_range in segment.corrupt_ranges:
+            lost = f"offsets {corrupt_range.first_offset} to {corrupt_range.end_offset - 1}"
+            at = f"{segment.path} is corrupt at byte {corrupt_range.start}"
+            message = f"{at} ({corrupt_range.reason}): {lost} cannot be read"
+            self.directory.report_corruption(segment.path, corrupt_range.start, message)
+
+
+def take_away(segments: Iterable[LogSegment]) -> list[str]:
+    """Rename the files of `segments` out of the way; gives the paths that are left to be removed. Raises OSError."""
+    paths: list[str] = []
+    for segment in segments:
+        try:
+            paths += segment.change_suffix(DELETED_SUFFIX)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            segment.remove()  # even a longer name may need room that only this gives back
+    return paths
