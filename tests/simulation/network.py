@@ -370,18 +370,23 @@ class Endpoint(asyncio.Transport):
             self._inbox.appendleft(segment[at:])
             segment = segment[:at]
         self._receive(segment)
-        self._schedule_pump()
+        if self._inbox:
+            self._schedule_pump()
 
     def _receive(self, data: bytes) -> None:
         protocol = self._protocol
-        self.peer._was_read(len(data))
+        length = len(data)
+        self.peer._was_read(length)
         if isinstance(protocol, asyncio.BufferedProtocol):
-            buffer = protocol.get_buffer(len(data))
-            size = min(len(buffer), len(data))
-            buffer[:size] = data[:size]  # type: ignore[index]
-            if size < len(data):
+            buffer = protocol.get_buffer(length)
+            size = len(buffer)
+            if size < length:
+                buffer[:] = data[:size]  # type: ignore[index]
                 self._inbox.appendleft(data[size:])
-                self.peer._unread_bytes += len(data) - size
+                self.peer._unread_bytes += length - size
+            else:
+                size = length
+                buffer[:size] = data  # type: ignore[index]
             protocol.buffer_updated(size)
         else:
             assert isinstance(protocol, asyncio.Protocol)

@@ -91,7 +91,10 @@ def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
     root.setLevel(logging.INFO if keep_trace else logging.ERROR)
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     was_enabled = gc.isenabled()
-    gc.disable()
+    if was_enabled:
+        # What was there before is not looked at again when the seed's garbage is collected.
+        gc.freeze()
+        gc.disable()
     story = _Story(world, plan, checker)
     try:
         try:
@@ -118,6 +121,7 @@ def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
         sys.unraisablehook = hook
         if was_enabled:
             collect_garbage()
+            gc.unfreeze()
             gc.enable()
 
 
