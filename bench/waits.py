@@ -5,52 +5,21 @@ Every load is prepared first (topics made, requests encoded), then run while a p
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from bench import wait_loads as loads
 from bench.brokers import Broker
 from bench.probe import Probe
 from bench.scenarios import Context, Measure, Sample, Scenario
-from bench.starts import led
-from protocol.config_resources import ConfigResourceType
-from protocol.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DescribeConfigsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    IncrementalAlterConfigsRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    MetadataRequest,
-    ProduceRequest,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from protocol.records.batch import Record, build_batch
-from protocol.wire.schema import Request
-from tests.kit.wire_client import WireClient
-from tests.kit.wire_requests import framed, request_bytes
 
-PATIENCE_S: Final = 300
 CALM_S: Final = 1.0
 """The probe goes on so long after the load."""
-NODE: Final = "0"
-MEMBER_JOINS_BY_ID: Final = 4
-"""JoinGroup sends a new member back for its id from this version on."""
-JOIN_WINDOW_MS: Final = 5_000
-
-Load = Callable[[], None]
-Prepare = Callable[[Context, Broker, str, ExitStack], Load]
 
 
-def longest_wait(prepare: Prepare) -> Measure:
+def longest_wait(prepare: loads.Prepare) -> Measure:
     """Milliseconds that the slowest probe waited, and by how much the broker's memory was larger at its peak."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
@@ -73,236 +42,7 @@ def peak_bytes(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def few(context: Context, count: int) -> int:
-    """`count`, scaled."""
-    return max(10, int(count * context.scale))
-
-
-def connect(broker: Broker, stack: ExitStack) -> WireClient:
-    """A connection that is closed with the sample."""
-    client = WireClient("127.0.0.1", broker.port, "load", PATIENCE_S)
-    stack.callback(client.close)
-    return client
-
-
-def encoded(request: Request, version: int) -> bytes:
-    """A request with its header and length."""
-    return framed(request_bytes(request, version, client_id="load"))
-
-
-def exchange(client: WireClient, request: Request, version: int) -> Load:
-    """Sends the request and awaits its answer, which nobody decodes."""
-    data = encoded(request, version)
-
-    def load() -> None:
-        client.send_bytes(data)
-        client.receive_frame()
-
-    return load
-
-
-def make_topics(client: WireClient, names: Sequence[str], partitions: int = 1) -> None:
-    """Create topics, and return when each partition has a leader. Raises RuntimeError."""
-    wanted = CreateTopicsRequest.CreatableTopic
-    topics = [
-        wanted(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]) for name in names
-    ]
-    answer = client.ask(CreateTopicsRequest(topics=topics, timeout_ms=PATIENCE_S * 1000), 4)
-    if not isinstance(answer, CreateTopicsResponse) or any(topic.error_code for topic in answer.topics):
-        raise RuntimeError(f"could not create {len(names)} topics")
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if sum(led(client, name) for name in names) == len(names) * partitions:
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"{len(names)} topics have no leaders after {PATIENCE_S} s")
-
-
-# -- the loads ---------------------------------------------------------------------------------------------------------
-
-
-def describe_brokers(context: Context, broker: Broker, _topic: str, stack: ExitStack) -> Load:
-    """DescribeConfigs that names the broker 2,000 times."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=int(ConfigResourceType.BROKER), resource_name=NODE, configuration_keys=None
-    )
-    request = DescribeConfigsRequest(resources=[resource] * few(context, 2_000), include_synonyms=True)
-    return exchange(connect(broker, stack), request, 2)
-
-
-def describe_topics(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """DescribeConfigs of 10,000 topics: of 500, each named 20 times."""
-    client = connect(broker, stack)
-    names = [f"{topic}-{number}" for number in range(few(context, 500))]
-    make_topics(client, names)
-    resources = [
-        DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=int(ConfigResourceType.TOPIC), resource_name=name, configuration_keys=None
-        )
-        for name in names * 20
-    ]
-    return exchange(client, DescribeConfigsRequest(resources=resources, include_synonyms=True), 2)
-
-
-def wake_fetches(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """Ten fetches of 5,000 partitions each wait for more than there is; 100 produces wake them."""
-    count = few(context, 5_000)
-    make_topics(connect(broker, stack), [topic], count)
-    partitions = [
-        FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
-        for number in range(count)
-    ]
-    fetch = FetchRequest(
-        max_wait_ms=PATIENCE_S * 1000,
-        min_bytes=1 << 30,
-        topics=[FetchRequest.FetchTopic(topic=topic, partitions=partitions)],
-    )
-    for _ in range(10):
-        connect(broker, stack).send_bytes(encoded(fetch, 11))
-    producer = connect(broker, stack)
-    produces = [encoded(produce(topic, [number % count]), 7) for number in range(100)]
-
-    def load() -> None:
-        for data in produces:
-            producer.send_bytes(data)
-            producer.receive_frame()
-
-    return load
-
-
-def produce(topic: str, partitions: Sequence[int]) -> ProduceRequest:
-    """A record to each of the partitions."""
-    batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, b"x" * 100)])
-    data = [ProduceRequest.PartitionProduceData(index=number, records=batch) for number in partitions]
-    return ProduceRequest(
-        acks=1,
-        timeout_ms=PATIENCE_S * 1000,
-        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=data)],
-    )
-
-
-def produce_to_all(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """A batch to each of 5,000 partitions in one request."""
-    count = few(context, 5_000)
-    make_topics(connect(broker, stack), [topic], count)
-    return exchange(connect(broker, stack), produce(topic, range(count)), 7)
-
-
-def alter_configs(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """IncrementalAlterConfigs of 500 topics."""
-    client = connect(broker, stack)
-    names = [f"{topic}-{number}" for number in range(few(context, 500))]
-    make_topics(client, names)
-    change = IncrementalAlterConfigsRequest.AlterableConfig(name="retention.ms", config_operation=0, value="123456789")
-    resources = [
-        IncrementalAlterConfigsRequest.AlterConfigsResource(
-            resource_type=int(ConfigResourceType.TOPIC), resource_name=name, configs=[change]
-        )
-        for name in names
-    ]
-    return exchange(client, IncrementalAlterConfigsRequest(resources=resources, validate_only=False), 0)
-
-
-def create_topics(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """CreateTopics of 500 topics."""
-    client = connect(broker, stack)
-    wanted = CreateTopicsRequest.CreatableTopic
-    topics = [
-        wanted(name=f"{topic}-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
-        for number in range(few(context, 500))
-    ]
-    return exchange(client, CreateTopicsRequest(topics=topics, timeout_ms=PATIENCE_S * 1000), 4)
-
-
-def large_group(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """2,500 members join a group and are assigned a partition each."""
-    members = [connect(broker, stack) for _ in range(few(context, 2_500))]
-    context.load.run("first", broker.address, topic)
-    version = MEMBER_JOINS_BY_ID - 1
-    protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(100))
-    join = encoded(
-        JoinGroupRequest(
-            group_id=topic,
-            session_timeout_ms=30_000,
-            rebalance_timeout_ms=PATIENCE_S * 1000,
-            member_id="",
-            protocol_type="consumer",
-            protocols=[protocol],
-        ),
-        version,
-    )
-    await_coordinator(broker, topic, stack)
-
-    def load() -> None:
-        for member in members:
-            member.send_bytes(join)
-        joined = [member.receive(JoinGroupRequest, version) for member in members]
-        # The leader's last: all others wait for it.
-        for member, answer in sorted(zip(members, joined, strict=True), key=lambda each: bool(leads(each[1]))):
-            member.send(sync(topic, answer), 2)
-        for member in members:
-            answer = member.receive(SyncGroupRequest, 2)
-            if not isinstance(answer, SyncGroupResponse) or answer.error_code:
-                raise RuntimeError(f"a member got no assignment: {answer}")
-
-    return load
-
-
-def leads(answer: object) -> Sequence[JoinGroupResponse.JoinGroupResponseMember]:
-    """The members that a leader was told; raises RuntimeError for an error."""
-    if not isinstance(answer, JoinGroupResponse) or answer.error_code:
-        raise RuntimeError(f"a member could not join: {answer}")
-    return answer.members
-
-
-def sync(group: str, answer: object) -> SyncGroupRequest:
-    """Build the SyncGroup request that follows a JoinGroup answer: the leader brings everybody's assignment."""
-    assignments = [
-        SyncGroupRequest.SyncGroupRequestAssignment(member_id=member.member_id, assignment=bytes(50))
-        for member in leads(answer)
-    ]
-    if not isinstance(answer, JoinGroupResponse):
-        raise TypeError("not an answer to JoinGroup")
-    return SyncGroupRequest(
-        group_id=group,
-        generation_id=answer.generation_id,
-        member_id=answer.member_id,
-        assignments=assignments,
-    )
-
-
-def await_coordinator(broker: Broker, group: str, stack: ExitStack) -> None:
-    """Return when the group can be joined: its coordinator's log may have to be created first."""
-    client = connect(broker, stack)
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        answer = client.ask(FindCoordinatorRequest(key=group, key_type=0), 1)
-        if isinstance(answer, FindCoordinatorResponse) and not answer.error_code:
-            time.sleep(1)  # it may still load
-            return
-        time.sleep(0.1)
-    raise RuntimeError("no coordinator")
-
-
-def pipelined_metadata(context: Context, broker: Broker, topic: str, stack: ExitStack) -> Load:
-    """8,000 requests for the metadata of 1,000 partitions, of a client that reads nothing and leaves after a second."""
-    make_topics(connect(broker, stack), [topic], few(context, 1_000))
-    wanted = MetadataRequest.MetadataRequestTopic(name=topic)
-    data = encoded(MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), 8) * few(context, 8_000)
-
-    def load() -> None:
-        with socket.create_connection(("127.0.0.1", broker.port)) as client:
-            client.settimeout(1)
-            began = time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                client.sendall(data)
-            time.sleep(max(1 - (time.monotonic() - began), 0))
-        broker.cpu_s()  # returns when what it left behind is done
-
-    return load
-
-
-def _scenario(name: str, title: str, prepare: Prepare, **settings: str) -> Scenario:
+def _scenario(name: str, title: str, prepare: loads.Prepare, **settings: str) -> Scenario:
     return Scenario(
         f"wait-{name}", f"wait: {title}", "ms", longest_wait(prepare), higher_is_better=False,
         target=1.0, limit=100, either=True, leaves_many_files=True, settings=settings,
@@ -310,14 +50,20 @@ def _scenario(name: str, title: str, prepare: Prepare, **settings: str) -> Scena
 
 
 SCENARIOS = [
-    _scenario("describe-brokers", "describe 2,000 brokers", describe_brokers),
-    _scenario("describe-topics", "describe 10,000 topics", describe_topics),
-    _scenario("wake", "100 produces, 50,000 waiting", wake_fetches),
-    _scenario("produce", "produce to 5,000", produce_to_all),
-    _scenario("alter", "alter 500 topics", alter_configs),
-    _scenario("create", "create 500 topics", create_topics),
+    _scenario("describe-brokers", "describe 2,000 brokers", loads.describe_brokers),
+    _scenario("describe-topics", "describe 10,000 topics", loads.describe_topics),
+    _scenario("describe-ids", "describe 2,000 broker ids", loads.describe_broker_ids),
+    _scenario("describe-distinct", "describe 10,000 distinct topics", loads.describe_distinct_topics),
+    _scenario("wake", "100 produces, 50,000 waiting", loads.wake_fetches),
+    _scenario("produce", "produce to 5,000", loads.produce_to_all),
+    _scenario("fetch", "fetch from 5,000", loads.fetch_from_all),
+    _scenario("commit", "commit 10,000 offsets", loads.commit_offsets),
+    _scenario("alter", "alter 500 topics", loads.alter_configs),
+    _scenario("create", "create 500 topics", loads.create_topics),
+    _scenario("create-large", "create 5,000 partitions", loads.create_large_topic),
+    _scenario("delete-large", "delete 5,000 partitions", loads.delete_large_topic),
     _scenario(
-        "group", "group of 2,500", large_group, **{"group.initial.rebalance.delay.ms": str(JOIN_WINDOW_MS)}
+        "group", "group of 2,500", loads.large_group, **{"group.initial.rebalance.delay.ms": str(loads.JOIN_WINDOW_MS)}
     ),
-    _scenario("pipeline", "8,000 Metadata, unread", pipelined_metadata),
+    _scenario("pipeline", "8,000 Metadata, unread", loads.pipelined_metadata),
 ]  # fmt: skip
