@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
@@ -58,13 +58,15 @@ class ProduceHandlers:
     @api(ApiKey.PRODUCE, versions=(0, 11))
     def produce(
         self, context: RequestContext, request: ProduceRequest
-    ) -> ProduceResponse | Waiting[ProduceResponse | None] | Awaitable[ProduceResponse | None] | None:
+    ) -> ProduceResponse | Waiting[ProduceResponse | None] | None:
         """Append every partition's batch; acks=0 is answered by silence, or by hanging up when something failed."""
         topic_data = request.topic_data
         is_usual = len(topic_data) == 1 and len(topic_data[0].partition_data) == 1
         if not is_usual and sum(len(data.partition_data) for data in topic_data) > PARTITIONS_PER_SLICE:
             _keep_records(request)
-            return self._produce_in_slices(context, request)
+            appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended))
+            return Waiting(answer, LETS_PRODUCE_PASS, effective=appended)
         topics: list[Topic] = []
         waiting: list[_Unacknowledged] = []
         for data in topic_data:
@@ -76,7 +78,20 @@ class ProduceHandlers:
             return Waiting(asyncio.ensure_future(self._when_acknowledged(request, topics, waiting)), LETS_PRODUCE_PASS)
         return ProduceResponse(responses=topics) if request.acks else _answer(topics, request.acks)
 
-    async def _produce_in_slices(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    async def _produce_in_slices(
+        self, context: RequestContext, request: ProduceRequest, appended: asyncio.Future[None]
+    ) -> ProduceResponse | None:
+        try:
+            topics, waiting = await self._append_in_slices(context, request)
+        finally:
+            appended.set_result(None)
+        if waiting:
+            return await self._when_acknowledged(request, topics, waiting)
+        return _answer(topics, request.acks)
+
+    async def _append_in_slices(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> tuple[list[Topic], list[_Unacknowledged]]:
         topics: list[Topic] = []
         waiting: list[_Unacknowledged] = []
         room = PARTITIONS_PER_SLICE
@@ -91,9 +106,7 @@ class ProduceHandlers:
                     room = PARTITIONS_PER_SLICE
             if answers:
                 topics.append(Topic(name=data.name, partition_responses=answers))
-        if waiting:
-            return await self._when_acknowledged(request, topics, waiting)
-        return _answer(topics, request.acks)
+        return topics, waiting
 
     def _append(
         self,

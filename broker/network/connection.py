@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from broker.environment.contract import Clock, Executor
 from broker.network.limits import ReplyMemory, RequestMemory
-from broker.network.registry import ANYTHING, CloseConnection, Waiting
+from broker.network.registry import ANYTHING, NOTHING, CloseConnection, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
 from protocol.api_keys import ApiKey
@@ -244,20 +244,38 @@ class Connection(asyncio.BufferedProtocol):
             return None
         if isinstance(reply, Waiting):
             self._replies.append(reply.future)
-            if reply.lets_pass is not ANYTHING:
-                self._barriers[reply.lets_pass] = self._barriers.get(reply.lets_pass, 0) + 1
-            reply.future.add_done_callback(partial(self._on_reply_ready, reply.lets_pass))
+            if reply.effective is not None and not reply.effective.done():
+                self._raise_barrier(NOTHING)
+                reply.effective.add_done_callback(partial(self._on_effective, reply))
+            else:
+                self._begin_to_wait(reply)
             return None
         if self._replies:
             self._replies.append(reply)
             return None
         return reply
 
-    def _on_reply_ready(self, lets_pass: frozenset[ApiKey], future: asyncio.Future[Parts | None]) -> None:
+    def _begin_to_wait(self, waiting: Waiting[Parts | None]) -> None:
+        self._raise_barrier(waiting.lets_pass)
+        waiting.future.add_done_callback(partial(self._on_reply_ready, waiting.lets_pass))
+
+    def _on_effective(self, waiting: Waiting[Parts | None], _: asyncio.Future[None]) -> None:
+        self._lower_barrier(NOTHING)
+        self._begin_to_wait(waiting)
+        self.take_up_again()
+
+    def _raise_barrier(self, lets_pass: frozenset[ApiKey]) -> None:
+        if lets_pass is not ANYTHING:
+            self._barriers[lets_pass] = self._barriers.get(lets_pass, 0) + 1
+
+    def _lower_barrier(self, lets_pass: frozenset[ApiKey]) -> None:
         if lets_pass is not ANYTHING:
             self._barriers[lets_pass] -= 1
             if not self._barriers[lets_pass]:
                 del self._barriers[lets_pass]
+
+    def _on_reply_ready(self, lets_pass: frozenset[ApiKey], future: asyncio.Future[Parts | None]) -> None:
+        self._lower_barrier(lets_pass)
         error = None if future.cancelled() else future.exception()
         if self.closed:
             if error is not None:

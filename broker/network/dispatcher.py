@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.environment.contract import Clock
@@ -82,14 +83,15 @@ class Dispatcher:
             if request_logger.level <= logging.DEBUG:
                 log_completed(route, context, connection.peer_name, time_s)
             return None if reply is None else encode_reply(served.reply_head_bytes, context, reply)
+        effective: asyncio.Future[None] | None = None
         if isinstance(reply, Waiting):
-            lets_pass, work, may_be_cancelled = reply.lets_pass, reply.future, True
+            lets_pass, work, may_be_cancelled, effective = reply.lets_pass, reply.future, True, reply.effective
         else:
             lets_pass, work, may_be_cancelled = NOTHING, asyncio.ensure_future(reply), route.reads_only
         answer = self._when_done(served, context, connection.peer_name, work, started_s)
         if may_be_cancelled:
-            answer.add_done_callback(lambda given_up: work.cancel() if given_up.cancelled() else None)
-        return Waiting(answer, lets_pass)
+            answer.add_done_callback(partial(_give_up, work, effective))
+        return Waiting(answer, lets_pass, effective)
 
     def _served_by(self, frame: memoryview) -> _Served:
         """Find who serves a request; raises CloseConnection when nobody does. Remembers what is served."""
@@ -169,6 +171,18 @@ def _client_id(connection: Connection, frame: memoryview, header_version: int) -
     if body_at <= MAX_REMEMBERED_BYTES:
         connection.client_ids[header_version] = bytes(frame[_START.size : body_at]), header.client_id
     return header.client_id, body_at
+
+
+def _give_up(
+    work: asyncio.Future[Reply], effective: asyncio.Future[None] | None, answer: asyncio.Future[Parts | None]
+) -> None:
+    """Cancel the work for an answer that nobody waits for, once it has had its effects."""
+    if not answer.cancelled():
+        return
+    if effective is None or effective.done():
+        work.cancel()
+    else:
+        effective.add_done_callback(lambda _: work.cancel())
 
 
 def encode_reply(head_bytes: int, context: RequestContext, reply: Response) -> Parts:

@@ -34,10 +34,14 @@ class Waiting(Generic[_T]):
 
     The connection takes up the requests behind it whose APIs are in `lets_pass`. `future` is cancelled when the client
     hangs up.
+
+    With `effective`, the effects are complete only when that is done: until then nothing passes, nor is anything
+    cancelled.
     """
 
     future: asyncio.Future[_T]
     lets_pass: frozenset[ApiKey] = ANYTHING
+    effective: asyncio.Future[None] | None = None
 
 
 class CloseConnection(Exception):

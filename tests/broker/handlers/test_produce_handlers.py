@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from broker.handlers.produce import PARTITIONS_PER_SLICE
 from protocol.errors import ErrorCode
-from protocol.messages import ProduceRequest, ProduceResponse
+from protocol.messages import MetadataRequest, ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch
+from protocol.topic_partition import TopicPartition
+from tests.kit.environment import InlineExecutor
 from tests.kit.in_process import InProcessBroker
 from tests.kit.waiting import turns
-from tests.kit.wire_requests import fetch, new_topic, produce, values_in
+from tests.kit.wire_requests import fetch, new_topic, produce, produce_batch, values_in
 
 COUNT = 3 * PARTITIONS_PER_SLICE
 
@@ -92,5 +96,62 @@ def test_the_next_request_sees_all_of_a_large_one() -> None:
                 rest = rest[4 + size :]
             assert [int.from_bytes(answer[:4], "big") for answer in answers] == [1, 2, 3]
             assert b"v%d" % (COUNT - 1) in answers[2]
+
+    asyncio.run(scenario())
+
+
+class SlowDisk(InlineExecutor):
+    """Does nothing between `stop` and `go_on`."""
+
+    def __init__(self) -> None:
+        self._held: list[Callable[[], None]] | None = None
+
+    def stop(self) -> None:
+        self._held = []
+
+    def go_on(self) -> None:
+        held, self._held = self._held or [], None
+        for each in held:
+            each()
+
+    def run(self, function: Callable[..., Any], /, *args: object) -> Awaitable[Any]:
+        if self._held is None:
+            return super().run(function, *args)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._held.append(lambda: future.set_result(function(*args)))
+        return future
+
+
+def correlation_ids(replies: bytearray) -> list[int]:
+    ids = []
+    while replies:
+        size = 4 + int.from_bytes(replies[:4], "big")
+        ids.append(int.from_bytes(replies[4:8], "big"))
+        del replies[:size]
+    return ids
+
+
+def test_only_produce_passes_what_was_appended_in_slices_and_nothing_passes_before() -> None:
+    async def scenario() -> None:
+        disk = SlowDisk()
+        broker = InProcessBroker()
+        broker.executor = disk
+        async with broker:
+            wire = broker.connect()
+            await wire.ask(new_topic("t", COUNT, {"flush.messages": "1"}), 5)
+            disk.stop()
+            wire.transport.written.clear()
+            wire.send(to_each_partition(["t"], COUNT), 7)
+            batch = build_batch([Record(0, 1_700_000_000_000, None, b"behind", [])])
+            wire.send(produce_batch("t", batch, partition=COUNT - 1), 7)
+            wire.send(MetadataRequest(topics=None), 8)
+            log = broker.server.serving.logs.log_manager.logs[TopicPartition("t", COUNT - 1)]
+            assert log.log_end_offset == 0, "it passed appends that were still to be made"
+            await turns(20)
+            assert log.log_end_offset == 2
+            assert not wire.transport.written, "records are acknowledged that were not flushed"
+            disk.go_on()
+            await turns(20)
+            assert correlation_ids(wire.transport.written) == [2, 3, 4]
 
     asyncio.run(scenario())
