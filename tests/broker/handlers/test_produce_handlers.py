@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.handlers.produce import PARTITIONS_PER_SLICE
+from broker.handlers.produce import PARTITIONS_AT_ONCE, PARTITIONS_PER_SLICE
 from protocol.errors import ErrorCode
 from protocol.messages import MetadataRequest, ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch
@@ -16,7 +16,7 @@ from tests.kit.in_process import InProcessBroker
 from tests.kit.waiting import turns
 from tests.kit.wire_requests import fetch, new_topic, produce, produce_batch, values_in
 
-COUNT = 3 * PARTITIONS_PER_SLICE
+COUNT = 3 * PARTITIONS_AT_ONCE
 
 
 def to_each_partition(topics: list[str], count: int, acks: int = 1) -> ProduceRequest:
