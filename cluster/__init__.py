@@ -1,3 +1,3 @@
-"""What brokers agree on: decisions without sockets, sleeps or clocks. Time and messages come in, effects go out.
+"""Decisions that brokers agree on, made without sockets, sleeps or clocks. Time and messages come in, effects go out.
 docs/decisions/cluster.md tells why things are as they are.
 """

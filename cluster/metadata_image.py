@@ -74,7 +74,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """What the brokers agree on at one moment. `controller_id` is -1 when no controller is known."""
+    """The cluster's metadata at one moment. `controller_id` is -1 when no controller is known."""
 
     cluster_id: str = ""
     controller_id: int = -1

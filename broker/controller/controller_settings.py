@@ -1,4 +1,4 @@
-"""What the controller service goes by."""
+"""The settings of the controller service."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PARTITIONS_PER_SLICE: Final = 500
 
 
 async def creation(plan: TopicPlan, topic_id: UUID, context: ControllerContext) -> tuple[list[Operation], TopicImage]:
-    """Give what creates the topic, its leaders included, in Kafka's order, and the topic as it is then."""
+    """Give the operations that create the topic with its leaders, in Kafka's order, and its image."""
     operations, partitions = await _new_partitions(plan.name, dict(enumerate(plan.assignment)), context)
     return [*decisions.topic_operations(plan, topic_id), *operations], TopicImage(plan.name, topic_id, partitions)
 
@@ -26,13 +26,13 @@ async def creation(plan: TopicPlan, topic_id: UUID, context: ControllerContext) 
 async def expansion(
     topic: TopicImage, added: Mapping[int, tuple[int, ...]], context: ControllerContext
 ) -> tuple[list[Operation], TopicImage]:
-    """Give what adds partitions to the topic, and the topic as it is then."""
+    """Give the operations that add partitions to the topic, and its new image."""
     operations, partitions = await _new_partitions(topic.name, added, context)
     return [decisions.growth_operation(topic, added), *operations], topic.with_partitions(partitions)
 
 
 async def removal(topic: TopicImage, *, has_config: bool) -> list[Operation]:
-    """Give what removes every node of the topic, its deletion mark last."""
+    """Give the operations that remove every node of the topic, its deletion mark last."""
     operations: list[Operation] = []
     for start in range(0, len(topic.partitions), PARTITIONS_PER_SLICE):
         operations.extend(

@@ -30,7 +30,7 @@ LOADED_AT_ONCE: Final = 1
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
-    """What the group coordinators go by."""
+    """Take the settings of the group coordinators from the broker's configuration."""
     return GroupConfig(
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,

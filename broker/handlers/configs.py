@@ -43,7 +43,7 @@ _DESCRIBABLE = frozenset(ConfigResourceType)
 
 
 class Outcome(NamedTuple):
-    """What is answered for one resource."""
+    """The answer for one resource."""
 
     error_code: ErrorCode
     message: str | None

@@ -54,7 +54,7 @@ EpochTopic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 DeletedTopic = DeleteRecordsResponse.DeleteRecordsTopicResult
 DeletedPartition = DeleteRecordsResponse.DeleteRecordsPartitionResult
 Found: TypeAlias = dict[TopicPartition, TimestampAndOffset | ApiError | None]
-"""What searches by timestamp have found, or what was in their way."""
+"""The result of each search by timestamp, or its error."""
 
 
 class OffsetHandlers:
@@ -213,7 +213,7 @@ class _Listing:
         ]
 
     def response(self) -> ListOffsetsResponse:
-        """What was listed."""
+        """Build the response from what was listed."""
         return ListOffsetsResponse(topics=self._topics)
 
     def __iter__(self) -> Iterator[None]:

@@ -1,3 +1,1 @@
-"""What the broker knows of the cluster and answers from memory: configurations in force, internal topics, and
-producer ids.
-"""
+"""Metadata that the broker answers from memory: configurations in force, internal topics, and producer ids."""

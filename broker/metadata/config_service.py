@@ -114,7 +114,7 @@ class ConfigService:
 
     @property
     def alter_log_dirs_bytes_per_second(self) -> int:
-        """What moves between log directories may copy (replica.alter.log.dirs.io.max.bytes.per.second)."""
+        """Limit of what moves between log directories copy (replica.alter.log.dirs.io.max.bytes.per.second)."""
         declared = DYNAMIC_BROKER_KEYS[ALTER_LOG_DIRS_RATE]
         defaults, own = self._dynamic(self._metadata.image)
         text = own.get(ALTER_LOG_DIRS_RATE, defaults.get(ALTER_LOG_DIRS_RATE))
@@ -126,7 +126,7 @@ class ConfigService:
         return value
 
     def log_config(self, topic: str) -> LogConfig:
-        """What the logs of a topic go by."""
+        """The configuration of a topic's logs."""
         image = self._metadata.image
         current = self.in_force(image)
         overrides = _key_of(image.config(ConfigResourceType.TOPIC, topic))
@@ -227,7 +227,7 @@ class ConfigService:
         return _described(name, value, self._synonyms(name), declared, read_only=_is_read_only(name))
 
     def _synonyms(self, name: str) -> tuple[Synonym, ...]:
-        """What counts for `name`, the strongest first.
+        """The values that are set for `name`, the strongest first.
 
         Kafka drops everything before the first entry of the name itself (it means to drop listener overrides); so
         log.retention.ms has no synonyms at all as long as only log.retention.hours is set.

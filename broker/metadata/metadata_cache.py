@@ -1,4 +1,4 @@
-"""What clients are told of the cluster (Kafka class `ZkMetadataCache`)."""
+"""The metadata that clients are told (Kafka class `ZkMetadataCache`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a part of the broker has against a dynamic configuration, in Kafka's words (`validateReconfiguration`)."""
+"""Checks of a dynamic configuration by the parts of the broker, in Kafka's words (`validateReconfiguration`)."""
 
 from __future__ import annotations
 

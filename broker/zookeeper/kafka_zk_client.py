@@ -1,4 +1,4 @@
-"""What the controller asks the coordination tree, beside its fenced transactions (Kafka class `KafkaZkClient`)."""
+"""Reads and writes of the coordination tree, beside fenced transactions (Kafka class `KafkaZkClient`)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class KafkaZkClient:
         return configs
 
     async def config_operations(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> list[Operation]:
-        """What replaces configurations, and leaves the notices that tell other brokers of it."""
+        """Give the operations that replace configurations and leave notices for other brokers."""
         operations: list[Operation] = []
         for (resource_type, name), config in configs.items():
             entity = f"{CONFIG_ENTITIES[ConfigResourceType(resource_type)]}/{name or znodes.DEFAULT_ENTITY}"

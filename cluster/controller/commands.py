@@ -1,4 +1,4 @@
-"""What a controller orders a broker to do: Kafka's LeaderAndIsr, StopReplica and UpdateMetadata requests, in the
+"""Commands of a controller to a broker: Kafka's LeaderAndIsr, StopReplica and UpdateMetadata requests, in the
 cluster's own terms.
 
 A command carries the epoch of the controller that gives it, and the epoch of the registration of the broker that it is
@@ -24,7 +24,7 @@ EPOCH_DURING_DELETE = -2
 """The leader epoch of a StopReplica for a topic that is deleted: newer than every epoch (a deletion raises none)."""
 
 Answer = Mapping[TopicPartition, ErrorCode]
-"""What a broker answers to LeaderAndIsr and StopReplica, partition by partition."""
+"""The answer of a broker to LeaderAndIsr and StopReplica, partition by partition."""
 
 
 class TopicStates(NamedTuple):
@@ -70,7 +70,7 @@ class StopReplica(Command):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
-    """What clients are to be told: all live brokers, and the topics that changed. `deleted_topics` are gone with their
+    """Tell clients of this: all live brokers, and the topics that changed. `deleted_topics` are gone with their
     configurations (on the wire, partitions whose leader is -2).
     """
 

@@ -1,4 +1,4 @@
-"""What the elected controller believes of the cluster, and what it is changing (Kafka class `ControllerContext`).
+"""The elected controller's view of the cluster, and of the changes under way (Kafka class `ControllerContext`).
 
 It is fed by the tree alone, and belongs to the controller alone: what brokers and clients know of it they are told by
 commands (`cluster.controller.commands`).

@@ -53,8 +53,8 @@ def elect_without(partition: PartitionImage, broker_id: int, context: Controller
 def offline_operations(
     replicas: Iterable[TopicPartition], broker_id: int, context: ControllerContext
 ) -> tuple[list[Operation], dict[str, list[PartitionImage]]]:
-    """What follows when `broker_id` says that it cannot use these replicas: the partitions that it leads are led by
-    others, or by nobody. Gives the partitions that changed by topic; a replica known to be offline changes nothing.
+    """Give the operations for replicas that `broker_id` cannot use: the partitions that it leads are led by others, or
+    by nobody. Gives the partitions that changed by topic; a replica known to be offline changes nothing.
     """
     operations: list[Operation] = []
     changed: dict[str, list[PartitionImage]] = {}

@@ -1,4 +1,4 @@
-"""What a controller does with the tree it finds: adopt logs, complete topics, elect leaders."""
+"""First steps of a new controller: adopt logs, complete topics, elect leaders."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cluster.znodes import (
 from cluster.zookeeper.contract import Create, Operation, SetData
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
-"""What an adopted topic is configured with where nothing better is known: its own limits are lost, and the broker's
-would delete what it was meant to keep."""
+"""Overrides of an adopted topic where no better are known: its own limits are lost, and the broker's would
+delete what it was meant to keep."""
 
 
 class FoundReplica(NamedTuple):

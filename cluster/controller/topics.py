@@ -160,7 +160,7 @@ def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
 
 
 def topic_operations(plan: TopicPlan, topic_id: UUID) -> list[Operation]:
-    """Give what creates the topic without its partitions, in Kafka's order: configuration, then topic."""
+    """Give the operations that create the topic without its partitions, in Kafka's order: configuration, then topic."""
     return [
         Create(config_path("topics", plan.name), encode_config(plan.config)),
         Create(topic_path(plan.name), TopicAssignment(topic_id, dict(enumerate(plan.assignment))).encode()),
@@ -260,18 +260,18 @@ def _validate_added(topic: TopicImage, assignments: Sequence[tuple[int, ...]], c
 
 
 def growth_operation(topic: TopicImage, added: Mapping[int, tuple[int, ...]]) -> Operation:
-    """Give what makes added partitions known to the topic's own node."""
+    """Give the operation that adds partitions to the topic's own node."""
     assignment = {each.partition: each.replicas for each in topic.partitions} | dict(added)
     return SetData(topic_path(topic.name), TopicAssignment(topic.topic_id, assignment).encode())
 
 
 def deletion_mark(topic: str) -> Operation:
-    """What makes the deletion of a topic certain: from here a restart finishes it."""
+    """Give what marks a topic for deletion. A restart finishes a deletion that is marked."""
     return Create(delete_topic_path(topic))
 
 
 def partition_removals(topic: str, partitions: Iterable[PartitionImage]) -> Iterator[Operation]:
-    """Give what removes the nodes of these partitions."""
+    """Give the operations that remove the nodes of these partitions."""
     for each in partitions:
         if each.partition_epoch >= 0:
             yield Delete(partition_state_path(topic, each.partition))
@@ -279,7 +279,7 @@ def partition_removals(topic: str, partitions: Iterable[PartitionImage]) -> Iter
 
 
 def topic_removals(topic: str, *, has_config: bool) -> Iterator[Operation]:
-    """Give what removes the other nodes of a topic without partitions, its deletion mark last."""
+    """Give the operations that remove the other nodes of a topic, its deletion mark last."""
     yield Delete(partitions_path(topic))
     yield Delete(topic_path(topic))
     if has_config:

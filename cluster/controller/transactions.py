@@ -10,7 +10,7 @@ from cluster.znodes import CONTROLLER_EPOCH
 from cluster.zookeeper.contract import Check, Create, Operation, SetData
 
 _OPERATION_OVERHEAD_BYTES = 64
-"""What ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
+"""Bytes that ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
 
 _WITH_DATA = (Create, SetData)
 

@@ -26,7 +26,7 @@ PartitionErrors = dict[TopicPartition, ErrorCode]
 Settled = Callable[[ErrorCode], None]
 
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
-"""What a fetch finds where nothing is committed."""
+"""The answer of a fetch where nothing is committed."""
 
 _LATEST_TIMESTAMP_MS: Final = 2**63 - 1
 _MAX_TOMBSTONES: Final = 500
@@ -277,5 +277,5 @@ def _is_unstable(group: Group, durable: DurableGroup | None, topic_partition: To
 
 
 def metadata_length(metadata: str) -> int:
-    """What offset.metadata.max.bytes limits, which Kafka counts in Java characters."""
+    """Length of the metadata as offset.metadata.max.bytes limits it: in Java characters."""
     return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,4 +1,4 @@
-"""What the log of one __consumer_offsets partition says about its groups. Only replaying records changes it."""
+"""Groups as the log of one __consumer_offsets partition has them. Only replaying records changes them."""
 
 from __future__ import annotations
 

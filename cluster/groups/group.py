@@ -325,7 +325,7 @@ class Group:
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def member_list(self) -> list[JoinedMember]:
-        """What the leader is told of the members, itself included."""
+        """The members as the leader is told of them, itself included."""
         return [
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()

@@ -1,4 +1,4 @@
-"""What members ask and are told, in the coordinator's own terms."""
+"""Requests and responses of members, in the coordinator's own terms."""
 
 from __future__ import annotations
 

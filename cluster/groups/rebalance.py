@@ -218,5 +218,5 @@ _GROUP_ERRORS: Final = {
 
 
 def group_error(log_error: ErrorCode) -> ErrorCode:
-    """What members are told when a group record could not be written (GroupMetadataManager.storeGroup)."""
+    """The error that members get when a group record could not be written (GroupMetadataManager.storeGroup)."""
     return _GROUP_ERRORS.get(log_error, log_error)

@@ -1,4 +1,4 @@
-"""What stands in __consumer_offsets, in Kafka's formats, so that Kafka's coordinator and other readers understand it.
+"""Records of __consumer_offsets, in Kafka's formats, so that Kafka's coordinator and other readers understand it.
 
 Keys: OffsetCommitKey v1 (v0 is read too), GroupMetadataKey v2. Values: OffsetCommitValue v3, or v1 when the client gave
 an expiry of its own; GroupMetadataValue v3. No value: a tombstone. (Kafka class GroupMetadataManager; KIP-848 keys 3 to

@@ -1,4 +1,4 @@
-"""What an event leads to: records to append, and a response now or later (Kafka's CoordinatorResult)."""
+"""Results of an event: records to append, and a response now or later (Kafka's CoordinatorResult)."""
 
 from __future__ import annotations
 

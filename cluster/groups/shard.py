@@ -54,7 +54,7 @@ class GroupShard:
 
     @property
     def durable(self) -> DurableGroups:
-        """What the log says. To be read only."""
+        """The groups as the log has them. To be read only."""
         return self._table.durable
 
     @property

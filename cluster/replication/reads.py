@@ -1,4 +1,4 @@
-"""What readers ask of a partition, and what they are told."""
+"""Reads of a partition: parameters and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.log.transaction_index import AbortedTxn
 
 
 class IsolationLevel(IntEnum):
-    """What a reader may see (KIP-98)."""
+    """Isolation levels of a reader (KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -30,7 +30,7 @@ class IsolationLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchParams:
-    """What a reader wants of all its partitions together (Kafka class `FetchParams`).
+    """Parameters of a read, for all its partitions together (Kafka class `FetchParams`).
 
     `is_consumer` is False for a broker that fetches as a follower. `reads_zstd` says whether the reader knows zstd.
     """
@@ -45,7 +45,7 @@ class FetchParams:
 
 @dataclass(slots=True)
 class LogReadInfo:
-    """What a reader is told of a partition. The offsets are of one moment, so that they agree.
+    """The result of reading one partition. The offsets are of one moment, so that they agree.
 
     `records` is None when there is nothing to read. `aborted` is None for a reader of uncommitted records. With a
     `diverging_epoch` the reader has to truncate its log: the largest epoch that both know, and where it ends.

@@ -133,7 +133,7 @@ OperationResult = str | ZnodeStat | None
 
 
 class EventType(Enum):
-    """What a watch reports."""
+    """The kinds of change that a watch reports."""
 
     CREATED = "created"
     DELETED = "deleted"

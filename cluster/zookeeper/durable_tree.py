@@ -116,7 +116,7 @@ class DurableTree:
             raise
 
     def _undo(self) -> None:
-        """What is noted could not be written, so it never happened. Raises OSError."""
+        """Forget the transactions that were noted, as they could not be written. Raises OSError."""
         self._file.truncate(self._file.size)
         try:
             self.tree, _ = _recover(self._file_system, self._path)
