@@ -19,6 +19,9 @@ LARGE_BYTES: Final = 64 * 1024
 TURN_BYTES: Final = 4 * CHUNK_BYTES
 """What is sent from files before others have their turn."""
 
+READ_COST_BYTES: Final = 8 * 1024
+"""Reading a small slice takes as long as sending so many bytes: 512 of them are one turn."""
+
 NO_SOCKET: Final = -1
 
 Parts = list[Part]
@@ -103,19 +106,19 @@ class ReplyWriter:
         budget = TURN_BYTES
         while queue and not self._socket_full and not self._holds:
             part = queue[0]
+            if budget <= 0:
+                self._holds = True
+                self._loop.call_soon(self._on_next_turn)
+                break
             if isinstance(part, FileSlice):
-                if budget <= 0:
-                    self._holds = True
-                    self._loop.call_soon(self._on_next_turn)
-                    break
                 budget -= len(part)
                 if len(part) >= LARGE_BYTES and self._socket >= 0 and self._send_file(part):
                     continue
-            self._write_next()
+            budget -= self._write_next() * READ_COST_BYTES
         self.is_behind = self._socket_full or bool(queue)
 
-    def _write_next(self) -> None:
-        """Write the parts at the head of the queue that fit together.
+    def _write_next(self) -> int:
+        """Write the parts at the head of the queue that fit together; gives how many slices were read.
 
         The beginning of a large slice is among them: a packet of its own for the reply's header costs the client and us
         more than the copy.
@@ -123,13 +126,16 @@ class ReplyWriter:
         queue = self._queue
         gathered: list[bytes | bytearray | memoryview] = []
         room = LARGE_BYTES
+        slices = 0
         while queue and room > 0 and not self._holds:
             part = queue[0]
             if gathered and len(part) > room and (self._socket < 0 or not isinstance(part, FileSlice)):
                 break
+            is_slice = isinstance(part, FileSlice)
             chunk = self._chunk_of(part, room) if isinstance(part, FileSlice) else part
             if chunk is None:
                 break
+            slices += is_slice
             if chunk is part:
                 queue.popleft()
                 self._queued_bytes -= len(chunk)
@@ -137,6 +143,7 @@ class ReplyWriter:
             room -= len(chunk)
         if gathered:
             self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+        return slices
 
     def _send_file(self, part: FileSlice) -> bool:
         """Have the kernel send a slice; whether all of it is in the socket.

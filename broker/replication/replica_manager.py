@@ -198,8 +198,11 @@ class ReplicaManager:
         operation = DelayedOperation(self.delayed_fetches, fetch.keys(), fetch.attempt)
         try:
             await fetch.read_on(self._executor)
+            await asyncio.sleep(0)
             if fetch.is_satisfied or fetch.cold:
-                return fetch.respond()
+                answer = fetch.respond()
+                await asyncio.sleep(0)
+                return answer
             return await operation.wait(fetch.params.max_wait_ms)
         finally:
             operation.leave()

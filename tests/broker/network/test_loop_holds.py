@@ -15,13 +15,16 @@ from protocol.messages import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeLogDirsRequest,
+    FetchRequest,
     FindCoordinatorRequest,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
+    ProduceRequest,
 )
+from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.loop_turns import CallsPerTurn
@@ -53,6 +56,14 @@ async def committed(wire: Wire) -> None:
     await large_topic(wire)
     await wire.ask(FindCoordinatorRequest(key="g", key_type=0), 1)
     await wire.ask(*commit())
+
+
+async def produced(wire: Wire) -> None:
+    await large_topic(wire)
+    batch = build_batch([Record(0, 1_700_000_000_000, None, b"value")])
+    data = [ProduceRequest.PartitionProduceData(index=number, records=batch) for number in range(MANY)]
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=data)
+    await wire.ask(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 7)
 
 
 async def nothing(_wire: Wire) -> None:
@@ -108,6 +119,15 @@ def epochs(topics: int, partitions: int) -> Asked:
     return request, 3
 
 
+def fetch() -> Asked:
+    partitions = [
+        FetchRequest.FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+        for number in range(MANY)
+    ]
+    topics = [FetchRequest.FetchTopic(topic="t", partitions=partitions)]
+    return FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics), 11
+
+
 def describe() -> Asked:
     resource = DescribeConfigsRequest.DescribeConfigsResource
     kind = int(ConfigResourceType.BROKER)
@@ -136,6 +156,7 @@ LARGE: dict[str, tuple[Callable[[Wire], Awaitable[None]], Callable[[], Asked]]] 
     "ends of epochs, topic by topic": (nothing, lambda: epochs(MANY, 1)),
     "describe configurations": (nothing, describe),
     "describe log directories": (large_topic, lambda: (DescribeLogDirsRequest(topics=None), 1)),
+    "fetch": (produced, fetch),
     "metadata": (large_topic, lambda: (MetadataRequest(topics=None), 8)),
 }  # fmt: skip
 
