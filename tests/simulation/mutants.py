@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -35,10 +36,18 @@ def mutant_named(name: str | None) -> AbstractContextManager[object] | None:
     return None if name is None else MUTANTS[name]()
 
 
+def _replaced(owner: object, name: str, bug: Callable[..., object]) -> AbstractContextManager[object]:
+    """`owner.name` is `bug`, which has to take as many parameters: else each call fails, and any check finds that."""
+    original = getattr(owner, name)
+    if len(signature(bug).parameters) != len(signature(original).parameters):
+        raise TypeError(f"the bug for {name} takes {signature(bug)}, and what it replaces {signature(original)}")
+    return patch.object(owner, name, bug)
+
+
 @_mutant
 def _acknowledged_before_fsync() -> Iterator[None]:
     """A flush task says that it is done, and has synced nothing."""
-    with patch.object(FlushTask, "_collect", lambda _self, _closing: None):
+    with _replaced(FlushTask, "_collect", lambda _self, _epochs, _closing: None):
         yield
 
 
@@ -49,14 +58,14 @@ def _producers_forgotten_in_recovery() -> Iterator[None]:
     def replay(self: ProducerStateManager, batch: Any) -> None:
         self.map_end_offset = max(self.map_end_offset, batch.next_offset)
 
-    with patch.object(ProducerStateManager, "replay", replay):
+    with _replaced(ProducerStateManager, "replay", replay):
         yield
 
 
 @_mutant
 def _duplicates_appended() -> Iterator[None]:
     """A batch that a producer sends again is taken for a new one."""
-    with patch.object(ProducerStateManager, "check", lambda *_: None):
+    with _replaced(ProducerStateManager, "check", lambda _self, _batch, _offset, _origin: None):
         yield
 
 
@@ -74,14 +83,14 @@ def _zombie_members_commit() -> Iterator[None]:
                 raise
             return group
 
-    with patch.object(CommittedOffsets, "_group_to_commit", group_to_commit):
+    with _replaced(CommittedOffsets, "_group_to_commit", group_to_commit):
         yield
 
 
 @_mutant
 def _groups_not_loaded() -> Iterator[None]:
     """A restarted broker begins with no groups and no committed offsets."""
-    with patch.object(ReplicatedCoordinatorLog, "is_empty", lambda *_: True):
+    with _replaced(ReplicatedCoordinatorLog, "is_empty", lambda _self, _partition: True):
         yield
 
 
@@ -94,7 +103,7 @@ def _readers_see_unflushed_records() -> Iterator[None]:
         self.high_watermark = self.log.log_end_offset
         return moved
 
-    with patch.object(Partition, "advance_high_watermark", advance):
+    with _replaced(Partition, "advance_high_watermark", advance):
         yield
 
 
@@ -107,5 +116,5 @@ def _recovery_cuts_one_batch_too_many() -> Iterator[None]:
         found = list(original(held_from, batches))
         yield from found[:-1]
 
-    with patch.object(segment_recovery, "_without_impostor", without_the_last):
+    with _replaced(segment_recovery, "_without_impostor", without_the_last):
         yield
