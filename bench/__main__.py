@@ -21,7 +21,8 @@ from bench import scenarios, waits
 from bench.brokers import Side, side
 from bench.load import Load
 from bench.report import Row, Samples, heading, line, rows
-from bench.scenarios import READY_TOPIC, Context, Sample, Scenario
+from bench.scenario import Context, Sample, Scenario
+from bench.scenarios import READY_TOPIC
 
 SCENARIOS = [*scenarios.SCENARIOS, *waits.SCENARIOS]
 SETTLE_S = 3

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.scenarios import Sample, Scenario
+from bench.scenario import Sample, Scenario
 
 Samples = dict[str, list[Sample]]
 """The samples of one scenario by side, the baseline's first."""

@@ -13,7 +13,7 @@ from typing import Final
 from bench import wait_loads as loads
 from bench.brokers import Broker
 from bench.probe import Probe
-from bench.scenarios import Context, Measure, Sample, Scenario
+from bench.scenario import Context, Measure, Sample, Scenario
 
 CALM_S: Final = 1.0
 """The probe goes on so long after the load."""

@@ -14,7 +14,7 @@ import pytest
 from bench.__main__ import SCENARIOS, select, unworsened
 from bench.brokers import side
 from bench.report import Row, goal, heading, line, number, rows
-from bench.scenarios import Context, Sample, Scenario
+from bench.scenario import Context, Sample, Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""What one log may hold: a plain list of records, and how sure each of them is.
+"""The possible contents of one log: a plain list of records, and how sure each of them is.
 
 A scenario tells its History what it asks of the log and what the log answers. After a restart, `reconcile` holds what
 is there against it: nothing flushed is lost, nothing acknowledged is lost to mere process death, nothing is served
@@ -8,84 +8,22 @@ answered, a truncation that was not flushed), each of them is right, and the one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from protocol.records.batch import NO_SEQUENCE, RecordBatch, increment_sequence
+from protocol.records.batch import NO_SEQUENCE
 from storage.log.leader_epoch import EpochEntry
-
-_DELETE_HORIZON = 0x40
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
-_ABORT = b"\0\0\0\0"
-"""Key of an abort marker: version and type."""
+from tests.faults.rows import ProducerState, Row, aborted_in, latest_values, producers_in
 
 
 class Violation(AssertionError):
     """The log broke a promise."""
 
 
-class Producer(NamedTuple):
-    """Who wrote a record, and its sequence number; -1 three times for a plain producer."""
-
-    producer_id: int
-    epoch: int
-    sequence: int
-
-
-class Row(NamedTuple):
-    """One record and what its batch says about it. `attributes` are the batch's, without the cleaner's mark."""
-
-    offset: int
-    batch_base: int
-    batch_end: int
-    leader_epoch: int
-    producer: Producer
-    attributes: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-
-    @property
-    def is_marker(self) -> bool:
-        return bool(self.attributes & _CONTROL)
-
-
-def rows_of(batch: RecordBatch) -> list[Row]:
-    """The records of a batch."""
-    has_sequence = batch.base_sequence != NO_SEQUENCE
-    rows = []
-    for record in batch.records():
-        delta = record.offset - batch.base_offset
-        sequence = increment_sequence(batch.base_sequence, delta) if has_sequence else NO_SEQUENCE
-        rows.append(
-            Row(
-                record.offset,
-                batch.base_offset,
-                batch.next_offset,
-                batch.partition_leader_epoch,
-                Producer(batch.producer_id, batch.producer_epoch, sequence),
-                batch.attributes & ~_DELETE_HORIZON,
-                record.timestamp,
-                record.key,
-                record.value,
-            )
-        )
-    return rows
-
-
-class ProducerState(NamedTuple):
-    """What must be known of a producer: its epoch, its last sequence number and where that is."""
-
-    epoch: int
-    last_sequence: int
-    last_offset: int
-
-
 class Observation(NamedTuple):
-    """What a loaded log shows. `first_base` is where its oldest segment begins."""
+    """The state of a loaded log. `first_base` is where its oldest segment begins."""
 
     start: int
     end: int
@@ -172,13 +110,13 @@ class History:
         self.sent = list(rows)
 
     def acknowledged(self) -> None:
-        """What was sent is in the log."""
+        """Note that the sent records are in the log."""
         self.now.rows += self.sent
         self.now.end = self.now.acked_end = self.sent[-1].batch_end
         self.sent = []
 
     def refused(self) -> None:
-        """What was sent left no trace."""
+        """Note that the sent records left no trace."""
         self.sent = []
 
     def begin_flush(self) -> FlushMark:
@@ -229,7 +167,7 @@ class History:
         self.now.acked_end = self.now.end
 
     def compacting(self, bound: int, now_ms: int, delete_retention_ms: int) -> None:
-        """What is superseded below `bound` is to go, and tombstones and markers seen for so long."""
+        """Note a cleaning: superseded records below `bound` are to go, and tombstones and markers seen for so long."""
         rows = [row for row in self.now.rows if row.offset < bound]
         aborted = aborted_in(rows)
         latest = {row.key: row.offset for row in rows if not row.is_marker and row.offset not in aborted}
@@ -296,7 +234,7 @@ class History:
         raise Violation("; or ".join(dict.fromkeys(reasons)))
 
     def must_equal(self, found: Observation) -> None:
-        """What a working log shows now. Raises Violation."""
+        """Compare with the state of a working log now. Raises Violation."""
         reason = self._contradiction(self.now, found, lost_power=False)
         if reason is None and found.end != self.now.end:
             reason = f"the log ends at {found.end}, not at {self.now.end}"
@@ -314,7 +252,7 @@ class History:
         return found + self.undoable if lost_power else found
 
     def _contradiction(self, version: Version, found: Observation, *, lost_power: bool) -> str | None:
-        """What of `found` cannot be a beginning of `version`."""
+        """The part of `found` that cannot be a beginning of `version`."""
         must_end = version.flushed_end if lost_power else version.acked_end
         if not must_end <= found.end <= version.end:
             return f"the log ends at {found.end}, not from {must_end} to {version.end}"
@@ -387,39 +325,3 @@ class History:
         self.start_on_disk = found.start
         self.start_asked = max(self.start_asked, found.start)
         self.unsure, self.sent = [], []
-
-
-def producers_in(rows: Sequence[Row], end: int) -> dict[int, ProducerState]:
-    """The state of every producer after the records below `end`."""
-    found: dict[int, ProducerState] = {}
-    for row in rows:
-        if row.producer.producer_id < 0 or row.batch_end > end:
-            continue
-        producer_id, epoch, sequence = row.producer
-        known = found.get(producer_id)
-        if sequence != NO_SEQUENCE:
-            found[producer_id] = ProducerState(epoch, sequence, row.batch_end - 1)
-        elif known is None or known.epoch != epoch:  # a transaction marker
-            found[producer_id] = ProducerState(epoch, NO_SEQUENCE, -1)
-    return found
-
-
-def latest_values(rows: Iterable[Row], aborted: dict[int, int]) -> dict[bytes | None, bytes]:
-    """The value of each key after all rows; keys that were deleted are left out."""
-    found = {row.key: row.value for row in rows if not row.is_marker and row.offset not in aborted}
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def aborted_in(rows: Iterable[Row]) -> dict[int, int]:
-    """The offsets of aborted transactions, each with that of the marker."""
-    ongoing: dict[int, list[int]] = {}
-    found = {}
-    for row in rows:
-        producer_id = row.producer.producer_id
-        if row.is_marker:
-            offsets = ongoing.pop(producer_id, [])
-            if row.key == _ABORT:
-                found.update(dict.fromkeys(offsets, row.offset))
-        elif row.attributes & _TRANSACTIONAL:
-            ongoing.setdefault(producer_id, []).append(row.offset)
-    return found

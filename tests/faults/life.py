@@ -20,7 +20,8 @@ from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
-from tests.faults.history import History, Observation, ProducerState, Row, Violation, rows_of
+from tests.faults.history import History, Observation, Violation
+from tests.faults.rows import ProducerState, Row, rows_of
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import DIR, T0, TP, open_manager, read_all
 
@@ -86,7 +87,7 @@ def _placed(data: bytes, base: int, epoch: int) -> tuple[Row, ...]:
 
 @dataclass
 class Neighbour:
-    """What may be on disk of a second topic, which comes and goes. Those that had its name are counted."""
+    """The possible files of a second topic, which comes and goes. Those that had its name are counted."""
 
     there: frozenset[int] = frozenset()
     """Which of them it may be, one of which the next process finds, ..."""
@@ -241,7 +242,7 @@ class Life:
     # -- starting and looking -----------------------------------------------------------------------------------------
 
     def load(self, file_system: MemoryFileSystem) -> tuple[LogManager, LoadReport]:
-        """What the next process finds on `file_system`. Raises LogDirError."""
+        """Load the logs on `file_system` as the next process does. Raises LogDirError."""
         return open_manager(file_system, self.config, *self.directories, now_ms=self.now_ms)
 
     def settle(self) -> None:
@@ -285,7 +286,7 @@ class Life:
         self.neighbour.believe(manager.get(OTHER), lost_power=self.lost_power)
 
     def check_live(self) -> None:
-        """What the log serves is what was acknowledged."""
+        """Check that the log serves the acknowledged records."""
         if self.log is not None and self.is_online():
             with self.in_peace():
                 self.history.must_equal(observe(self.log, 0))
@@ -297,7 +298,7 @@ def rows_in(log: UnifiedLog) -> list[Row]:
 
 
 def observe(log: UnifiedLog, high_watermark: int) -> Observation:
-    """What the log shows to those who use it."""
+    """The state of the log as its users see it."""
     start = log.log_start_offset
     rows = [row for row in rows_in(log) if row.offset >= start]
     producers = {}

@@ -20,9 +20,9 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
 from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
-from tests.faults import steps
-from tests.faults.history import Row
+from tests.faults import move_steps, shortening_steps, steps
 from tests.faults.life import Life, Spec, check_indexes
+from tests.faults.rows import Row
 from tests.faults.steps import Step
 from tests.kit.memory_file_system import MemoryFileSystem, PowerCut
 from tests.storage.support import DIR, T0, read_all
@@ -117,17 +117,20 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(batches=st.integers(1, 5))
     def truncate(self, batches: int) -> None:
-        self.do(steps.truncate(batches), steps.new_epoch)
+        self.do(shortening_steps.truncate(batches), steps.new_epoch)
 
     @rule(count=st.integers(1, 6))
     def delete_records(self, count: int) -> None:
-        self.do(steps.delete_records(count))
+        self.do(shortening_steps.delete_records(count))
 
     @rule(passing=st.integers(1, 4000))
     def retain(self, passing: int) -> None:
-        self.do(steps.retain(passing))
+        self.do(shortening_steps.retain(passing))
 
-    @rule(passing=st.integers(0, 1500), meanwhile=st.sampled_from([(), (steps.flush,), (steps.delete_records(2),)]))
+    @rule(
+        passing=st.integers(0, 1500),
+        meanwhile=st.sampled_from([(), (steps.flush,), (shortening_steps.delete_records(2),)]),
+    )
     def compact(self, passing: int, meanwhile: tuple[Step, ...]) -> None:
         self.do(steps.compact(*meanwhile, passing_ms=passing))
 
@@ -139,7 +142,9 @@ class LogMachine(RuleBasedStateMachine):
     def fall_behind(self, lag: int) -> None:
         self.do(steps.lag(lag))
 
-    @rule(step=st.sampled_from([steps.begin_move, steps.copy(200), steps.copy(2000), steps.end_move]))
+    @rule(
+        step=st.sampled_from([move_steps.begin_move, move_steps.copy(200), move_steps.copy(2000), move_steps.end_move])
+    )
     def move(self, step: Step) -> None:
         self.do(step)
 

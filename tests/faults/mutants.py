@@ -5,12 +5,8 @@ A mutant changes one thing in the code while it is applied, as a mistake there w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
-
-import pytest
 
 from protocol.records.record_format import CONTROL_FLAG
 from protocol.topic_partition import TopicPartition
@@ -34,19 +30,8 @@ from storage.log_manager import LogManager
 from storage.recovery import segment_recovery as recovery
 from storage.recovery.log_loader import LogLoader
 from storage.relocation.future_logs import FutureLogs
+from tests.faults.mutant import Mutant, Patch, everywhere, nothing
 from tests.kit.memory_file_system import MemoryFile
-
-Patch = pytest.MonkeyPatch
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A bug, and how it is made."""
-
-    name: str
-    scenario: str
-    apply: Callable[[Patch], None]
-
 
 MUTANTS: dict[str, Mutant] = {}
 
@@ -60,19 +45,6 @@ def mutant(scenario: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch
         return apply
 
     return register
-
-
-def everywhere(patch: Patch, original: object, replacement: object) -> None:
-    """Replace a function in every module that has imported it."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith(("storage.", "tests.storage.", "tests.faults.")):
-            for name, value in list(vars(module).items()):
-                if value is original:
-                    patch.setattr(module, name, replacement)
-
-
-def nothing(*_arguments: Any, **_options: Any) -> None:
-    """What should have been done is not."""
 
 
 # -- what is fsynced --------------------------------------------------------------------------------------------------

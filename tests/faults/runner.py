@@ -15,7 +15,8 @@ from tests.faults.flips import all_flips, flip
 from tests.faults.history import Violation
 from tests.faults.log_machine import run_machine
 from tests.faults.matrix import Case, Group, all_groups, cases_of, forget, run_case
-from tests.faults.mutants import MUTANTS, Mutant
+from tests.faults.mutant import Mutant
+from tests.faults.mutants import MUTANTS
 from tests.faults.tally import Tally, describe
 
 Part = TypeVar("Part")
@@ -29,7 +30,7 @@ _MACHINES, _EXAMPLES = 8, 250
 
 
 def try_case(case: Case) -> str | None:
-    """What is wrong with a case, None when nothing is."""
+    """Run a case. Gives its violation, None when there is none."""
     before, began = signal.signal(signal.SIGALRM, _hangs), time.monotonic()
     left, _ = signal.setitimer(signal.ITIMER_REAL, _CASE_SECONDS)
     try:
@@ -65,7 +66,7 @@ def run_group(group: Group) -> Tally:
 def spread(
     work: Callable[[Part], Result], parts: Iterable[Part], seconds: float | None = None, *, apart: bool = False
 ) -> Iterator[Result]:
-    """What `work` gives for each part, as it is done, on all processors; no more once `seconds` are over.
+    """Do `work` for each part on all processors, and give each result as it comes; stop once `seconds` are over.
 
     With `apart` every part has a process of its own: what one changes in the code, no other sees.
     """
@@ -112,7 +113,7 @@ def run_machines(sample: int = 1) -> Tally:
 
 
 class Caught(NamedTuple):
-    """What became of a mutant: which part of the programme saw it first, after how many cases, and as what."""
+    """The discovery of a mutant: the part of the matrix that saw it first, after how many cases, and as what."""
 
     mutant: str
     part: str
@@ -164,5 +165,5 @@ def _hunt(hunted: Mutant) -> Caught:
 
 
 def run_mutants(names: Sequence[str]) -> Iterator[Caught]:
-    """What became of these mutants, as it is known."""
+    """Look for these mutants, and give each outcome as it is known."""
     return spread(hunt, names, apart=True)

@@ -10,9 +10,10 @@ import pytest
 from storage.log.leader_epoch import EpochEntry
 from tests.faults import matrix, runner
 from tests.faults.flips import all_flips, flip
-from tests.faults.history import History, Observation, Producer, Row, Violation
+from tests.faults.history import History, Observation, Violation
 from tests.faults.log_machine import run_machine
 from tests.faults.mutants import MUTANTS
+from tests.faults.rows import Producer, Row
 from tests.faults.scenarios import SCENARIOS
 
 

@@ -1,139 +1,21 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: codes and words as Apache Kafka 3.9.1 answered the same requests."""
+"""CreateTopics and DeleteTopics: codes and words as Apache Kafka 3.9.1 answered the same requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import pytest
 
 from broker.controller.controller_settings import ControllerSettings
-from broker.handlers.topics import TopicHandlers
-from broker.metadata.config_service import DescribedConfig
-from protocol.config_resources import ConfigSource
 from protocol.errors import ErrorCode
 from protocol.messages import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
 )
 from protocol.uuids import ZERO_UUID
-from tests.kit.controller_fixtures import SETTINGS, Cluster, context
+from tests.broker.handlers.topic_broker import Broker, placed, topic
+from tests.kit.controller_fixtures import SETTINGS
 from tests.kit.coordination_fixtures import in_loop
-
-DESCRIBED = [
-    DescribedConfig(
-        "retention.ms",
-        "1000",
-        ConfigSource.DYNAMIC_TOPIC_CONFIG,
-        read_only=False,
-        sensitive=False,
-        synonyms=(),
-        config_type=5,
-        documentation=None,
-    )
-]
-
-Answer = tuple[ErrorCode, str | None]
-
-
-class Broker(Cluster):
-    """The handlers over a cluster, with short forms of the requests."""
-
-    def handlers(self) -> TopicHandlers:
-        return TopicHandlers(
-            self.cache, self.service, lambda overrides: DESCRIBED if overrides else [], self.machine.clock
-        )
-
-    async def create_response(
-        self,
-        *topics: CreateTopicsRequest.CreatableTopic,
-        version: int = 7,
-        timeout_ms: int = 1000,
-        validate: bool = False,
-    ) -> CreateTopicsResponse:
-        request = CreateTopicsRequest(topics=list(topics), timeout_ms=timeout_ms, validate_only=validate)
-        response = await self.handlers().create_topics(context(version), request)
-        response.to_bytes(version)
-        return response
-
-    async def create(self, *topics: CreateTopicsRequest.CreatableTopic, **options: int) -> list[Answer]:
-        response = await self.create_response(*topics, **options)
-        return [(ErrorCode(each.error_code), each.error_message) for each in response.topics]
-
-    async def delete(
-        self, *topics: str | UUID | tuple[str | None, UUID], version: int = 6, timeout_ms: int = 1000
-    ) -> DeleteTopicsResponse:
-        if version < 6:
-            names = [each for each in topics if isinstance(each, str)]
-            request = DeleteTopicsRequest(topic_names=names, timeout_ms=timeout_ms)
-        else:
-            states = []
-            for each in topics:
-                name, topic_id = (
-                    (each, ZERO_UUID) if isinstance(each, str) else (None, each) if isinstance(each, UUID) else each
-                )
-                states.append(DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id))
-            request = DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms)
-        response = await self.handlers().delete_topics(context(version), request)
-        response.to_bytes(version)
-        return response
-
-    async def grow(
-        self,
-        *topics: tuple[str, int, Sequence[Sequence[int]] | None],
-        timeout_ms: int = 1000,
-        validate: bool = False,
-    ) -> list[tuple[str, ErrorCode, str | None]]:
-        request = CreatePartitionsRequest(
-            topics=[
-                CreatePartitionsRequest.CreatePartitionsTopic(
-                    name=name,
-                    count=count,
-                    assignments=None
-                    if assignments is None
-                    else [
-                        CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=list(brokers))
-                        for brokers in assignments
-                    ],
-                )
-                for name, count, assignments in topics
-            ],
-            timeout_ms=timeout_ms,
-            validate_only=validate,
-        )
-        response: CreatePartitionsResponse = await self.handlers().create_partitions(context(3), request)
-        response.to_bytes(3)
-        return [(each.name, ErrorCode(each.error_code), each.error_message) for each in response.results]
-
-
-def topic(
-    name: str,
-    partitions: int = 1,
-    factor: int = 1,
-    assignments: Sequence[tuple[int, Sequence[int]]] = (),
-    configs: Mapping[str, str | None] | None = None,
-) -> CreateTopicsRequest.CreatableTopic:
-    return CreateTopicsRequest.CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=factor,
-        assignments=[
-            CreateTopicsRequest.CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
-            for number, brokers in assignments
-        ],
-        configs=[
-            CreateTopicsRequest.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
-        ],
-    )
-
-
-def placed(name: str, *assignments: tuple[int, Sequence[int]]) -> CreateTopicsRequest.CreatableTopic:
-    return topic(name, -1, -1, assignments)
-
 
 BOTH_SET = (
     "Both numPartitions or replicationFactor and replicasAssignments were set. Both cannot be used at the same time."
@@ -382,68 +264,3 @@ async def test_deletion_switched_off(version: int) -> None:
         ("missing", expected, None),
     ]
     assert set(broker.image.topics) == {"a"}
-
-
-FEWER = "Topic currently has 3 partitions, which is higher than the requested {}."
-UNGROWN: list[tuple[int, Sequence[Sequence[int]] | None, ErrorCode, str]] = [
-    (3, None, ErrorCode.INVALID_PARTITIONS, "Topic already has 3 partitions."),
-    (3, [], ErrorCode.INVALID_PARTITIONS, "Topic already has 3 partitions."),
-    (2, None, ErrorCode.INVALID_PARTITIONS, FEWER.format(2)),
-    (0, None, ErrorCode.INVALID_PARTITIONS, FEWER.format(0)),
-    (-1, None, ErrorCode.INVALID_PARTITIONS, FEWER.format(-1)),
-    (2**31 - 1, None, ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."),
-    (
-        5,
-        [[0]],
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        "Increasing the number of partitions by 2 but 1 assignments provided.",
-    ),
-    (
-        4,
-        [],
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        "Increasing the number of partitions by 1 but 0 assignments provided.",
-    ),
-    (5, [[9], [7]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Unknown broker(s) in replica assignment: 7, 9."),
-    (4, [[0, 1]], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Unknown broker(s) in replica assignment: 1."),
-    (5, [[0], []], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Cannot have replication factor of 0 for partition id 4."),
-    (
-        4,
-        [[0, 0]],
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        "Duplicate brokers not allowed in replica assignment: 0, 0 for partition id 3.",
-    ),
-]
-
-
-@pytest.mark.parametrize(("count", "assignments", "error_code", "message"), UNGROWN)
-@in_loop
-async def test_what_may_not_grow(
-    count: int, assignments: Sequence[Sequence[int]] | None, error_code: ErrorCode, message: str
-) -> None:
-    broker = Broker()
-    await broker.start()
-    await broker.create(topic("t", 3))
-    before = broker.image
-    assert await broker.grow(("t", count, assignments)) == [("t", error_code, message)]
-    assert broker.image is before
-
-
-@in_loop
-async def test_growth() -> None:
-    broker = Broker()
-    await broker.start()
-    await broker.create(topic("a"), topic("b"), topic("c"), topic("d"))
-    assert await broker.grow(
-        ("b", 2, None), ("zz", 5, None), ("a", 2, [[0]]), ("b", 3, None), ("c", 4, None), ("aa", 9, None)
-    ) == [
-        ("zz", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'zz' does not exist."),
-        ("a", ErrorCode.NONE, None),
-        ("c", ErrorCode.NONE, None),
-        ("aa", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic 'aa' does not exist."),
-        ("b", ErrorCode.INVALID_REQUEST, "Duplicate topic in request."),
-    ]
-    assert await broker.grow(("d", 9, None), validate=True, timeout_ms=0) == [("d", ErrorCode.NONE, None)]
-    assert [len(broker.image.topics[name].partitions) for name in "abcd"] == [2, 1, 4, 1]
-    assert await broker.grow(("d", 2, None), timeout_ms=0) == [("d", ErrorCode.REQUEST_TIMED_OUT, None)]
-    assert len(broker.image.topics["d"].partitions) == 2

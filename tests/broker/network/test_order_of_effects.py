@@ -14,7 +14,8 @@ import pytest
 from protocol.api_keys import ApiKey
 from protocol.messages import RESPONSE_TYPES, ResponseHeader
 from protocol.wire.schema import Request, Response
-from tests.broker.network.effects import CASES, Case, Client, Stage, essence
+from tests.broker.network.effect_requests import Client, Stage
+from tests.broker.network.effects import CASES, Case, essence
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.environment import InlineExecutor

@@ -1,0 +1,307 @@
+"""The stage of a trial, and the requests that touch it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from protocol.messages import (
+    AlterConfigsRequest,
+    AlterReplicaLogDirsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteGroupsRequest,
+    DeleteRecordsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    DescribeLogDirsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    SyncGroupRequest,
+)
+from protocol.records.batch import Record, build_batch
+from protocol.wire.schema import Request, Response
+
+TOPIC_RESOURCE: Final = 2
+TIMESTAMP_MS: Final = 1_700_000_000_000
+RECORDS: Final = 5
+PATIENCE: Final = 600
+PARTITIONS: Final = (0, 1)
+
+
+class Client(Protocol):
+    """One connection."""
+
+    async def ask(self, request: Request, version: int) -> Any:
+        """Ask and wait for the reply."""
+
+    async def ask_together(self, asked: Sequence[tuple[Request, int]]) -> list[Response]:
+        """Ask all in one packet."""
+
+
+@dataclass
+class Stage:
+    """The names of one trial, and the member of its group."""
+
+    number: int
+    member_id: str = ""
+    generation_id: int = -1
+
+    @property
+    def t(self) -> str:
+        return f"t{self.number}"
+
+    @property
+    def n(self) -> str:
+        return f"n{self.number}"
+
+    @property
+    def g(self) -> str:
+        return f"g{self.number}"
+
+    @property
+    def m(self) -> str:
+        return f"m{self.number}"
+
+    @property
+    def topics(self) -> tuple[str, str]:
+        return self.t, self.n
+
+    async def build(self, client: Client, *, flush_messages: int | None) -> None:
+        """Make what the trial needs."""
+        await find_coordinators(client, self)
+        await client.ask(create(self.t, {} if flush_messages is None else {"flush.messages": str(flush_messages)}), 7)
+        for value in range(RECORDS):
+            await client.ask(produce((self.t,), (0,), b"%d" % value), 9)
+        await client.ask(commit(self.g, (self.t,), 3), 2)
+        await client.ask(commit(self.g, (self.t,), 4), 0)
+        joined = await client.ask(join(self.m), 3)
+        self.member_id, self.generation_id = joined.member_id, joined.generation_id
+        await client.ask(sync(self), 3)
+
+    async def clear(self, client: Client) -> None:
+        """Remove what is left."""
+        await client.ask(DeleteTopicsRequest(topic_names=list(self.topics), timeout_ms=10_000), 5)
+        await client.ask(leave(self), 3)
+        await client.ask(DeleteGroupsRequest(groups_names=[self.g, self.m]), 1)
+
+
+async def find_coordinators(client: Client, stage: Stage) -> None:
+    """Have the topic of the groups created, and wait until it serves them."""
+    for group in (stage.g, stage.m):
+        for _ in range(PATIENCE):
+            found = await client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
+            described = await client.ask(DescribeGroupsRequest(groups=[group]), 3)
+            if not found.coordinators[0].error_code and not described.groups[0].error_code:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError(f"{group} has no coordinator")
+
+
+def create(topic: str, configs: dict[str, str] | None = None) -> CreateTopicsRequest:
+    entries = [CreateTopicsRequest.CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()]
+    created = CreateTopicsRequest.CreatableTopic(
+        name=topic, num_partitions=1, replication_factor=1, assignments=[], configs=entries
+    )
+    return CreateTopicsRequest(topics=[created], timeout_ms=10_000)
+
+
+def produce(topics: Sequence[str], partitions: Sequence[int], value: bytes, acks: int = 1) -> ProduceRequest:
+    batch = build_batch([Record(0, TIMESTAMP_MS, None, value, [])])
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[
+            ProduceRequest.TopicProduceData(
+                name=topic,
+                partition_data=[ProduceRequest.PartitionProduceData(index=each, records=batch) for each in partitions],
+            )
+            for topic in topics
+        ],
+    )
+
+
+def commit(group: str, topics: Sequence[str], offset: int) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=each, committed_offset=offset, committed_metadata=""
+                    )
+                    for each in PARTITIONS
+                ],
+            )
+            for topic in topics
+        ],
+    )
+
+
+def committed(stage: Stage) -> OffsetFetchRequest:
+    return OffsetFetchRequest(
+        group_id=stage.g,
+        topics=[
+            OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=list(PARTITIONS))
+            for topic in stage.topics
+        ],
+    )
+
+
+def join(group: str) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=60_000,
+        rebalance_timeout_ms=60_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=[JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"x")],
+    )
+
+
+def sync(stage: Stage) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        group_id=stage.m,
+        generation_id=stage.generation_id,
+        member_id=stage.member_id,
+        assignments=[SyncGroupRequest.SyncGroupRequestAssignment(member_id=stage.member_id, assignment=b"a")],
+    )
+
+
+def leave(stage: Stage) -> LeaveGroupRequest:
+    member = LeaveGroupRequest.MemberIdentity(member_id=stage.member_id)
+    return LeaveGroupRequest(group_id=stage.m, members=[member])
+
+
+def described(stage: Stage) -> DescribeConfigsRequest:
+    keys = ["max.message.bytes", "retention.ms"]
+    return DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=keys
+            )
+            for topic in stage.topics
+        ]
+    )
+
+
+def altered(stage: Stage) -> AlterConfigsRequest:
+    config = AlterConfigsRequest.AlterableConfig(name="retention.ms", value="86400000")
+    resource = AlterConfigsRequest.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=stage.t, configs=[config]
+    )
+    return AlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def altered_incrementally(stage: Stage) -> IncrementalAlterConfigsRequest:
+    """No record fits any more."""
+    config = IncrementalAlterConfigsRequest.AlterableConfig(name="max.message.bytes", config_operation=0, value="10")
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name=stage.t, configs=[config]
+    )
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def listed(timestamp: int) -> Callable[[Stage], ListOffsetsRequest]:
+    def build(stage: Stage) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsPartition(partition_index=each, timestamp=timestamp)
+                        for each in PARTITIONS
+                    ],
+                )
+                for topic in stage.topics
+            ],
+        )
+
+    return build
+
+
+def fetched(stage: Stage) -> FetchRequest:
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[
+            FetchRequest.FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchRequest.FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1 << 20)
+                    for each in PARTITIONS[:1]  # Kafka lists a topic twice if a partition of it is missing
+                ],
+            )
+            for topic in stage.topics
+        ],
+    )
+
+
+def records_deleted(stage: Stage) -> DeleteRecordsRequest:
+    partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=3)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name=stage.t, partitions=[partition])
+    return DeleteRecordsRequest(topics=[topic], timeout_ms=10_000)
+
+
+def epochs(stage: Stage) -> OffsetForLeaderEpochRequest:
+    return OffsetForLeaderEpochRequest(
+        replica_id=-2,
+        topics=[
+            OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                topic=topic,
+                partitions=[OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=each, leader_epoch=0)],
+            )
+            for topic in stage.topics
+            for each in PARTITIONS
+        ],
+    )
+
+
+def metadata(*, creates: bool) -> Callable[[Stage], MetadataRequest]:
+    return lambda stage: MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in stage.topics],
+        allow_auto_topic_creation=creates,
+    )
+
+
+def grown(stage: Stage) -> CreatePartitionsRequest:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=stage.t, count=2, assignments=None)
+    return CreatePartitionsRequest(topics=[topic], timeout_ms=10_000, validate_only=False)
+
+
+def offsets_deleted(stage: Stage) -> OffsetDeleteRequest:
+    partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name=stage.t, partitions=[partition])
+    return OffsetDeleteRequest(group_id=stage.g, topics=[topic])
+
+
+def log_dirs(stage: Stage) -> DescribeLogDirsRequest:
+    return DescribeLogDirsRequest(
+        topics=[
+            DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=list(PARTITIONS))
+            for topic in stage.topics
+        ]
+    )
+
+
+def moved(stage: Stage) -> AlterReplicaLogDirsRequest:
+    topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=stage.t, partitions=[0])
+    return AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path="/nowhere", topics=[topic])]
+    )
