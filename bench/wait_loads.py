@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from bench.brokers import Broker
-from bench.scenarios import Context
+from bench.scenario import Context
 from bench.starts import led
 from protocol.config_resources import ConfigResourceType
 from protocol.messages import (

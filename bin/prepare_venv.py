@@ -30,7 +30,7 @@ MINIMUM = (3, 11)
 
 
 def expected_stamp(venv: Path, lock: Path) -> str:
-    """What a fresh environment's stamp says; raises FileNotFoundError while the environment has no interpreter."""
+    """The stamp of a fresh environment. Raises FileNotFoundError while the environment has no interpreter."""
     interpreter = (venv / "bin" / "python").stat()
     return f"{interpreter.st_ino} {interpreter.st_size}\n{lock.read_text()}"
 

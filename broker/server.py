@@ -77,7 +77,7 @@ class KafkaServer:
 
     @property
     def serving(self) -> ServingBroker:
-        """What the broker consists of, once it has started."""
+        """The parts of the broker, once it has started."""
         assert self._serving is not None, "the broker has not started"
         return self._serving
 
@@ -118,7 +118,7 @@ class KafkaServer:
         return ServingBroker.of(config, environment, directories, coordination, logs, member)
 
     def _registration(self, broker_id: int) -> znodes.BrokerRegistration:
-        """What this broker tells the cluster: its advertised listeners, with the ports they really have."""
+        """The registration of this broker: its advertised listeners, with the ports that they really have."""
         endpoints = []
         for each in self._config.advertised_listeners:
             host = each.host or self._environment.network.host_name()

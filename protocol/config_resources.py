@@ -1,4 +1,4 @@
-"""What can have a configuration, where its values come from and what is done to them: the numbers on the wire."""
+"""Configuration on the wire: the numbers of resource types, sources of values and operations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ConfigResourceType(IntEnum):
-    """What has a configuration (Kafka's `ConfigResource.Type`)."""
+    """The type of a resource that has a configuration (Kafka's `ConfigResource.Type`)."""
 
     TOPIC = 2
     BROKER = 4
@@ -26,7 +26,7 @@ class ConfigSource(IntEnum):
 
 
 class AlterConfigOp(IntEnum):
-    """What IncrementalAlterConfigs does with a key (KIP-339; Kafka's `AlterConfigOp.OpType`)."""
+    """The operation of IncrementalAlterConfigs on a key (KIP-339; Kafka's `AlterConfigOp.OpType`)."""
 
     SET = 0
     DELETE = 1

@@ -174,7 +174,7 @@ class ApiError(Exception):
 
 
 def invalid_record(reason: str) -> ApiError:
-    """What records or batches that contradict themselves are refused with."""
+    """The error for records or batches that contradict themselves."""
     return ApiError(ErrorCode.INVALID_RECORD, reason)
 
 

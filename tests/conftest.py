@@ -1,4 +1,4 @@
-"""What every layer of the tests shares: the time per layer, and what to do where Java or Maven is missing.
+"""The common part of all layers of tests: the time per layer, and skips where Java or Maven is missing.
 
 A layer is a directory under tests/. Marked tests (`java`, `spark`) are skipped with the reason on a machine without
 what they need; under `CI=true` they run, and so fail, because there a skip would hide a broken machine.

@@ -1,3 +1,3 @@
-"""What the process asks of the machine, as interfaces (`contract`) and as their implementation on it (`system`): time,
-randomness, threads and sockets. `broker.this_machine` puts the real ones together.
+"""The machine as the process sees it: time, randomness, threads and sockets. `contract` holds the interfaces, `system`
+their implementation, and `broker.this_machine` puts the real ones together.
 """

@@ -1,4 +1,4 @@
-"""What consumers tell each other through the coordinator, which does not look inside (Kafka class `ConsumerProtocol`).
+"""Messages between consumers, which the coordinator passes on without looking inside (Kafka class `ConsumerProtocol`).
 
 Both structs lie in JoinGroup and SyncGroup behind an int16 version. A reader takes a newer version for the newest it
 knows and ignores what follows: read the version, then use `decode_prefix`.
@@ -10,7 +10,7 @@ from protocol.wire.schema import Message, Struct, field, int32, nullable_bytes, 
 
 
 class ConsumerProtocolSubscription(Message, versions="0-3"):
-    """What a member wants to read, in the metadata of JoinGroup.
+    """The subscription of a member, in the metadata of JoinGroup.
 
     - v1: the partitions it owns, for cooperative rebalancing (KIP-429)
     - v2: the generation in which it owned them
@@ -31,7 +31,7 @@ class ConsumerProtocolSubscription(Message, versions="0-3"):
 
 
 class ConsumerProtocolAssignment(Message, versions="0-3"):
-    """What a member shall read, in the assignment of SyncGroup."""
+    """The partitions that a member is to read, in the assignment of SyncGroup."""
 
     class TopicPartition(Struct):
         """The partitions assigned of one topic."""

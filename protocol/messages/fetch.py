@@ -118,7 +118,7 @@ class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17", flexible="1
         first_offset: int64
 
     class PartitionData(Struct):
-        """What was read from one partition. `aborted_transactions` is null for read uncommitted."""
+        """The data read from one partition. `aborted_transactions` is null for read uncommitted."""
 
         partition_index: int32
         error_code: int16

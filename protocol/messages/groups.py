@@ -81,7 +81,7 @@ class SyncGroupRequest(Request, api_key=ApiKey.SYNC_GROUP, versions="0-5", flexi
     """
 
     class SyncGroupRequestAssignment(Struct):
-        """What the leader assigned to one member."""
+        """The leader's assignment for one member."""
 
         member_id: string
         assignment: bytes_

@@ -34,7 +34,7 @@ class AlterReplicaLogDirsResponse(Response, api_key=ApiKey.ALTER_REPLICA_LOG_DIR
     """
 
     class AlterReplicaLogDirPartitionResult(Struct):
-        """What became of one partition."""
+        """The outcome for one partition."""
 
         partition_index: int32
         error_code: int16

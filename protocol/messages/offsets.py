@@ -48,7 +48,7 @@ class ListOffsetsResponse(Response, api_key=ApiKey.LIST_OFFSETS, versions="0-9",
     """
 
     class ListOffsetsPartitionResponse(Struct):
-        """What was found in one partition."""
+        """The offset found in one partition."""
 
         partition_index: int32
         error_code: int16

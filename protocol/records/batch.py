@@ -223,7 +223,7 @@ class RecordBatch:
             )
 
     def validate(self) -> None:
-        """What a batch sent by a client must satisfy before its offsets are assigned; the records are not walked.
+        """Check a batch sent by a client, before its offsets are assigned; the records are not walked.
 
         Raises ApiError CORRUPT_MESSAGE for wrong sizes, magic or CRC, INVALID_RECORD for a header that contradicts
         itself. Timestamps are not judged, and attribute bits without a meaning pass, as in Kafka.

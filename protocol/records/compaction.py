@@ -1,4 +1,4 @@
-"""What compaction does to the records of a batch: which keys it holds, and the batch without its obsolete records.
+"""Compaction of a batch: the keys that it holds, and the batch without its obsolete records.
 
 Rules: Kafka's `Cleaner.buildOffsetMapForSegment`, `Cleaner.shouldRetainRecord` and `MemoryRecords.filterTo`; KIP-534
 (delete horizon). Records are skipped by their sizes, values and headers never decoded: stretches of records with the
@@ -173,7 +173,7 @@ class LatestOffsets:
 
 
 def latest_offsets_of(latest: dict[bytes, int], first_offset: int, end_offset: int) -> LatestOffsets | None:
-    """What `latest` says of the offsets from `first_offset`, where noting began, to `end_offset`, where it ended.
+    """The offsets in `latest` from `first_offset`, where noting began, to `end_offset`, where it ended.
 
     None when there are so many offsets that they would take more memory than the keys, or when records have offsets
     outside their batches.
@@ -201,7 +201,8 @@ def filter_batch(
     latest_offsets: LatestOffsets | None = None,
     max_output_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> memoryview | bytes | None:
-    """What is left of `batch`: None for nothing, `batch.buffer` itself when it stays as it is, or the new batch.
+    """Drop the obsolete records of `batch`. Gives None when nothing is left, `batch.buffer` itself when nothing goes,
+    and else the new batch.
 
     A record stays when it is at or above `map_end_offset` (what `latest` was made from ends there), or when no later
     one has its key; not without a key, and a tombstone only until the batch's delete horizon. A batch with tombstones

@@ -32,7 +32,7 @@ from protocol.records.record_format import (
 
 
 class BatchOptions(TypedDict, total=False):
-    """What a batch says beside its records. All may be left out; a batch is then a plain producer's.
+    """The fields of a batch beside its records. All may be left out; a batch is then a plain producer's.
 
     `log_append_time_ms` makes the batch LogAppendTime; `delete_horizon_ms` marks it as KIP-534 does.
     """

@@ -30,7 +30,7 @@ class RecordValidationError(ApiError):
 
 
 class TimestampRule(NamedTuple):
-    """What a topic says about timestamps; the limits, inclusive milliseconds, concern CreateTime only."""
+    """A topic's rule for timestamps. The limits, inclusive milliseconds, concern CreateTime only."""
 
     timestamp_type: TimestampType
     earliest_ms: int

@@ -1,4 +1,4 @@
-"""What a consumer is given of what was fetched: from its position on, and nothing of aborted transactions."""
+"""A consumer is given fetched records from its position on, and none of aborted transactions."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class Driver:
 
 
 class State(NamedTuple):
-    """What a member saw so far. Partitions are `topic-number`."""
+    """Everything a member saw so far. Partitions are `topic-number`."""
 
     assignment: list[str]
     events: list[tuple[str, list[str]]]
@@ -219,7 +219,7 @@ class Member:
         self._name = name
 
     def state(self) -> State:
-        """What it saw so far; fails when its client failed."""
+        """Everything it saw so far. Fails when its client failed."""
         found = self._driver.ask("state", member=self._name)
         assert found["failure"] is None, found["failure"]
         events = [(kind, partitions) for kind, partitions in found["events"]]

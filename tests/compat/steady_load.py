@@ -164,7 +164,7 @@ def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, 
 
 @dataclass
 class Verdict:
-    """What was found of what was acknowledged."""
+    """The comparison of the records found with those acknowledged."""
 
     acknowledged: int = 0
     lost: int = 0

@@ -29,7 +29,7 @@ def wait_for_more(stream: Driver) -> None:
 
 
 def committed(driver: Driver) -> dict[str, int]:
-    """What the group committed; nothing while the broker still loads it, which not every admin client waits for."""
+    """The group's committed offsets; none while the broker still loads them, which not every admin client waits for."""
     try:
         offsets: dict[str, int] = driver.admin("committed", group="group")
     except ClientError as error:
@@ -40,7 +40,7 @@ def committed(driver: Driver) -> dict[str, int]:
 
 
 def check_that_a_group_survives(driver: Driver, broker: BrokerProcess) -> None:
-    """What a member committed is known after one more death, and it reads on from where it was."""
+    """A member's committed offset is known after one more death, and it reads on from there."""
     end = 1000
     driver.admin("create_topic", topic="grouped", partitions=1, configs={})
     driver.produce("grouped", [Record(b"%d" % number) for number in range(end)])

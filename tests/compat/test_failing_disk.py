@@ -15,7 +15,7 @@ from tests.kit.wire_requests import fetch, metadata, new_topic, produce, values_
 
 
 def errors(client: WireClient, topic: str, value: bytes) -> tuple[ErrorCode, ErrorCode]:
-    """What Produce and Fetch answer."""
+    """The errors that Produce and Fetch answer with."""
     produced, fetched = client.ask(produce(topic, [value]), 11), client.ask(fetch(topic, 0), 12)
     assert isinstance(produced, ProduceResponse)
     assert isinstance(fetched, FetchResponse)

@@ -45,7 +45,7 @@ def holds(count: int) -> Callable[[State], bool]:
 
 
 def values_of(*members: Member) -> set[bytes | None]:
-    """What the members read, together."""
+    """The values that all members read together."""
     return {record.value for member in members for record in member.state().records}
 
 

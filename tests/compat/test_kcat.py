@@ -19,7 +19,7 @@ def _kcat_is_installed() -> None:
 
 
 def kcat(broker: BrokerProcess, *arguments: str, given: str = "") -> str:
-    """What `kcat` prints; fails when it does."""
+    """The output of `kcat`. Fails when it does."""
     done = subprocess.run(
         ["kcat", "-m", str(TIMEOUT_S), "-b", broker.address, *arguments],
         input=given,

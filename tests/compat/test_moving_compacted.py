@@ -88,7 +88,7 @@ def read_all(client: WireClient) -> list[Record]:
 
 
 def clean_until(path: Path) -> int | None:
-    """What cleaner-offset-checkpoint of a log directory says of the partition."""
+    """The partition's offset in cleaner-offset-checkpoint of a log directory."""
     checkpoint = path / CLEANER_OFFSET_CHECKPOINT
     if not checkpoint.exists():
         return None

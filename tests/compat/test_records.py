@@ -1,4 +1,4 @@
-"""What a client produces comes back as it was, whatever the codec and the acknowledgements."""
+"""Produced records come back as they were, whatever the codec and the acknowledgements."""
 
 from __future__ import annotations
 

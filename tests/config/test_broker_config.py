@@ -1,4 +1,4 @@
-"""What a broker starts with, and what stops it from starting."""
+"""The configuration that a broker starts with, and errors that stop it from starting."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class FaultKind(Enum):
     CRASH_AFTER = "crash-after"
 
     def fault(self, call: int) -> Fault:
-        """What happens to call number `call`."""
+        """The fault for call number `call`."""
         part = call * 37 % 151
         if "crash" in self.value:
             kind = self.value.replace("-", "_")
@@ -67,7 +67,7 @@ ENDS = (DEATH, *(mode.value for mode in PowerCut))
 
 
 class Ending(NamedTuple):
-    """What becomes of the machine: "death" of the process, or how the power is cut, drawn with `seed`."""
+    """The end of the machine: "death" of the process, or how the power is cut, drawn with `seed`."""
 
     how: str
     seed: int = 0

@@ -1,4 +1,4 @@
-"""What was found, and in how many cases."""
+"""Counts of violations and of their cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tally:
 
 
 def describe(error: BaseException) -> str:
-    """What broke, and where, in one line."""
+    """The violation and its place, in one line."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/storage/" in frame.filename]
     where = " < ".join(
         f"{frame.filename.removeprefix(_ROOT).lstrip('/')}:{frame.lineno}" for frame in reversed(frames[-3:])

@@ -82,7 +82,7 @@ class Cluster:
 
     @property
     def image(self) -> MetadataImage:
-        """What clients are told."""
+        """The metadata that clients are told."""
         return self.cache.image
 
     async def join(self, cluster_id: str | None = CLUSTER_ID) -> Cluster:

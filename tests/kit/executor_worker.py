@@ -25,7 +25,7 @@ class ExecutorWorker:
         """No time passes here."""
 
     def abort(self) -> None:
-        """What it does is soon done."""
+        """Do nothing: its work is soon done."""
 
     async def close(self) -> None:
         """Tasks end by themselves."""

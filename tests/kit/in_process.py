@@ -64,7 +64,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport(asyncio.Transport):
-    """What a connection writes, and whether it hung up."""
+    """A transport that keeps the bytes written and notes whether the connection hung up."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 50000)})

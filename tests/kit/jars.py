@@ -42,7 +42,7 @@ def java(*options: str) -> list[str]:
 
 
 def spark_environment() -> dict[str, str]:
-    """What a process that runs Spark needs in its environment for the same."""
+    """Environment variables that do the same for a process that runs Spark."""
     directory = java_temporary_directory()
     return {"SPARK_LOCAL_DIRS": directory, "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory}"}
 

@@ -1,4 +1,4 @@
-"""What a disk in memory holds, and what is left of it when the power fails.
+"""A disk in memory, and the part of it that survives a power failure.
 
 The model is a pessimistic reading of POSIX. Data is durable once its file was fsynced, a name once its directory was;
 until then each write of 512 bytes may survive a power cut or not, on its own. Names change in order within a
@@ -17,7 +17,7 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(Enum):
-    """What becomes of data and names that were not fsynced."""
+    """The fate of data and names that were not fsynced."""
 
     LOSE = "lose"
     """All of it is gone."""
@@ -52,12 +52,12 @@ class Inode:
         self.pending.append((size, None))
 
     def sync(self) -> None:
-        """What is there survives from now on."""
+        """Make the present data durable."""
         self.durable = bytes(self._durable_with(self.pending) if self.is_behind else self.content)
         self.pending = []
 
     def fail_to_sync(self) -> None:
-        """What was to be saved is lost, and nobody sees it before the power fails."""
+        """Lose the data that was to be saved; nobody sees it before the power fails."""
         self.is_behind = self.is_behind or bool(self.pending)
         self.pending = []
 

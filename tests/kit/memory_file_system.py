@@ -26,7 +26,7 @@ class SimulatedCrash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one call: `errno` to be raised (0: none), after `written_bytes` of what it writes reached the
+    """The fault of one call: `errno` to be raised (0: none), after `written_bytes` of what it writes reached the
     file; or the death of the process before it, after it, or once those bytes were written (before a call that writes
     none).
     """

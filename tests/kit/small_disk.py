@@ -88,7 +88,7 @@ def unmount(mounted_at: Path) -> None:
 
 
 def usable_bytes(path: Path) -> int:
-    """What is left of the disk."""
+    """The bytes left on the disk."""
     space = os.statvfs(path)
     return space.f_bavail * space.f_frsize
 

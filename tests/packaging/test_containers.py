@@ -20,7 +20,7 @@ COMPOSE = (ROOT / "docker-compose.yml").read_text()
 
 @pytest.fixture
 def config(tmp_path: Path) -> BrokerConfig:
-    """What the image of the broker starts with."""
+    """The configuration that the broker's image starts with."""
     text = re.search(r"(?ms)^COPY <<'PROPERTIES' /etc/odradek/server.properties\n(.*?)^PROPERTIES$", DOCKERFILE)
     assert text is not None
     path = tmp_path / "server.properties"

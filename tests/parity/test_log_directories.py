@@ -130,7 +130,7 @@ def moves(b: Subject, directories: Directories) -> None:
 
 
 def refusals(b: Subject, directories: Directories) -> None:
-    """What cannot be asked for."""
+    """Requests that are refused."""
     one, two, _ = directories.paths
     topic = b.topic("t")
     alter(b, "/elsewhere", (topic, [0]))
@@ -160,7 +160,7 @@ def the_same_directory(b: Subject, directories: Directories) -> None:
 
 
 def clean_until(path: str, topic: str) -> int | None:
-    """What cleaner-offset-checkpoint of a directory says of partition 0."""
+    """The offset of partition 0 in cleaner-offset-checkpoint of a directory."""
     checkpoint = Path(path, CLEANER_OFFSET_CHECKPOINT)
     if not checkpoint.exists() or not checkpoint.stat().st_size:  # Kafka makes an empty one
         return None

@@ -95,7 +95,7 @@ def answers(address: str, offsets: range) -> list[Answer]:
 
 
 def values(address: str, isolation: str, count: int) -> list[str]:
-    """What a consumer is given."""
+    """The values that a consumer is given."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,

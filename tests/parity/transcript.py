@@ -46,7 +46,7 @@ _ORDERED = frozenset({"synonyms"})
 
 
 class Mask:
-    """What is masked for one broker: its port and directories, and the ids it gave out, numbered as they appear."""
+    """The masks for one broker: its port and directories, and the ids it gave out, numbered as they appear."""
 
     def __init__(self, port: int, salt: str = "", data_directory: str = "") -> None:
         self._knows_directory = bool(data_directory)

@@ -121,5 +121,5 @@ def patch(batch: bytes, *, keep_crc: bool = False, **values: int) -> bytes:
 
 
 def normal(record: Record) -> tuple[int, bytes | None, bytes | None, list[Header]]:
-    """What a record says, apart from its offset."""
+    """The content of a record, without its offset."""
     return record.timestamp, record.key, record.value, [(key, value) for key, value in record.headers]

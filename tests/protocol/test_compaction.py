@@ -166,7 +166,7 @@ def same_frame(batch: RecordBatch) -> tuple[object, ...]:
 
 
 def assert_emptied(batch: RecordBatch, out: memoryview | bytes | None) -> None:
-    """What Kafka's `writeEmptyHeader` leaves."""
+    """Check for the header that Kafka's `writeEmptyHeader` leaves."""
     assert out is not None
     new = RecordBatch(memoryview(out))
     assert new.is_valid

@@ -138,7 +138,7 @@ def _value(wire_type: WireType, version: int, source: Source, spec: FieldSpec) -
 
 
 def to_json(value: Any, version: int) -> dict[str, Any]:
-    """What Kafka's `<Message>JsonConverter` reads for `value`."""
+    """`value` as Kafka's `<Message>JsonConverter` reads it."""
     return {
         _camel(spec.name): _json_of(spec.type, getattr(value, spec.name), version)
         for spec in fields_of(type(value))

@@ -123,7 +123,7 @@ class LakeJob:
         return text.splitlines()[-1]
 
     def table(self, name: str = "table") -> pa.Table:
-        """What any reader of Parquet sees, every column with its type."""
+        """The table as any reader of Parquet sees it, every column with its type."""
         files = pyarrow.dataset.dataset(self.directory / name, partitioning="hive", exclude_invalid_files=True)
         return files.to_table()
 

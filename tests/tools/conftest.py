@@ -1,4 +1,4 @@
-"""What the tests of the tools share: both kinds of broker, and both kinds of tools in processes that stay."""
+"""Fixtures for the tests of the tools: both kinds of broker, and both kinds of tools in processes that stay."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def logs() -> dict[str, bytes]:
 
 
 def emptied(base_offset: int) -> bytes:
-    """What compaction leaves of a batch of six none of whose records survived."""
+    """The rest of a batch of six that lost all its records to compaction."""
     return patch(batch(1, base_offset)[:61], length=49, count=0, last_offset_delta=5)
 
 

@@ -34,7 +34,7 @@ Answer = dict[str, Any]
 
 
 def ask_kafka(cases: list[list[str]], directory: Path) -> list[Answer]:
-    """What Kafka's tool answers to each command line, run in `directory`."""
+    """The answers of Kafka's tool to each command line, run in `directory`."""
     program = Path(__file__).with_name("java") / "DumpLogs.java"
     command = java("-Xmx512m", "-XX:+UseSerialGC", "-cp", kafka_classpath(), str(program))
     lines = "".join(json.dumps(case) + "\n" for case in cases)

@@ -234,7 +234,7 @@ def test_a_verifiable_pair_survives_the_broker(tmp_path: Path) -> None:
 
 
 def events_in(output: Path) -> list[dict[str, Any]]:
-    """What a verifiable tool has said by now; its last line may be half there."""
+    """The events that a verifiable tool has printed by now; its last line may be half there."""
     return [json.loads(line) for line in output.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 

@@ -52,7 +52,7 @@ def in_both(answer: tuple[int, list[str]], other: tuple[int, list[str]]) -> tupl
 
 
 def shape(text: str) -> str:
-    """What is left of the perf tools' lines when every number is alike.
+    """The perf tools' lines with every number made alike.
 
     Lines about what has been sent so far are left out: there are some when it takes longer than 5 s.
     """

@@ -137,7 +137,7 @@ _MASKS = (
 
 
 def comparable(answer: Answer, step: Step, side: str) -> Any:
-    """What must be equal on both sides."""
+    """The outputs that must be equal on both sides."""
     text = answer.stdout
     for pattern, replacement in _MASKS:
         text = pattern.sub(replacement, text)

@@ -34,7 +34,7 @@ def state_of(image: MetadataImage) -> State:
 
 @dataclass
 class Life:
-    """What was acknowledged, and what the change under way would make of it."""
+    """The acknowledged state, and the one that the change under way would make of it."""
 
     chance: random.Random
     cluster: Cluster

@@ -255,7 +255,7 @@ def test_nothing_is_left_on_a_real_disk_also_after_a_kill(tmp_path: Path) -> Non
 def test_a_consumer_that_does_not_read_is_not_left_waiting(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it was promised is deleted before there was room for it in the socket."""
+    """Promised data is deleted before the socket has room for it."""
     monkeypatch.setenv("ODRADEK_LOOP", loop)
     value, count = bytes(1_000_000), 30
     broker = BrokerProcess(tmp_path, {"log.segment.delete.delay.ms": "0", "log.cleaner.enable": "false"})

@@ -1,4 +1,4 @@
-"""What dialogues are made of: their register, and what most of them begin with."""
+"""The register of dialogues, and the steps that most of them begin with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a group coordinator, in order, by whom. Apache Kafka 3.9.1's answers are in recorded/groups.json.
+"""Requests to a group coordinator, in order, by client. Apache Kafka 3.9.1's answers are in recorded/groups.json.
 
     python -m tests.broker.groups.group_dialogues HOST:PORT [NAME...]
 

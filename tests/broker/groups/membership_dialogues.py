@@ -1,4 +1,4 @@
-"""What is asked of a group coordinator about membership, in order, by whom."""
+"""Dialogues about membership: requests in order, each with its client."""
 
 from __future__ import annotations
 

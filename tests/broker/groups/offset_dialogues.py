@@ -1,4 +1,4 @@
-"""What is asked of a group coordinator about offsets and by administrators, in order, by whom."""
+"""Dialogues about offsets and by administrators: requests in order, each with its client."""
 
 from __future__ import annotations
 

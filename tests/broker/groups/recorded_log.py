@@ -98,7 +98,7 @@ _left_open: list[Any] = []
 
 
 def ask(stage: Stage, ids: dict[str, Any]) -> None:
-    """What a coordinator that loaded the log is asked."""
+    """The requests to a coordinator that has loaded the log."""
     groups = [
         stage.group(each) for each in ("static", "dynamic", "left", "gone", "simple", "expiry", "transactions", "open")
     ]

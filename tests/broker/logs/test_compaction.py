@@ -106,7 +106,7 @@ def offset_of(record: Message) -> int:
 
 
 def clean_to(broker: BrokerProcess, partition: str) -> int:
-    """What cleaner-offset-checkpoint says; -1 for nothing."""
+    """The offset in cleaner-offset-checkpoint; -1 when it has none."""
     path = broker.output.parent / "data" / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines() if path.exists() else []
     return next((int(line.split()[2]) for line in lines if line.startswith(f"{partition} ")), -1)

@@ -43,7 +43,7 @@ def repair(broker: InProcessBroker) -> None:
 
 
 async def errors(wire: Wire, topic: str) -> tuple[ErrorCode, ErrorCode]:
-    """What Produce and Fetch answer."""
+    """The errors that Produce and Fetch answer with."""
     produced, fetched = await wire.ask(produce(topic, [b"x"]), 11), await wire.ask(fetch(topic, 0), 12)
     assert isinstance(produced, ProduceResponse)
     assert isinstance(fetched, FetchResponse)

@@ -54,7 +54,7 @@ def epoch_end(topic: str) -> OffsetForLeaderEpochRequest:
 
 
 def requests(topic: str) -> Iterator[tuple[Request, int]]:
-    """What clients ask of a topic in its life, before and after the rounds of the broker's upkeep."""
+    """Requests for a topic in its life, before and after the rounds of the broker's maintenance."""
     for number in range(6):
         yield produce(topic, [b"%d" % number, b"and a value that is longer"]), 11
     yield fetch(topic, 0), 12

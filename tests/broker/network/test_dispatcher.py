@@ -1,4 +1,4 @@
-"""What becomes of a request whose client hung up, and of headers that are said again and again."""
+"""Requests whose client hung up, and headers that come again and again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Handlers:
 
 
 class FakeConnection:
-    """What the dispatcher looks at."""
+    """The attributes of a connection that the dispatcher uses."""
 
     client_address, listener_name, peer_name = "127.0.0.1", "PLAINTEXT", "127.0.0.1:1"
 

@@ -1,4 +1,4 @@
-"""What an operator sees of compaction and of moves, as Prometheus reads it; damage that the cleaner finds among it."""
+"""Metrics of compaction and of moves, as Prometheus reads them; damage that the cleaner finds among them."""
 
 from __future__ import annotations
 

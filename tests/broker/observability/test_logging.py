@@ -1,4 +1,4 @@
-"""What a broker writes into its log, into which files, and how that is changed while it runs."""
+"""A broker's log lines: their form, their files, and levels that change while it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ root.warning("now")
 
 
 def configs(broker: BrokerProcess, *arguments: str) -> str:
-    """What our kafka-configs prints about the loggers of the broker."""
+    """The output of our kafka-configs for the broker's loggers."""
     done = subprocess.run(
         [
             *(sys.executable, "-P", "-m", "odradek", "configs", "--bootstrap-server", broker.address),

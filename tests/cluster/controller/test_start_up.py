@@ -1,4 +1,4 @@
-"""What a controller decides at its start, and how operations become fenced transactions."""
+"""A controller's decisions at its start, and how operations become fenced transactions."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Harness:
         self._make(self.shard.start(self.now()))
 
     def replayed(self) -> DurableGroups:
-        """What a new leader would load from the log."""
+        """The state that a new leader would load from the log."""
         loader = GroupLoader()
         for offset, (key, value) in enumerate(self.log):
             loader.take(memoryview(build_batch([Record(0, START_MS, key, value)], base_offset=offset)))

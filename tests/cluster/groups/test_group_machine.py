@@ -39,7 +39,7 @@ PROTOCOLS = [[("range", b"1")], [("range", b"2")], [("sticky", b"1"), ("range", 
 
 @dataclass
 class Client:
-    """What a client knows; clients 3 and 4 are static members."""
+    """A client's knowledge. Clients 3 and 4 are static members."""
 
     number: int
     group_id: str

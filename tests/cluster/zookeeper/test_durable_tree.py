@@ -52,7 +52,7 @@ def scenario() -> list[Transaction]:
 
 
 def states() -> list[dict[str, Any]]:
-    """What the tree holds before the first transaction and after each of them."""
+    """The tree before the first transaction and after each of them."""
     tree = ZnodeTree()
     seen = [contents(tree)]
     for zxid, transaction in enumerate(scenario(), 1):

@@ -1,4 +1,4 @@
-"""What every driver shares: a real client in a process of its own, which obeys one JSON line with another.
+"""The common part of all drivers: a real client in a process of its own, which obeys one JSON line with another.
 
 A driver knows its client and nothing of the tests; the tests know the commands below and nothing of the clients. A
 process, because a member of a group has to die the way members die: killed.
@@ -49,7 +49,7 @@ def to_text(data: bytes | None) -> str | None:
 
 
 class Patience:
-    """What is left of `PATIENCE_S` from now on."""
+    """A deadline `PATIENCE_S` from now."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + PATIENCE_S
@@ -171,7 +171,7 @@ class Member(threading.Thread, abc.ABC):
         self._records.append(record)
 
     def state(self) -> dict[str, Plain]:
-        """What happened so far."""
+        """Everything that happened so far."""
         return {
             "assignment": sorted(self._assignment),
             "events": list(self._events),
@@ -291,7 +291,7 @@ class Driver(abc.ABC):
         self._members[member].start()
 
     def state(self, member: str) -> dict[str, Plain]:
-        """What a member knows."""
+        """Everything a member saw so far."""
         return self._members[member].state()
 
     def commit(self, member: str) -> None:

@@ -213,7 +213,7 @@ def new_topics(b: Subject) -> None:
 
 
 def create(b: Subject, configs: dict[str, str]) -> None:
-    """What is said to a topic with these; it is not made."""
+    """Validate the creation of a topic with these; it is not made."""
     topic = CreateTopicsRequest.CreatableTopic(
         name=b.name("new"),
         num_partitions=1,

@@ -1,4 +1,4 @@
-"""What retention takes and leaves: both brokers look for old segments every 100 ms."""
+"""Retention, and the records that it leaves: both brokers look for old segments every 100 ms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def filled(b: Subject, *hours: float, suffix: str = "t", **configs: str) -> str:
 
 
 def offset_at(b: Subject, topic: str, timestamp: int) -> int:
-    """What ListOffsets answers, without writing it down."""
+    """The offset that ListOffsets answers, without writing it down."""
     wanted = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     named = ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[wanted])
     answer: ListOffsetsResponse = b.quietly(ListOffsetsRequest(replica_id=-1, topics=[named]), 6)
