@@ -31,7 +31,7 @@ Phase = Literal["start", "stop"]
 
 
 class Interpreter(Protocol):
-    """What is needed of the module `gc`."""
+    """The functions of the module `gc` that are used."""
 
     callbacks: list[Callable[[Phase, dict[str, int]], object]]
 

@@ -50,7 +50,7 @@ def filled(manager: LogManager, count: int = 10) -> UnifiedLog:
 
 
 def adjust(manager: LogManager, now_ms: int = T0) -> int:
-    """What a broker does before it copies; how often the end of the copy was cut off for it."""
+    """Adjust a move as a broker does before it copies; how often the end of the copy was cut off for it."""
     count = 0
     while (task := manager.futures.adjust(manager.logs[TP], now_ms)) is not None:
         task.run()
