@@ -15,6 +15,7 @@ from protocol.records.compression import CompressionType
 from protocol.records.record_format import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
+from protocol.wire.schema import maker
 from storage.directory.disk_reserve import DiskReserveError
 from storage.log.log_validator import NotOneBatchError
 
@@ -34,6 +35,9 @@ PARTITIONS_PER_SLICE = 20
 
 Topic = ProduceResponse.TopicProduceResponse
 Partition = ProduceResponse.PartitionProduceResponse
+make_response = maker(ProduceResponse)
+make_topic = maker(Topic)
+make_partition = maker(Partition)
 PartitionData = ProduceRequest.PartitionProduceData
 
 
@@ -75,10 +79,10 @@ class ProduceHandlers:
             if data.partition_data:
                 answers: list[Partition] = []
                 self._append(context, request.acks, data.name, data.partition_data, answers, waiting)
-                topics.append(Topic(name=data.name, partition_responses=answers))
+                topics.append(make_topic(name=data.name, partition_responses=answers))
         if waiting:
             return Waiting(asyncio.ensure_future(self._when_acknowledged(request, topics, waiting)), LETS_PRODUCE_PASS)
-        return ProduceResponse(responses=topics) if request.acks else _answer(topics, request.acks)
+        return make_response(responses=topics) if request.acks else _answer(topics, request.acks)
 
     async def _produce_in_slices(
         self, context: RequestContext, request: ProduceRequest, appended: asyncio.Future[None]
@@ -107,7 +111,7 @@ class ProduceHandlers:
                     await asyncio.sleep(0)
                     room = PARTITIONS_PER_SLICE
             if answers:
-                topics.append(Topic(name=data.name, partition_responses=answers))
+                topics.append(make_topic(name=data.name, partition_responses=answers))
         return topics, waiting
 
     def _append(
@@ -137,7 +141,7 @@ class ProduceHandlers:
             if not info.is_acknowledged:
                 waiting.append(_Unacknowledged(answers, len(answers), topic_partition, info.last_offset))
             answers.append(
-                Partition(
+                make_partition(
                     index=data.index,
                     error_code=ErrorCode.NONE,
                     base_offset=info.first_offset,
@@ -212,7 +216,7 @@ def _check(context: RequestContext, acks: int, topic: str, records: memoryview) 
 def _answer(topics: list[Topic], acks: int) -> ProduceResponse | None:
     """With acks=0 nothing. Raises CloseConnection when something failed then, as that is all a client can be told."""
     if acks:
-        return ProduceResponse(responses=topics)
+        return make_response(responses=topics)
     for topic in topics:
         for answer in topic.partition_responses:
             if answer.error_code:

@@ -11,7 +11,7 @@ from typing import Final, Protocol, cast
 
 from broker.environment.contract import Clock, Executor
 from broker.network.limits import ReplyMemory, RequestMemory
-from broker.network.registry import ANYTHING, NOTHING, CloseConnection, Waiting
+from broker.network.registry import ANYTHING, NOTHING, CloseConnection, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
 from protocol.api_keys import ApiKey
@@ -72,9 +72,9 @@ class Connection(asyncio.BufferedProtocol):
         "_unsent_bytes",
         "_writer",
         "client_address",
-        "client_ids",
         "closed",
         "counted",
+        "kinds",
         "last_active_s",
         "listener_name",
         "peer_name",
@@ -101,8 +101,8 @@ class Connection(asyncio.BufferedProtocol):
         """What the requests that wait let pass, where that is not anything, and how many of them do."""
         self._continues = False
         """Whether the next turn of the event loop takes up the requests that this one did not get to."""
-        self.client_ids: dict[int, tuple[bytes, str | None]] = {}
-        """The last client id in each version of the request header, and the bytes that said it (see the dispatcher)."""
+        self.kinds: dict[int, RequestKind] = {}
+        """What the dispatcher remembers of the requests here, by API key and version as one number."""
         self._paused_reasons: dict[str, None] = {}
         self._held_bytes = 0
         """Requests that wait and a frame that arrives in pieces, as charged to queued.max.request.bytes."""
@@ -181,9 +181,11 @@ class Connection(asyncio.BufferedProtocol):
         """Process the requests that are here, one after another, and keep those whose turn has not come."""
         reader = self._reader
         writer = self._writer
-        ends_s = 0.0
+        monotonic_s = self._server.clock.monotonic_s
+        ends_s = monotonic_s() + SLICE_S
         try:
-            while not self._must_wait():
+            must_wait = self._must_wait()
+            while not must_wait:
                 frame = reader.next_frame()
                 if frame is None:
                     break
@@ -191,14 +193,13 @@ class Connection(asyncio.BufferedProtocol):
                     reader.put_back()
                     break
                 parts = self._process(frame)
-                if parts is not None and writer.queue(parts) > LARGE_BYTES:
+                if parts is None:
+                    must_wait = self._must_wait()
+                elif writer.queue(parts) > LARGE_BYTES:
                     writer.flush()
-                if not reader.has_unread:
-                    break
-                now_s = self._server.clock.monotonic_s()
-                if not ends_s:
-                    ends_s = now_s + SLICE_S
-                elif now_s >= ends_s:
+                    must_wait = self._must_wait()
+                now_s = monotonic_s()
+                if now_s >= ends_s:
                     self.take_up_again()
                     break
         except FrameError as error:

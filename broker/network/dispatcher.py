@@ -11,11 +11,20 @@ import asyncio
 import logging
 import struct
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.environment.contract import Clock
 from broker.network.connection import Connection
-from broker.network.registry import NOTHING, CloseConnection, HandlerRegistry, Reply, RequestContext, Route, Waiting
+from broker.network.registry import (
+    NOTHING,
+    CloseConnection,
+    HandlerRegistry,
+    Reply,
+    RequestContext,
+    RequestKind,
+    Route,
+    Waiting,
+)
 from broker.network.reply_writer import Parts
 from broker.observability.request_log import log_completed, request_logger
 from protocol.api_keys import ApiKey
@@ -31,15 +40,8 @@ _SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
 
 MAX_REMEMBERED_BYTES: Final = 256
 """Longer request headers are decoded every time."""
-
-
-class _Served(NamedTuple):
-    """One version of an API, and the sizes that follow from it."""
-
-    route: Route
-    version: int
-    header_version: int
-    reply_head_bytes: int
+MAX_REMEMBERED_KINDS: Final = 32
+"""Kinds of requests, APIs in one version each, that are remembered of a connection. A client has a dozen."""
 
 
 class Dispatcher:
@@ -48,7 +50,6 @@ class Dispatcher:
     def __init__(self, registry: HandlerRegistry, clock: Clock) -> None:
         self._routes = registry.routes
         self._now_s = clock.monotonic_s
-        self._served: dict[int, _Served] = {}
         self._running: dict[asyncio.Future[Reply], None] = {}
 
     async def drain(self) -> None:
@@ -60,16 +61,15 @@ class Dispatcher:
         if len(frame) < _START.size:
             raise CloseConnection(f"Received a request of {len(frame)} bytes, which is shorter than any header")
         start, correlation_id = _START.unpack_from(frame)
-        served = self._served.get(start) or self._served_by(frame)
-        route, version, header_version, _ = served
-        client_id, body_at = _client_id(connection, frame, header_version)
-        context = RequestContext(
-            version, correlation_id, client_id, connection.client_address, connection.listener_name
-        )
+        kind = connection.kinds.get(start)
+        if kind is None or frame[_START.size : kind.body_at] != kind.header:
+            kind = self._kind_of(connection, start, frame)
+        route, _, body_at, reply_head_bytes, context = kind
+        version = context.api_version
         statistics = route.statistics
         statistics.requests += 1
         if not route.min_version <= version <= route.max_version:
-            return self._refuse_version(route, context)
+            return self._refuse_version(route, context, correlation_id)
         request = route.request_type.decode(frame[body_at:], version)
         started_s = self._now_s()
         try:
@@ -81,37 +81,43 @@ class Dispatcher:
             time_s = self._now_s() - started_s
             statistics.total_time_s += time_s
             if request_logger.level <= logging.DEBUG:
-                log_completed(route, context, connection.peer_name, time_s)
-            return None if reply is None else encode_reply(served.reply_head_bytes, context, reply)
+                log_completed(route, context, correlation_id, connection.peer_name, time_s)
+            return None if reply is None else encode_reply(reply_head_bytes, correlation_id, version, reply)
         effective: asyncio.Future[None] | None = None
         if isinstance(reply, Waiting):
             lets_pass, work, may_be_cancelled, effective = reply.lets_pass, reply.future, True, reply.effective
         else:
             lets_pass, work, may_be_cancelled = NOTHING, asyncio.ensure_future(reply), route.reads_only
-        answer = self._when_done(served, context, connection.peer_name, work, started_s)
+        answer = self._when_done(kind, correlation_id, connection.peer_name, work, started_s)
         if may_be_cancelled:
             answer.add_done_callback(partial(_give_up, work, effective))
         return Waiting(answer, lets_pass, effective)
 
-    def _served_by(self, frame: memoryview) -> _Served:
-        """Find who serves a request; raises CloseConnection when nobody does. Remembers what is served."""
+    def _kind_of(self, connection: Connection, start: int, frame: memoryview) -> RequestKind:
+        """Understand what is in front of a request's body. Raises CloseConnection when nobody serves the API."""
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
         route = self._routes.get(api_key)
         if route is None:
             raise CloseConnection(f"Received request api key {api_key} which is not enabled")
-        key = route.api_key
-        served = _Served(
-            route, version, key.request_header_version(version), 9 if key.response_header_version(version) else 8
+        header, body_at = RequestHeader.decode_prefix(frame, route.api_key.request_header_version(version))
+        kind = RequestKind(
+            route,
+            bytes(frame[_START.size : body_at]),
+            body_at,
+            9 if route.api_key.response_header_version(version) else 8,
+            RequestContext(version, header.client_id, connection.client_address, connection.listener_name),
         )
-        if route.min_version <= version <= route.max_version:
-            self._served[_START.unpack_from(frame)[0]] = served
-        return served
+        if body_at <= MAX_REMEMBERED_BYTES:
+            if len(connection.kinds) >= MAX_REMEMBERED_KINDS:
+                connection.kinds.clear()
+            connection.kinds[start] = kind
+        return kind
 
     def _when_done(
-        self, served: _Served, context: RequestContext, peer: str, work: asyncio.Future[Reply], started_s: float
+        self, kind: RequestKind, correlation_id: int, peer: str, work: asyncio.Future[Reply], started_s: float
     ) -> asyncio.Future[Parts | None]:
         """The encoded reply, when it comes, unless nobody waits for it any more."""
-        route = served.route
+        route, context = kind.route, kind.context
         answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[Reply]) -> None:
@@ -119,7 +125,7 @@ class Dispatcher:
             time_s = self._now_s() - started_s
             route.statistics.total_time_s += time_s
             if request_logger.level <= logging.DEBUG and not done.cancelled():
-                log_completed(route, context, peer, time_s)
+                log_completed(route, context, correlation_id, peer, time_s)
             error = None if done.cancelled() else done.exception()
             if error is not None:
                 route.statistics.failures += 1
@@ -132,7 +138,9 @@ class Dispatcher:
             else:
                 try:
                     reply = done.result()
-                    parts = None if reply is None else encode_reply(served.reply_head_bytes, context, reply)
+                    parts = None
+                    if reply is not None:
+                        parts = encode_reply(kind.reply_head_bytes, correlation_id, context.api_version, reply)
                     answer.set_result(parts)
                 except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it
                     answer.set_exception(mistake)
@@ -142,7 +150,7 @@ class Dispatcher:
         work.add_done_callback(finish)
         return answer
 
-    def _refuse_version(self, route: Route, context: RequestContext) -> Parts | None:
+    def _refuse_version(self, route: Route, context: RequestContext, correlation_id: int) -> Parts:
         if route.api_key != ApiKey.API_VERSIONS:
             raise CloseConnection(
                 f"Received request for api with key {int(route.api_key)} ({route.name}) and unsupported version "
@@ -151,26 +159,8 @@ class Dispatcher:
         own_range = ApiVersionsResponse.ApiVersion(
             api_key=int(route.api_key), min_version=route.advertised_from, max_version=route.max_version
         )
-        context.api_version = 0
         response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own_range])
-        return encode_reply(_SIZE_AND_CORRELATION_ID.size, context, response)
-
-
-def _client_id(connection: Connection, frame: memoryview, header_version: int) -> tuple[str | None, int]:
-    """The client id in a request's header, and where the header ends.
-
-    A client says the same in every request. The same bytes behind the correlation id mean the same, so that they are
-    decoded once.
-    """
-    known = connection.client_ids.get(header_version)
-    if known is not None:
-        body_at = _START.size + len(known[0])
-        if frame[_START.size : body_at] == known[0]:
-            return known[1], body_at
-    header, body_at = RequestHeader.decode_prefix(frame, header_version)
-    if body_at <= MAX_REMEMBERED_BYTES:
-        connection.client_ids[header_version] = bytes(frame[_START.size : body_at]), header.client_id
-    return header.client_id, body_at
+        return encode_reply(_SIZE_AND_CORRELATION_ID.size, correlation_id, 0, response)
 
 
 def _give_up(
@@ -185,11 +175,10 @@ def _give_up(
         effective.add_done_callback(lambda _: work.cancel())
 
 
-def encode_reply(head_bytes: int, context: RequestContext, reply: Response) -> Parts:
+def encode_reply(head_bytes: int, correlation_id: int, version: int, reply: Response) -> Parts:
     """Frame a reply: size, response header (together `head_bytes`), body."""
-    version = context.api_version
     head = bytearray(head_bytes)
-    _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, context.correlation_id)
+    _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, correlation_id)
     try:
         parts: Parts = reply.encode_after(head, version)  # type: ignore[assignment]  # nothing else holds the list
     except ApiError as error:

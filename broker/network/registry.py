@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES
@@ -48,15 +48,14 @@ class CloseConnection(Exception):
     """Raised by a handler when Kafka's answer to the request is to hang up; the message says why, for the log."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, in which version, through which listener; one per request.
+    """Who asks, in which version, through which listener. Requests of one connection share it.
 
     `client_address` is the peer's IP address as text.
     """
 
     api_version: int
-    correlation_id: int
     client_id: str | None
     client_address: str
     listener_name: str
@@ -109,6 +108,20 @@ class Route:
     request_type: type[Request]
     handle: Handle
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
+
+
+class RequestKind(NamedTuple):
+    """The requests of one connection that have the same in front of their body, apart from the correlation id.
+
+    A client says the same in every request of an API, so that it has to be understood only once.
+    """
+
+    route: Route
+    header: bytes
+    """What is between correlation id and body."""
+    body_at: int
+    reply_head_bytes: int
+    context: RequestContext
 
 
 def api(

@@ -59,6 +59,7 @@ class ReplyWriter:
         "_queued_bytes",
         "_socket",
         "_socket_full",
+        "_tail",
         "_transport",
         "is_behind",
     )
@@ -69,6 +70,8 @@ class ReplyWriter:
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
         self._queue: deque[Part] = deque()
+        self._tail: bytearray | None = None
+        """A reply at the end of the queue that the next one is written behind, so that they leave in one piece."""
         self._queued_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._socket = _socket_of(transport)
@@ -94,6 +97,16 @@ class ReplyWriter:
 
     def queue(self, parts: Parts) -> int:
         """Add a reply for the next `flush`; how many bytes are queued then, without those that lie in files."""
+        if len(parts) == 1 and isinstance(parts[0], bytearray):
+            reply = parts[0]
+            self._queued_bytes += len(reply)
+            if self._tail is None:
+                self._queue.append(reply)
+                self._tail = reply
+            else:
+                self._tail += reply
+            return self._queued_bytes
+        self._tail = None
         for part in parts:
             if not isinstance(part, FileSlice):
                 self._queued_bytes += len(part)
@@ -103,6 +116,7 @@ class ReplyWriter:
     def flush(self) -> None:
         """Send what is queued until the socket is full or others have their turn."""
         queue = self._queue
+        self._tail = None
         budget = TURN_BYTES
         while queue and not self._socket_full and not self._holds:
             part = queue[0]
@@ -173,6 +187,7 @@ class ReplyWriter:
     def discard(self) -> None:
         """Drop what is queued: the connection is closed."""
         self._queue.clear()
+        self._tail = None
         self._queued_bytes = 0
 
     def pause(self) -> None:

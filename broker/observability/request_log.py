@@ -14,7 +14,7 @@ from broker.network.registry import RequestContext, Route
 request_logger = logging.getLogger("kafka.request.logger")
 
 
-def log_completed(route: Route, context: RequestContext, peer: str, time_s: float) -> None:
+def log_completed(route: Route, context: RequestContext, correlation_id: int, peer: str, time_s: float) -> None:
     """Log that a request of `peer` was answered, `time_s` seconds after it was taken up."""
     if not request_logger.isEnabledFor(logging.DEBUG):
         return
@@ -22,7 +22,7 @@ def log_completed(route: Route, context: RequestContext, peer: str, time_s: floa
         "requestHeader": {
             "requestApiKey": int(route.api_key),
             "requestApiVersion": context.api_version,
-            "correlationId": context.correlation_id,
+            "correlationId": correlation_id,
             "clientId": context.client_id,
             "requestApiKeyName": route.api_key.name,
         },

@@ -207,6 +207,8 @@ class Partition:
         statistics.messages_in += info.last_offset - info.first_offset + 1
         statistics.bytes_in += len(records)
         self.advance_high_watermark()
+        if origin is not AppendOrigin.CLIENT:
+            log.on_high_watermark(self.high_watermark)  # it may have been the marker of a transaction
         if info.last_offset >= self.high_watermark:
             info.is_acknowledged = self.is_acknowledged(info.last_offset, required_acks)
         return info
@@ -242,7 +244,6 @@ class Partition:
         end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_limit_offset
         if len(self.image.isr) == 1 and end_offset > self.high_watermark:
             self.high_watermark = end_offset
-            self.log.on_high_watermark(end_offset)
             return True
         return False
 

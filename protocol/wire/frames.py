@@ -13,7 +13,8 @@ from typing import Final
 SHARED_BYTES: Final = 256 * 1024
 """Size of the shared buffer: the most that one read takes from a socket, and the largest frame that is never copied."""
 
-_LENGTH: Final = struct.Struct(">i")
+_LENGTH_BYTES: Final = 4
+_length_at: Final = struct.Struct(">i").unpack_from
 _MIN_CAPACITY: Final = 4096
 _GROWTH: Final = 4
 _DIRECT_BYTES: Final = 32 * 1024
@@ -116,10 +117,10 @@ class FrameReader:
 
         It counts as handed out. For anything else nothing has happened yet, and `received` is to be called.
         """
-        if self._size < 0 and self._position == self._end and not self._head and count > _LENGTH.size:
-            size = _LENGTH.unpack_from(self._shared.view)[0]
-            if size == count - _LENGTH.size and size <= self._max_frame_bytes:
-                return self._shared.view[_LENGTH.size : count]
+        if self._size < 0 and self._position == self._end and not self._head and count > _LENGTH_BYTES:
+            size = _length_at(self._shared.view)[0]
+            if size == count - _LENGTH_BYTES and size <= self._max_frame_bytes:
+                return self._shared.view[_LENGTH_BYTES:count]
         return None
 
     def received(self, count: int) -> None:
@@ -142,9 +143,9 @@ class FrameReader:
         if self._lent is not None:
             self._take_back()
         at = self._position
-        start = at + _LENGTH.size
+        start = at + _LENGTH_BYTES
         if self._size < 0 and not self._head and start <= self._end:
-            size = _LENGTH.unpack_from(self._view, at)[0]
+            (size,) = _length_at(self._view, at)
             end = start + size
             if start <= end <= self._end and size <= self._max_frame_bytes:
                 self._frame_at = at
@@ -188,12 +189,12 @@ class FrameReader:
 
     def _begin(self) -> bool:
         """Read the length of the next frame; whether all of it is here."""
-        end = min(self._position + _LENGTH.size - len(self._head), self._end)
+        end = min(self._position + _LENGTH_BYTES - len(self._head), self._end)
         self._head += bytes(self._view[self._position : end])
         self._position = end
-        if len(self._head) < _LENGTH.size:
+        if len(self._head) < _LENGTH_BYTES:
             return False
-        size: int = _LENGTH.unpack(self._head)[0]
+        size: int = _length_at(self._head)[0]
         if size < 0:
             raise FrameError(f"Invalid receive (size = {size})")
         if size > self._max_frame_bytes:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import struct
 import typing
+from collections.abc import Callable
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Final, ParamSpec, Self, TypeVar, dataclass_transform
 from uuid import UUID
 
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
@@ -51,6 +52,9 @@ bytes_ = Annotated[bytes, Blob()]
 nullable_bytes = Annotated[bytes | None, Blob(nullable=True)]
 records = Annotated[bytes | memoryview, RecordsBlob()]
 nullable_records = Annotated[bytes | memoryview | None, RecordsBlob(nullable=True)]
+
+P = ParamSpec("P")
+S = TypeVar("S")
 
 _REQUIRED: Final = object()
 _ALL: Final = Versions.parse("0+")
@@ -135,8 +139,23 @@ class Struct(metaclass=StructType):
 
 def _make_constructor(struct_class: type[Struct]) -> Any:
     """An `__init__` with the struct's fields as keyword arguments."""
+    return _function_of_fields(struct_class, "__init__", ["self"], "", "")
+
+
+def maker(struct_class: Callable[P, S]) -> Callable[P, S]:
+    """A function that makes instances as the struct's constructor does, for what is made in every request: a class is
+    called in twice the time.
+    """
+    make: Callable[P, S] = _function_of_fields(
+        struct_class, "make", [], "    self = new(struct_class)\n", "    return self\n"
+    )
+    return make
+
+
+def _function_of_fields(struct_class: Any, function: str, arguments: list[str], begin: str, end: str) -> Any:
+    """A function that has the struct's fields as keyword arguments and sets them in `self`."""
     parameters, body = [], []
-    names: dict[str, Any] = {"fresh": _REQUIRED}
+    names: dict[str, Any] = {"fresh": _REQUIRED, "new": object.__new__, "struct_class": struct_class}
     for name, options in struct_class.declared_fields.items():
         value = name
         if options.default is _REQUIRED:
@@ -148,9 +167,10 @@ def _make_constructor(struct_class: type[Struct]) -> Any:
             names[f"default_{name}"] = options.default
             parameters.append(f"{name}=default_{name}")
         body.append(f"    self.{name} = {value}\n")
-    signature = ", ".join(["self", "*", *parameters]) if parameters else "self"
-    exec(f"def __init__({signature}):\n{''.join(body) or '    return'}", names)  # noqa: S102  source is our own
-    return names["__init__"]
+    signature = ", ".join([*arguments, "*", *parameters] if parameters else arguments)
+    source = f"def {function}({signature}):\n{begin}{''.join(body)}{end}"
+    exec(source if body or end else f"{source}    return", names)  # noqa: S102  source is our own
+    return names[function]
 
 
 _specs: dict[type[Struct], list[FieldSpec]] = {}

@@ -9,6 +9,7 @@ from protocol.records.batch import RecordBatch
 from storage.log.log_segment import LogSegment
 
 _REMEMBERED_BOUNDARIES = 64
+"""The newest that are known in any case; there are twice as many at most."""
 
 
 class BatchBoundaries:
@@ -27,11 +28,9 @@ class BatchBoundaries:
         if positions is None:
             positions = self._positions = {}
         positions[offset] = segment, position
-        if len(positions) > _REMEMBERED_BOUNDARIES:
-            try:
-                positions.pop(next(iter(positions)), None)
-            except RuntimeError:  # another thread is adding one: the next call makes room
-                return
+        if len(positions) >= 2 * _REMEMBERED_BOUNDARIES:
+            for oldest in list(positions)[:_REMEMBERED_BOUNDARIES]:
+                positions.pop(oldest, None)  # another thread may have been faster
 
     def position_of(self, offset: int, segment: LogSegment) -> int | None:
         """Where in `segment` the batch with `offset` begins, if it was remembered."""

@@ -138,7 +138,6 @@ def context(version: int, listener_name: str = "PLAINTEXT") -> RequestContext:
     """A request in `version`."""
     return RequestContext(
         api_version=version,
-        correlation_id=1,
         client_id="test",
         client_address="127.0.0.1",
         listener_name=listener_name,

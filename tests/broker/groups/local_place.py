@@ -263,7 +263,7 @@ class LocalConnection:
         route = self._place.registry.routes[int(request.api_key)]
         assert route.min_version <= version <= route.max_version
         decoded = type(request).decode(memoryview(request.to_bytes(version)), version)
-        context = RequestContext(version, 1, self._client_id, self._address, "PLAINTEXT")
+        context = RequestContext(version, self._client_id, self._address, "PLAINTEXT")
 
         async def handle() -> asyncio.Future[Response]:
             reply = route.handle(context, decoded)

@@ -29,7 +29,7 @@ from tests.kit.environment import ManualClock
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
-CONTEXT = RequestContext(1, 1, "test", "127.0.0.1", "PLAINTEXT")
+CONTEXT = RequestContext(1, "test", "127.0.0.1", "PLAINTEXT")
 
 
 class Store:

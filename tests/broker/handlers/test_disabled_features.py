@@ -15,7 +15,7 @@ from protocol.messages import (
     ListPartitionReassignmentsRequest,
 )
 
-CONTEXT = RequestContext(0, 0, None, "127.0.0.1", "PLAINTEXT")
+CONTEXT = RequestContext(0, None, "127.0.0.1", "PLAINTEXT")
 HANDLERS = DisabledFeatureHandlers()
 Component = DescribeClientQuotasRequest.ComponentData
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from typing import cast
 
 import pytest
 
 from broker.network.connection import Connection
 from broker.network.dispatcher import Dispatcher
-from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, Waiting, api
+from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
+from broker.network.reply_writer import Parts
 from broker.network.slices import in_slices
 from protocol.api_keys import ApiKey
 from protocol.messages import (
@@ -65,7 +67,7 @@ class FakeConnection:
     client_address, listener_name, peer_name = "127.0.0.1", "PLAINTEXT", "127.0.0.1:1"
 
     def __init__(self) -> None:
-        self.client_ids: dict[int, tuple[bytes, str | None]] = {}
+        self.kinds: dict[int, RequestKind] = {}
 
 
 def dispatched(dispatcher: Dispatcher, request: Request, version: int) -> Waiting[object]:
@@ -119,6 +121,7 @@ def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
             (4, "x" * 300),
             (3, "a"),
         ]
+        dispatched = []
         for number, (version, client_id) in enumerate(asked):
             header = RequestHeader(
                 request_api_key=int(ApiKey.HEARTBEAT),
@@ -127,10 +130,15 @@ def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
                 client_id=client_id,
             )
             frame = header.to_bytes(ApiKey.HEARTBEAT.request_header_version(version)) + heartbeat().to_bytes(version)
-            dispatcher.dispatch(connection, memoryview(bytearray(frame)))
+            handlers.waiting = asyncio.get_running_loop().create_future()
+            handlers.waiting.set_result(HeartbeatResponse(throttle_time_ms=0, error_code=0))
+            dispatched.append(dispatcher.dispatch(connection, memoryview(bytearray(frame))))
         found = [(context.api_version, context.client_id) for context in handlers.contexts]
         assert found == asked
-        assert [context.correlation_id for context in handlers.contexts] == list(range(len(asked)))
+        assert len(connection.kinds) == 2, "one for each version, not for each client id"
+        replies = [await reply.future for reply in cast("list[Waiting[Parts]]", dispatched)]
+        numbers = [struct.unpack_from(">i", reply[0], 4)[0] for reply in replies]
+        assert numbers == list(range(len(asked)))
 
     asyncio.run(scenario())
 
