@@ -146,6 +146,8 @@ class Wire:
             if self.is_closed:
                 raise ConnectionError("the broker hung up")
             await asyncio.sleep(0)
+        else:
+            raise AssertionError(f"{type(request).__name__} is not answered")
         reply = memoryview(bytes(self.transport.written))[4:]
         header_version = request.api_key.response_header_version(version)
         _, body_at = ResponseHeader.decode_prefix(reply, header_version)

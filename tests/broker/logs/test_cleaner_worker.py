@@ -22,6 +22,7 @@ from storage.compaction.cleaner import clean
 from storage.io.os_file_system import OsFileSystem
 from tests.kit.environment import InlineExecutor
 from tests.kit.executor_worker import ExecutorWorker
+from tests.kit.waiting import eventually_on_loop
 
 ROOT = Path(__file__).resolve().parents[3]
 FREE = math.inf
@@ -89,15 +90,14 @@ def runs(pid: int) -> bool:
 
 async def started(worker: ProcessWorker) -> int:
     """The process, once there is one."""
-    while worker.pid is None:
-        await asyncio.sleep(0.01)
+    await eventually_on_loop("a process", lambda: worker.pid is not None, pause_s=0.01)
+    assert worker.pid is not None
     return worker.pid
 
 
 async def gone(pid: int) -> None:
-    """Return when there is no such process (the test's time limit is the deadline)."""
-    while runs(pid):
-        await asyncio.sleep(0.01)
+    """Return when there is no such process."""
+    await eventually_on_loop(f"the end of process {pid}", lambda: not runs(pid), pause_s=0.01)
 
 
 def test_a_worker_does_what_the_function_does(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ RESERVE = 4 * MB
 CONFIG = LogConfig(segment_bytes=MB, file_delete_delay_ms=0)
 
 
-class Rig:
+class LogsOnSmallDisk:
     """Logs on a small disk, of which a part is kept."""
 
     def __init__(self, capacity_bytes: int = 10 * MB, reserve_bytes: int = RESERVE, *directories: str) -> None:
@@ -53,17 +53,17 @@ class Rig:
 
 @pytest.mark.parametrize(("capacity_bytes", "kept"), [(10 * MB, MB), (64 * MB, 64 * MB // 10), (900 * MB, 64 * MB)])
 def test_without_a_number_a_small_disk_keeps_a_tenth(capacity_bytes: int, kept: int) -> None:
-    rig = Rig(capacity_bytes, -1)
-    assert f"log.dir.reserve.bytes={kept} are kept free" in rig.manager.directories[0].reserve.describe()
-    append(rig.log(), b"there is room")
+    small = LogsOnSmallDisk(capacity_bytes, -1)
+    assert f"log.dir.reserve.bytes={kept} are kept free" in small.manager.directories[0].reserve.describe()
+    append(small.log(), b"there is room")
 
 
 def test_a_fast_producer_does_not_run_through_the_reserve_between_two_checks() -> None:
-    rig = Rig()
-    log = rig.log()
-    count = rig.fill(log)
+    small = LogsOnSmallDisk()
+    log = small.log()
+    count = small.fill(log)
     assert 50 < count < 65
-    assert rig.disk.disk_space("/a")[1] > RESERVE - 200_000
+    assert small.disk.disk_space("/a")[1] > RESERVE - 200_000
     assert values_in(log, count - 1) == [(count - 1, b"x" * 100_000)]
     with pytest.raises(
         DiskReserveError, match=r"Log directory /a has .* log\.dir\.reserve\.bytes=4194304 are"
@@ -74,51 +74,51 @@ def test_a_fast_producer_does_not_run_through_the_reserve_between_two_checks() -
 
 
 def test_the_reserve_is_for_everybody_else() -> None:
-    rig = Rig()
-    log = rig.log()
-    rig.fill(log)
+    small = LogsOnSmallDisk()
+    log = small.log()
+    small.fill(log)
     assert log.directory.is_reserve_reached
     end = log.log_end_offset
     log.append_as_leader(batch_of(b"a group's"), leader_epoch=0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
     log.append_as_follower(batches_at((end + 1, batch_of(b"replicated"))), now_ms=T0)
     log.flush(T0)
-    rig.manager.checkpoint_recovery_points()
+    small.manager.checkpoint_recovery_points()
     assert [value for _, value in values_in(log, end)] == [b"a group's", b"replicated"]
 
 
 def test_it_heals_when_space_returns_and_not_at_the_edge() -> None:
-    rig = Rig()
-    log = rig.log()
-    rig.fill(log)
-    assert rig.said == [("/a", True)]
-    rig.check()
+    small = LogsOnSmallDisk()
+    log = small.log()
+    small.fill(log)
+    assert small.said == [("/a", True)]
+    small.check()
     with pytest.raises(DiskReserveError):
         append(log, b"x")
     log.delete_records_before(log.log_end_offset - 5, log.log_end_offset)
     log.delete_old_segments()
-    delete_expired(rig.manager, T0)
-    rig.check()
+    delete_expired(small.manager, T0)
+    small.check()
     append(log, b"again")
-    assert rig.said == [("/a", True), ("/a", False)]
+    assert small.said == [("/a", True), ("/a", False)]
     assert log.directory.headroom_bytes < NO_LIMIT
 
 
 def test_others_fill_the_disk() -> None:
-    rig = Rig()
-    log = rig.log()
+    small = LogsOnSmallDisk()
+    log = small.log()
     append(log, b"before")
-    rig.disk.write_file("/other", bytes(8 * MB))
-    rig.check()
+    small.disk.write_file("/other", bytes(8 * MB))
+    small.check()
     with pytest.raises(DiskReserveError):
         append(log, b"after")
-    rig.disk.remove("/other")
-    rig.check()
+    small.disk.remove("/other")
+    small.check()
     append(log, b"after")
 
 
 def test_several_directories_on_one_disk_share_what_is_left() -> None:
-    rig = Rig(30 * MB, RESERVE, "/a", "/b", "/c")
-    logs = [rig.log(TopicPartition("t", number)) for number in range(3)]
+    small = LogsOnSmallDisk(30 * MB, RESERVE, "/a", "/b", "/c")
+    logs = [small.log(TopicPartition("t", number)) for number in range(3)]
     assert sorted(log.directory.path for log in logs) == ["/a", "/b", "/c"]
     refused = 0
     while refused < 3:
@@ -128,44 +128,44 @@ def test_several_directories_on_one_disk_share_what_is_left() -> None:
                 append(log, b"x" * 100_000)
             except DiskReserveError:
                 refused += 1
-    left = rig.disk.disk_space("/a")[1]
+    left = small.disk.disk_space("/a")[1]
     assert RESERVE - 3 * MB < left < RESERVE + MB
 
 
 def test_new_logs_go_where_there_is_room() -> None:
-    rig = Rig(10 * MB, RESERVE, "/a", "/b")
-    rig.manager.directories[0].is_reserve_reached = True
+    small = LogsOnSmallDisk(10 * MB, RESERVE, "/a", "/b")
+    small.manager.directories[0].is_reserve_reached = True
     for number in range(3):
-        assert rig.log(TopicPartition("t", number)).directory.path == "/b"
+        assert small.log(TopicPartition("t", number)).directory.path == "/b"
 
 
 def test_without_a_reserve_the_disk_may_be_filled() -> None:
-    rig = Rig(MB, 0)
-    log = rig.log()
+    small = LogsOnSmallDisk(MB, 0)
+    log = small.log()
     for _ in range(10):
         append(log, b"x" * 100_000)
     with pytest.raises(ApiError) as caught:
         append(log, b"x" * 100_000)
     assert not isinstance(caught.value, DiskReserveError)
     assert log.directory.failure is None
-    assert rig.said == []
-    rig.check()
+    assert small.said == []
+    small.check()
     assert log.directory.usable_bytes < 200_000
 
 
 def test_a_disk_that_does_not_answer_is_offline() -> None:
-    rig = Rig()
-    log = rig.log()
-    rig.disk.faults_in_reads = True
-    rig.disk.inject = lambda operation, _path: Fault(errno.EIO) if operation == "disk_space" else None
-    rig.check()
+    small = LogsOnSmallDisk()
+    log = small.log()
+    small.disk.faults_in_reads = True
+    small.disk.inject = lambda operation, _path: Fault(errno.EIO) if operation == "disk_space" else None
+    small.check()
     assert "Error while asking for the space in /a" in (log.directory.failure or "")
 
 
 def test_what_is_appended_while_the_disk_is_asked_counts() -> None:
-    rig = Rig()
-    log = rig.log()
-    (task,) = rig.manager.space_tasks()
+    small = LogsOnSmallDisk()
+    log = small.log()
+    (task,) = small.manager.space_tasks()
     task.run()
     for _ in range(50):
         append(log, b"x" * 100_000)
@@ -173,14 +173,14 @@ def test_what_is_appended_while_the_disk_is_asked_counts() -> None:
     assert log.directory.headroom_bytes < 6 * MB - 50 * 100_000 + 100_000
 
 
-def names_in(rig: Rig, path: str) -> list[str]:
-    return sorted(info.name for info in rig.disk.list_dir(path))
+def names_in(small: LogsOnSmallDisk, path: str) -> list[str]:
+    return sorted(info.name for info in small.disk.list_dir(path))
 
 
 @pytest.mark.parametrize("renames", range(4))
 def test_what_is_deleted_goes_at_once_when_there_is_no_room_for_another_name(renames: int) -> None:
-    rig = Rig(1000 * MB, 0)
-    log = rig.log()
+    small = LogsOnSmallDisk(1000 * MB, 0)
+    log = small.log()
     for number in range(12):
         append(log, b"%d" % number + b"x" * 300_000, producer_id=1, producer_epoch=0, base_sequence=number)
     first = [segment.base_offset for segment in log.segments[:2]]
@@ -192,29 +192,29 @@ def test_what_is_deleted_goes_at_once_when_there_is_no_room_for_another_name(ren
         count += operation == "rename"
         return Fault(errno.ENOSPC) if operation == "rename" and count > renames else None
 
-    rig.disk.inject = inject
+    small.disk.inject = inject
     assert len(log.delete_old_segments()) == 2
-    rig.disk.inject = lambda _operation, _path: None
+    small.disk.inject = lambda _operation, _path: None
     assert log.directory.failure is None
-    delete_expired(rig.manager, T0)
-    delete_expired(rig.manager, T0)
-    assert not [name for name in names_in(rig, log.path) if name[:20].isdigit() and int(name[:20]) in first]
+    delete_expired(small.manager, T0)
+    delete_expired(small.manager, T0)
+    assert not [name for name in names_in(small, log.path) if name[:20].isdigit() and int(name[:20]) in first]
     start = log.log_start_offset
     assert [offset for offset, _ in values_in(log)] == list(range(start, 12))
-    rig.disk.kill_process()
-    again = open_manager(rig.disk, CONFIG, "/a")[0].logs[TP]
+    small.disk.kill_process()
+    again = open_manager(small.disk, CONFIG, "/a")[0].logs[TP]
     assert [offset for offset, _ in values_in(again)][-1] == 11
 
 
 def test_a_partition_is_deleted_at_once_when_there_is_no_room_for_another_name() -> None:
-    rig = Rig(1000 * MB, 0)
-    append(rig.log(), b"x")
-    rig.disk.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "rename" else None
-    rig.manager.delete(TP, T0)
-    rig.disk.inject = lambda _operation, _path: None
-    assert rig.manager.directories[0].failure is None
-    assert not [name for name in names_in(rig, "/a") if name.startswith("t-0")]
-    delete_expired(rig.manager, T0)
-    delete_expired(rig.manager, T0)
-    assert rig.manager.directories[0].failure is None
-    assert values_in(rig.log()) == []
+    small = LogsOnSmallDisk(1000 * MB, 0)
+    append(small.log(), b"x")
+    small.disk.inject = lambda operation, _path: Fault(errno.ENOSPC) if operation == "rename" else None
+    small.manager.delete(TP, T0)
+    small.disk.inject = lambda _operation, _path: None
+    assert small.manager.directories[0].failure is None
+    assert not [name for name in names_in(small, "/a") if name.startswith("t-0")]
+    delete_expired(small.manager, T0)
+    delete_expired(small.manager, T0)
+    assert small.manager.directories[0].failure is None
+    assert values_in(small.log()) == []
