@@ -1,4 +1,4 @@
-"""What the offset checkpoints of a broker's log directories say of its logs."""
+"""The entries for a broker's logs in the offset checkpoints of its log directories."""
 
 from __future__ import annotations
 

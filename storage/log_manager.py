@@ -112,7 +112,7 @@ class LogManager:
             self._locks.pop().release()
 
     def begin_load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> list[DirectoryLoad]:
-        """What has to be loaded, by directory: any threads may work on it. A directory that fails goes offline.
+        """The logs to load, by directory: any threads may work on it. A directory that fails goes offline.
 
         `topic_configs` by topic name, as far as they are known already; the others begin with the default one.
         Raises LogDirError for a directory that holds what no log directory can.
@@ -418,8 +418,8 @@ class LogManager:
         return due
 
     def recovery_point_tasks(self, *, closing: bool = False) -> list[CheckpointTask]:
-        """What `checkpoint_recovery_points` does, as tasks that any thread may run. With `closing`, all logs that could
-        be closed are, and flushed: what comes next into their directories may be written by Kafka.
+        """The work of `checkpoint_recovery_points`, as tasks that any thread may run. With `closing`, all logs that
+        could be closed are, and flushed: what comes next into their directories may be written by Kafka.
         """
         unsure = set(self._refusing)
         if closing:
@@ -432,7 +432,7 @@ class LogManager:
         _run_checkpoints(self.recovery_point_tasks())
 
     def log_start_offset_tasks(self) -> list[CheckpointTask]:
-        """What `checkpoint_log_start_offsets` does, as tasks that any thread may run."""
+        """The work of `checkpoint_log_start_offsets`, as tasks that any thread may run."""
         return self._checkpoint_tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.local.log_start_offset or None)
 
     def checkpoint_log_start_offsets(self) -> None:
@@ -461,7 +461,9 @@ class LogManager:
         return checkpoint_tasks(self._file_system, self.directories, logs, name, value, marks)
 
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
-        """What retention has to read of `logs` before `UnifiedLog.expire_segments` can decide without waiting."""
+        """A task that reads of `logs` all that is needed before `UnifiedLog.expire_segments` can decide without
+        waiting.
+        """
         return TimestampLookup(self._file_system, [log.local for log in logs], now_ms)
 
     def cleaner_offset_tasks(self) -> list[CheckpointTask]:
@@ -477,7 +479,7 @@ class LogManager:
         return [log for log in self.logs.values() if log.local.directory.failure is None]
 
     def logs_to_close(self) -> list[UnifiedLog]:
-        """What `begin_close` closes."""
+        """All logs that `begin_close` has to close."""
         return [*self.online_logs(), *self.futures.online()]
 
     def begin_close(self, logs: Iterable[UnifiedLog]) -> list[FlushTask]:

@@ -25,7 +25,7 @@ from protocol.messages import (
     OffsetForLeaderEpochResponse,
 )
 from protocol.topic_partition import TopicPartition, is_internal
-from storage.log.log_segment import TimestampAndOffset
+from storage.log.indexes import TimestampAndOffset
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 

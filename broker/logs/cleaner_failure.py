@@ -1,4 +1,4 @@
-"""What can become of a clean that does not succeed."""
+"""The ways in which a cleaning can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows when a log directory fails (Kafka: `ReplicaManager.handleLogDirFailure`).
+"""The consequences of a failed log directory (Kafka: `ReplicaManager.handleLogDirFailure`).
 
 Its replicas answer KAFKA_STORAGE_ERROR, the controller asks which they are, and the others go on. Without any
 directory left the broker stops.

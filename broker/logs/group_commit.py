@@ -57,7 +57,7 @@ class _Rounds:
         """Who waits for a log, in order."""
         self.under_way = False
         self.running: asyncio.Future[list[BaseException | None]] | None = None
-        """What the threads are at; the event loop itself would not hold on to it."""
+        """The round that threads work on; the event loop itself would not hold on to it."""
 
 
 class _Directory:

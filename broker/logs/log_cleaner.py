@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 from broker.environment.contract import CleanerWorker, Clock, Executor
 from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from broker.logs.cleaner_thread import MOST_MAP_BYTES, CleanerThread, bytes_per_second, map_capacity, read_bytes
 from broker.logs.cleaner_worker import WorkerDiedError
 from broker.logs.disk_tasks import run_disk_tasks
 from config.broker_config import BrokerConfig
@@ -28,24 +28,20 @@ from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.compaction.cleanable_log import CleanableLog, cleanable_log, filthiest, plan_cleaning
 from storage.compaction.segment_replacement import ReplacementTask, is_unchanged
 from storage.directory.log_directory import LogDirectory
+from storage.log.batch_walk import Place
 from storage.log.segment_search import segment_index
 from storage.log.unified_log import UnifiedLog
-from storage.log.verification import Place
 from storage.log_manager import LogManager
 from storage.recovery.scrub import SegmentCheck
 
 logger = logging.getLogger("kafka.log.LogCleaner")
 
-BYTES_A_KEY = 160
-"""What a key of some 12 bytes was measured to take in the map of a worker: itself, its offset, its place in the table,
-which grows. Kafka keeps a hash of 16 bytes instead, in 24 bytes in all."""
 LOGS_AT_ONCE = 100
 """Logs looked at before the event loop gets its turn."""
 CHECK_BYTES = 8 << 20
 """Of a damaged segment, looked through at a time."""
 MOST_DEATHS = 3
 """A partition on which that many workers died, one after the other, is set aside."""
-_MOST_MAP_BYTES = 2**31 - 1
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -58,28 +54,12 @@ class Uncleanable(NamedTuple):
 
 @dataclass(slots=True)
 class CleanerNumbers:
-    """What the metrics say, all of it replaced and never changed in place: they are read on another thread."""
+    """The values of the metrics, all of them replaced and never changed in place: they are read on another thread."""
 
     max_dirty_percent: int = 0
     max_compaction_delay_s: int = 0
     uncleanable: Mapping[str, Uncleanable] = field(default_factory=dict)
     last_run_ms: int | None = None
-
-
-@dataclass(eq=False, slots=True)
-class CleanerThread:
-    """What Kafka calls a cleaner thread: a worker, and what its last cleaning was like."""
-
-    number: int
-    worker: CleanerWorker
-    task: asyncio.Task[None] | None = None
-    cleaning: TopicPartition | None = None
-    """What its worker is busy with."""
-    is_dead: bool = False
-    clean_time_s: float = 0.0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    map_utilization: float = 0.0
 
 
 class LogCleaner:
@@ -126,7 +106,7 @@ class LogCleaner:
         """Go by `config` from now on: threads come and go, rates and pauses change at once."""
         if not self._is_started:
             return
-        if config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1) > _MOST_MAP_BYTES:
+        if config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1) > MOST_MAP_BYTES:
             logger.warning(
                 "Cannot use more than 2G of cleaner buffer space per cleaner thread, ignoring excess buffer space..."
             )
@@ -137,11 +117,11 @@ class LogCleaner:
             )
             self._threads.append(thread)
         while len(self._threads) > config.log_cleaner_threads:
-            ending = asyncio.get_running_loop().create_task(_end(self._threads.pop()), name="kafka-log-cleaner-end")
+            ending = asyncio.get_running_loop().create_task(self._threads.pop().end(), name="kafka-log-cleaner-end")
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
         for thread in self._threads:
-            thread.worker.change_rate(_bytes_per_second(config))
+            thread.worker.change_rate(bytes_per_second(config))
         self._wake()
 
     def _wake(self) -> None:
@@ -155,7 +135,7 @@ class LogCleaner:
         self._is_started = False
         threads, self._threads = self._threads, []
         self._wake()
-        await asyncio.gather(*map(_end, threads), *self._ending)
+        await asyncio.gather(*(thread.end() for thread in threads), *self._ending)
 
     async def _run(self, thread: CleanerThread) -> None:
         while thread in self._threads:
@@ -230,8 +210,7 @@ class LogCleaner:
         log = chosen.log
         try:
             config = self._config()
-            capacity = map_capacity(config)
-            task = plan_cleaning(chosen, self._clock.now_ms(), capacity, read_bytes(config))
+            task = plan_cleaning(chosen, self._clock.now_ms(), map_capacity(config), read_bytes(config))
             await self.checkpoint()
             if not await self._may_leave_gaps(log):
                 return False
@@ -243,8 +222,7 @@ class LogCleaner:
             if replacement.is_used:  # else the log was cut, moved or deleted meanwhile
                 thread.is_dead = False
                 self._deaths.pop(log, None)
-                thread.map_utilization = result.stats.map_keys / capacity
-                self._note(thread, log, task, result, self._clock.monotonic_s() - began_s)
+                thread.note(log, task, result, self._clock.monotonic_s() - began_s)
         except ValueError as error:
             logger.error("Log cleaner thread %d cannot clean %s: %s", thread.number, log.topic_partition, error)
             return False
@@ -264,7 +242,7 @@ class LogCleaner:
         if not self._is_moved(log):
             thread.cleaning = log.topic_partition
             try:
-                result = await thread.worker.clean(task, _bytes_per_second(self._config()))
+                result = await thread.worker.clean(task, bytes_per_second(self._config()))
             finally:
                 thread.cleaning = None
             if not self._is_moved(log):
@@ -312,7 +290,7 @@ class LogCleaner:
         segment = log.segments[at]
         if segment.base_offset != base_offset or segment is log.active_segment:
             return
-        segment.limit_offset = log.segments[at + 1].base_offset
+        segment.batches.limit_offset = log.segments[at + 1].base_offset
         place: Place | None = None
         while place is None or place.position < segment.size:
             check = SegmentCheck(log, segment, place, CHECK_BYTES)
@@ -320,7 +298,7 @@ class LogCleaner:
             if check.place is None or check.place == place:
                 break
             place = check.place
-        if not segment.corrupt_ranges:  # the worker sees more than a scrub does, a gap at the end for one
+        if not segment.batches.corrupt_ranges:  # the worker sees more than a scrub does, a gap at the end for one
             log.directory.report_corruption(segment.path, position, message)
 
     def _died(self, thread: CleanerThread, log: UnifiedLog, death: WorkerDiedError) -> None:
@@ -342,31 +320,6 @@ class LogCleaner:
             reason,
         )
 
-    def _note(
-        self, thread: CleanerThread, log: UnifiedLog, task: CleanTask, result: CleanResult, taken_s: float
-    ) -> None:
-        stats = result.stats
-        thread.clean_time_s = taken_s
-        thread.bytes_read, thread.bytes_written = stats.bytes_read, stats.bytes_written
-        read, megabytes = stats.map_bytes_read + stats.bytes_read, 1024 * 1024
-        logger.info(
-            "Log cleaner thread %d cleaned log %s (dirty section = [%d, %d]): "
-            "%.1f MB of log processed in %.1f seconds (%.1f MB/sec), buffer utilization %.1f%%, "
-            "start size %.1f MB (%d messages), end size %.1f MB (%d messages)",
-            thread.number,
-            log.topic_partition,
-            task.first_dirty_offset,
-            result.end_offset,
-            read / megabytes,
-            taken_s,
-            read / megabytes / max(taken_s, 0.001),
-            100 * thread.map_utilization,
-            stats.bytes_read / megabytes,
-            stats.messages_read,
-            stats.bytes_written / megabytes,
-            stats.messages_written,
-        )
-
     # -- metrics -------------------------------------------------------------------------------------------------------
 
     @property
@@ -381,7 +334,7 @@ class LogCleaner:
 
     @property
     def recopy_percent(self) -> int:
-        """What the last cleanings of all threads kept of what they read."""
+        """The share of what they read that the last cleanings of all threads kept."""
         read = sum(each.bytes_read for each in self._threads)
         written = sum(each.bytes_written for each in self._threads)
         return 100 * written // max(read, 1)
@@ -398,31 +351,8 @@ class LogCleaner:
         return 0 if last_ms is None else max(self._clock.now_ms() - last_ms, 0)
 
 
-async def _end(thread: CleanerThread) -> None:
-    await thread.worker.close()
-    if thread.task is not None:
-        await thread.task
-
-
-def map_capacity(config: BrokerConfig) -> int:
-    """How many keys the map of a worker may hold."""
-    share = min(config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1), _MOST_MAP_BYTES)
-    return int(share // BYTES_A_KEY * min(config.log_cleaner_io_buffer_load_factor, 1.0))
-
-
-def read_bytes(config: BrokerConfig) -> int:
-    """Each worker's share of log.cleaner.io.buffer.size, of which half is for writing."""
-    return config.log_cleaner_io_buffer_size // max(config.log_cleaner_threads, 1) // 2
-
-
-def _bytes_per_second(config: BrokerConfig) -> float:
-    """Each worker's share of log.cleaner.io.max.bytes.per.second; no limit where that is not positive."""
-    limit = config.log_cleaner_io_max_bytes_per_second
-    return limit / max(config.log_cleaner_threads, 1) if limit > 0 else sys.float_info.max
-
-
 def _dirty_bytes(log: UnifiedLog) -> int:
-    """What could be cleaned of `log` if it were not set aside."""
+    """The bytes that could be cleaned of `log` if it were not set aside."""
     segments = log.segments
     first_dirty = log.log_start_offset if log.cleaner_checkpoint is None else log.cleaner_checkpoint
     return sum(segment.size for segment in segments[segment_index(segments, first_dirty) : -1])

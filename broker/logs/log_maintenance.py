@@ -1,4 +1,4 @@
-"""What the logs need from time to time: flushes, checkpoints, removal of files, expiration of producers.
+"""Regular work on the logs: flushes, checkpoints, removal of files, expiration of producers.
 
 What to do is decided on the event loop, which owns the logs; the disk is waited for on the executor's threads.
 """

@@ -77,7 +77,7 @@ class SourceSegment:
             file.close()
 
     def _read(self, file: File, position: int, wanted: int, have: int) -> bytes:
-        """What comes after the `have` bytes at `position`, so much that it is `wanted` bytes or more with them."""
+        """The bytes after the `have` bytes at `position`, so much that it is `wanted` bytes or more with them."""
         left = self.size - position
         if wanted > left:
             raise self._corrupt(position, f"batch size {wanted} > {left} bytes left in segment")
@@ -147,7 +147,7 @@ def sources_of(file_system: FileSystem, task: CleanTask) -> list[SourceSegment]:
 
 
 def marker_type(batch: RecordBatch) -> ControlRecordType:
-    """What the control batch says; UNKNOWN when its record was cleaned away."""
+    """The type of the control batch; UNKNOWN when its record was cleaned away."""
     record = next(batch.records(), None)
     return ControlRecordType.UNKNOWN if record is None else control_type(record)
 
@@ -174,7 +174,7 @@ class TransactionEnds:
         return at < len(aborted) and aborted[at]
 
     def indexed(self, batch: RecordBatch) -> AbortedTxn | None:
-        """What the transaction indexes say of the transaction that this marker aborts, if they know of it.
+        """The entry of the transaction indexes for the transaction that this marker aborts, if they have one.
 
         They still know where it began when its first records are gone. To be asked after `is_aborted`.
         """

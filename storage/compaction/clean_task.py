@@ -1,4 +1,4 @@
-"""What the cleaner is asked and what it answers. Plain values that go through JSON, so that a worker process, a thread
+"""The cleaner's orders and answers. Plain values that go through JSON, so that a worker process, a thread
 or a simulation can do the work alike.
 """
 
@@ -68,7 +68,7 @@ class CleanTask:
 
     @classmethod
     def from_json(cls, text: str) -> CleanTask:
-        """What `to_json` was called on."""
+        """The object that `to_json` was called on."""
         fields = json.loads(text)
         fields["segments"] = [SegmentSize(*segment) for segment in fields["segments"]]
         fields["producers"] = [LastRecord(*producer) for producer in fields["producers"]]
@@ -92,7 +92,7 @@ class CleanedGroup:
 
 @dataclass(slots=True)
 class CleanerStats:
-    """What a cleaning cost and gained (Kafka class `CleanerStats`). What could stay as it was counts as written."""
+    """The cost and the gain of a cleaning (Kafka class `CleanerStats`). What could stay as it was counts as written."""
 
     map_bytes_read: int = 0
     map_keys: int = 0
@@ -104,7 +104,7 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """What `storage.compaction.cleaner.clean` did; nothing has changed in the log until `ReplacementTask`.
+    """The outcome of `storage.compaction.cleaner.clean`; nothing has changed in the log until `ReplacementTask`.
 
     Segments that can stay as they are do not occur in `groups`.
     """
@@ -120,7 +120,7 @@ class CleanResult:
 
     @classmethod
     def from_json(cls, text: str) -> CleanResult:
-        """What `to_json` was called on."""
+        """The object that `to_json` was called on."""
         fields = json.loads(text)
         groups = [
             CleanedGroup(*([SegmentSize(*segment) for segment in group[each]] for each in ("sources", "targets")))

@@ -38,7 +38,7 @@ class CleanableLog:
 
     @property
     def cleanable_ratio(self) -> float:
-        """What is dirty of all that cleaning would go over; 0 where there is nothing."""
+        """The dirty share of all that cleaning would go over; 0 where there is nothing."""
         return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
 
     @property
@@ -50,7 +50,8 @@ class CleanableLog:
 
 
 def cleanable_log(log: UnifiedLog, high_watermark: int, now_ms: int) -> CleanableLog | None:
-    """What there is to clean in `log`; None when it is not compacted, set aside (`uncleanable_reason`) or offline.
+    """The part of `log` that can be cleaned; None when it is not compacted, set aside (`uncleanable_reason`) or
+    offline.
 
     A wrong checkpoint is corrected in `log`. May wait for the disk. Raises ApiError, OSError.
     """
@@ -127,7 +128,7 @@ def filthiest(logs: Iterable[CleanableLog]) -> CleanableLog | None:
 def plan_cleaning(
     cleanable: CleanableLog, now_ms: int, map_capacity: int, read_bytes: int = DEFAULT_READ_BYTES
 ) -> CleanTask:
-    """What `storage.compaction.cleaner.clean` is to do; `map_capacity` in keys, `read_bytes` at a time.
+    """The order for `storage.compaction.cleaner.clean`; `map_capacity` in keys, `read_bytes` at a time.
 
     The first time, the checkpoint of the log is set as well. Before the result is used, that has to be written, and the
     recovery points of this moment: above them, recovery takes the gaps that cleaning leaves for losses. Raises

@@ -62,7 +62,7 @@ def clean(
 
 
 class GroupingSize(NamedTuple):
-    """What decides which segments are put together (bytes)."""
+    """The limits for putting segments together (bytes)."""
 
     base_offset: int
     size: int

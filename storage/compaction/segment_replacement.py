@@ -70,7 +70,7 @@ class ReplacementTask:
         ]
         after = log.segments[first + len(old) :]
         for segment, following in pairwise([*new, after[0]]):
-            segment.limit_offset = following.base_offset
+            segment.batches.limit_offset = following.base_offset
         put_in_place(new, lambda: self._take_away(old))
         log.local.segments = [*log.segments[:first], *new, *after]
         log.durability.has_unsynced_names = True

@@ -26,7 +26,7 @@ class NoRoomError(ApiError):
 
 
 class Closable(Protocol):
-    """What holds descriptors, a segment for example."""
+    """An object that holds descriptors, a segment for example."""
 
     def close(self) -> None:
         """Let go of them."""
@@ -87,8 +87,8 @@ class LogDirectory:
         self.log_count = 0
         """Logs and future logs here: a new log goes to where the fewest are."""
         self.headroom_bytes = NO_LIMIT
-        """What clients may append before somebody has to look (`storage.directory.disk_reserve`); every append is
-        counted.
+        """The bytes that clients may append before somebody has to look (`storage.directory.disk_reserve`); every
+        append is counted.
         """
         self.is_reserve_reached = False
         self.reserve: DiskReserve | None = None
@@ -97,7 +97,7 @@ class LogDirectory:
         self.written_checkpoints: dict[str, int] = {}
         """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
         self.corruptions: dict[tuple[str, int], str] = {}
-        """What was found to be damaged, by file and byte position."""
+        """The damages that were found, by file and byte position."""
         self.deleted_logs = 0
         """Logs that were taken out of the checkpoints so far."""
         self._stale_entries: dict[str, dict[TopicPartition, int]] = {}
@@ -177,7 +177,7 @@ class LogDirectory:
         return expired
 
     def offline_error(self) -> ApiError:
-        """What every access to a log of an offline directory is answered with."""
+        """The error for every access to a log of an offline directory."""
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"The log directory {self.path} is offline ({self.failure})")
 
 

@@ -26,7 +26,7 @@ class LogDirError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """What one `meta.properties` says; None where it says nothing."""
+    """The content of one `meta.properties`; None for a key that it lacks."""
 
     version: int
     broker_id: int | None

@@ -124,7 +124,7 @@ class FileSystem(Protocol):
         """When the content of a file last changed, by the wall clock."""
 
     def list_dir(self, path: str) -> list[FileInfo]:
-        """What a directory holds, in no order."""
+        """The entries of a directory, in no order."""
 
     def make_dir(self, path: str) -> None:
         """Create one directory. Raises FileExistsError."""

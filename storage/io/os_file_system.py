@@ -259,8 +259,8 @@ class OsFileSystem:
             self._evict_one()
 
     def _opened(self, opening: Callable[..., T], *arguments: object) -> T:
-        """What `opening` opens. When somebody else (connections) has used the descriptors up, half of those of Files
-        are given back for it: nothing is wrong with the disk.
+        """The descriptor that `opening` opens. When somebody else (connections) has used the descriptors up, half of
+        those of Files are given back for it: nothing is wrong with the disk.
         """
         try:
             return opening(*arguments)

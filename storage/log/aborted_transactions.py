@@ -17,7 +17,7 @@ def read_aborted(log: UnifiedLog) -> list[AbortedTxn]:
     Raises ApiError CORRUPT_MESSAGE when a file cannot be understood, KAFKA_STORAGE_ERROR.
     """
     try:
-        return [each for segment in log.segments for each in segment.aborted_transactions()]
+        return [each for segment in log.segments for each in segment.files.aborted_transactions()]
     except OSError as error:
         doing = f"Error while reading the aborted transactions of {log.topic_partition}"
         raise log.directory.fail(error, doing) from error
@@ -37,7 +37,7 @@ def copy_aborted(log: UnifiedLog, future: UnifiedLog) -> None:
         for segment in future.segments:
             entries = by_base.get(segment.base_offset)
             if entries is not None:
-                segment.transactions.replace(entries)
+                segment.files.transactions.replace(entries)
     except OSError as error:
         raise future.local.failed(
             error, f"Error while writing the aborted transactions of {future.topic_partition}"
@@ -45,7 +45,8 @@ def copy_aborted(log: UnifiedLog, future: UnifiedLog) -> None:
 
 
 class AbortedTransactions:
-    """What a reader of a log has to be told; `learn` reads it from the `.txnindex` files, and the segments keep it.
+    """The aborted transactions that a reader of a log has to know; `learn` reads them from the `.txnindex` files, and
+    the segments keep them.
 
     What is appended afterwards is known; segments that compaction or a truncation has replaced are read again. (A
     cleaner drops records with their markers, and a reader that is told of a transaction without a marker would drop the
@@ -62,10 +63,10 @@ class AbortedTransactions:
         """Whether `between` can be asked about `log`."""
         segments = log.local.segments
         if segments is not self._known_segments:
-            if not all(segment.knows_transactions for segment in segments):
+            if not all(segment.files.knows_transactions for segment in segments):
                 return False
             self._known_segments = segments
-        return segments[-1].knows_transactions
+        return segments[-1].files.knows_transactions
 
     def learn(self, log: UnifiedLog) -> None:
         """Read them. May wait for the disk, on any thread. Raises as `read_aborted`."""
@@ -81,7 +82,7 @@ class AbortedTransactions:
             end_offset = min(end_offset, segments[first + 1].base_offset)
         found: list[AbortedTxn] = []
         for segment in segments[first:]:
-            for each in segment.aborted_transactions():
+            for each in segment.files.aborted_transactions():
                 if each.last_offset >= start_offset and each.first_offset < end_offset:
                     found.append(each)
                 if each.last_stable_offset >= end_offset:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterator
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import RecordBatch
 from storage.io.file_system import File, WouldWaitError, reader_of
 from storage.log.batch_scan import SCAN_BYTES, scan_headers
-from storage.log.verification import CorruptRange, Place, Verification
+from storage.log.batch_walk import CorruptRange, Place
+from storage.log.segment_files import SegmentFiles
+from storage.log.verification import Verification
 
 _CHECK_BYTES = 64 * 1024
 
 
-class CheckedBatches(abc.ABC):
-    """What a segment is made of, without its indexes and times. `size` is the end of its batches in bytes."""
+class CheckedBatches:
+    """The batches of a segment and what is known of their soundness. `size` is their end in bytes."""
 
-    __slots__ = ("_verification", "base_offset", "limit_offset", "size", "unverified_end")
+    __slots__ = ("_files", "_verification", "limit_offset", "size", "unverified_end")
 
-    def __init__(self, base_offset: int, size: int, limit_offset: int) -> None:
+    def __init__(self, files: SegmentFiles, size: int, limit_offset: int) -> None:
         """Nobody has looked at the first `size` bytes yet."""
-        self.base_offset = base_offset
+        self._files = files
         self.size = size
         self.unverified_end = size
         """From this position on, all bytes were checked or appended by this process, and are sound."""
@@ -30,22 +31,18 @@ class CheckedBatches(abc.ABC):
         self._verification: Verification | None = None
 
     @property
-    @abc.abstractmethod
     def file(self) -> File:
         """The `.log` file; opens no descriptor by itself."""
+        file = self._files.log
+        return self._files.attach(self.size) if file is None else file
 
-    @property
-    @abc.abstractmethod
-    def path(self) -> str:
-        """Of the `.log` file."""
-
-    @abc.abstractmethod
-    def indexed_before(self, position: int) -> int:
+    def _indexed_before(self, position: int) -> int:
         """The position of a batch before `position`, or 0."""
+        return self._files.offset_index.lookup_position(position - 1).position
 
     @property
     def corrupt_ranges(self) -> tuple[CorruptRange, ...]:
-        """What was found to be damaged so far, in order."""
+        """The damages that were found so far, in order."""
         return () if self._verification is None else self._verification.corrupt_ranges
 
     def sound_until(self, position: int) -> int:
@@ -68,7 +65,7 @@ class CheckedBatches(abc.ABC):
         """
         if start < self.unverified_end:
             verification = self._known()
-            verification.check(self._read_inside, self.indexed_before, start, min(stop, self.unverified_end))
+            verification.check(self._read_inside, self._indexed_before, start, min(stop, self.unverified_end))
             self.unverified_end = verification.end
 
     def check_again(self, place: Place | None, stop: int) -> Place:
@@ -76,13 +73,13 @@ class CheckedBatches(abc.ABC):
         of them; returns where the next one begins. Waits for the disk, may be called on any thread. Raises OSError.
         """
         verification = self._known()
-        after = verification.recheck(self._read_inside, place or Place(0, self.base_offset, -1), stop, self.size)
+        after = verification.recheck(self._read_inside, place or Place(0, self._files.base_offset, -1), stop, self.size)
         self.unverified_end = verification.end
         return after
 
     def take_checked(self, corrupt_ranges: tuple[CorruptRange, ...]) -> None:
         """Recovery has looked at every byte, and this is all that is wrong."""
-        self._verification = Verification(self.base_offset, 0, self.limit_offset, corrupt_ranges)
+        self._verification = Verification(self._files.base_offset, 0, self.limit_offset, corrupt_ranges)
         self.unverified_end = self._verification.end
 
     def take_knowledge(self, other: CheckedBatches) -> None:
@@ -93,7 +90,7 @@ class CheckedBatches(abc.ABC):
 
     def _known(self) -> Verification:
         if self._verification is None:
-            self._verification = Verification(self.base_offset, self.unverified_end, self.limit_offset)
+            self._verification = Verification(self._files.base_offset, self.unverified_end, self.limit_offset)
         return self._verification
 
     def _read_inside(self, position: int, size: int) -> bytes:
@@ -144,9 +141,10 @@ class CheckedBatches(abc.ABC):
         return None if self._verification is None else self._verification.corrupt_range_at(position)
 
     def corrupt(self, corrupt_range: CorruptRange) -> ApiError:
-        """What whoever wants something of a damage is told."""
+        """The error for whoever wants something of a damage."""
         return ApiError(
-            ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {corrupt_range.start}: {corrupt_range.reason}"
+            ErrorCode.CORRUPT_MESSAGE,
+            f"{self._files.path} is corrupt at byte {corrupt_range.start}: {corrupt_range.reason}",
         )
 
     def shortened(self, size: int) -> None:
@@ -155,3 +153,16 @@ class CheckedBatches(abc.ABC):
         self.unverified_end = min(self.unverified_end, size)
         if self._verification is not None:
             self._verification.truncate(size)
+
+    def follows_corrupt_range(self, entry_position: int, position: int) -> bool:
+        """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
+        return any(each.start == entry_position and each.end == position for each in self.corrupt_ranges)
+
+    def read_batch(self, position: int, size: int) -> RecordBatch:
+        """One whole batch, its CRC checked. Raises ApiError CORRUPT_MESSAGE naming file and position."""
+        batch = RecordBatch(memoryview(self.file.pread(position, size)))
+        if not batch.is_valid:
+            raise ApiError(
+                ErrorCode.CORRUPT_MESSAGE, f"{self._files.path} is corrupt at byte {position}: wrong CRC or size"
+            )
+        return batch

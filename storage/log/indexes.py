@@ -48,6 +48,14 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
+class TimestampAndOffset(NamedTuple):
+    """A record found by its timestamp (ms), and the leader epoch it was written in (-1: unknown)."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
 class _SparseIndex:
     """A file of entries of two numbers, both ascending; the newest entries possibly still in memory."""
 
@@ -340,7 +348,7 @@ class IndexBuilder:
             )
 
     def contents(self) -> tuple[bytes, bytes]:
-        """What the files of the offset index and of the time index hold."""
+        """The content of the files of the offset index and of the time index."""
         self._add_time()
         return bytes(self._offsets), bytes(self._times)
 

@@ -85,7 +85,7 @@ class LocalLog:
         """The directory of the log has been renamed to `path`; what is open stays open."""
         self.path = path
         for segment in self.segments:
-            segment.use_directory(path)
+            segment.files.use_directory(path)
 
     def begin_segment(self, base_offset: int, now_ms: int) -> LogSegment:
         """Go on at `base_offset` in a new segment. Raises OSError; then nothing has changed."""
@@ -150,7 +150,7 @@ class LocalLog:
         """
         if self.truncation is not None or segment not in self.segments:
             return
-        for corrupt_range in segment.corrupt_ranges:
+        for corrupt_range in segment.batches.corrupt_ranges:
             lost = f"offsets {corrupt_range.first_offset} to {corrupt_range.end_offset - 1}"
             at = f"{segment.path} is corrupt at byte {corrupt_range.start}"
             message = f"{at} ({corrupt_range.reason}): {lost} cannot be read"
@@ -166,5 +166,5 @@ def take_away(segments: Iterable[LogSegment]) -> list[str]:
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            segment.remove()  # even a longer name may need room that only this gives back
+            segment.files.remove()  # even a longer name may need room that only this gives back
     return paths

@@ -134,7 +134,7 @@ class LogAppender:
         local = self._local
         segment = local.active_segment
         try:
-            is_new = segment.transactions.append(entry)
+            is_new = segment.files.transactions.append(entry)
         except OSError as error:
             doing = f"Error while writing the transaction index of {segment.path}"
             raise local.directory.fail(error, doing) from error
@@ -175,7 +175,7 @@ class LogAppender:
             raise local.append_failed(error, segment) from error
         local.directory.headroom_bytes -= len(data)
         local.log_end_offset = last_offset + 1
-        local.boundaries.remember(last_offset + 1, segment, segment.size)
+        local.boundaries.remember(last_offset + 1, segment, segment.batches.size)
 
     def _write_epoch(self, leader_epoch: int, offset: int, now_ms: int) -> None:
         """Whatever has to be on disk before a batch of an epoch that the one before did not have."""

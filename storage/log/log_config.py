@@ -1,4 +1,4 @@
-"""What can be configured for one log: a topic's effective configuration, as storage needs it.
+"""The configuration of one log: a topic's effective configuration, as storage needs it.
 
 Parsing, defaults from broker keys, documentation and validation live in `config`; the defaults here are Kafka's
 (class `LogConfig`).
@@ -13,7 +13,7 @@ from protocol.records.batch import TimestampType
 from protocol.records.compression import CompressionType
 
 UNLIMITED = 2**63 - 1
-"""What Kafka takes for "no limit" where -1 is not it."""
+"""Kafka's "no limit" where -1 is not it."""
 
 
 class ValidateRecords(Enum):

@@ -67,7 +67,7 @@ class FlushTask:
         self.error: OSError | None = None
         try:
             # A log that never held anything is not worth an fsync when it is closed: its first flush will do it.
-            is_worth_it = (log.active_segment.was_used or log.log_end_offset > 0) and not is_as_loaded(
+            is_worth_it = (log.active_segment.files.was_used or log.log_end_offset > 0) and not is_as_loaded(
                 durability, producers, epochs
             )
             has_work = self.offset > durability.recovery_point or durability.has_unsynced_cut
@@ -90,7 +90,7 @@ class FlushTask:
         if until == last and not closing:
             self._without_indexes = log.active_segment
         for at in range(first, until + 1):
-            if segments[at].was_used or durability.recovery_point < self.offset:
+            if segments[at].files.was_used or durability.recovery_point < self.offset:
                 self.files += segments[at].files_to_flush(with_indexes=closing or at < last)
             if at < last:
                 self.optional_paths.append(f"{log.path}/{file_name(segments[at + 1].base_offset, SNAPSHOT_SUFFIX)}")

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from protocol.errors import ApiError, ErrorCode
 from storage.io.file_system import File, WouldWaitError
+from storage.log.indexes import TimestampAndOffset
 from storage.log.local_log import LocalLog
-from storage.log.log_segment import LogSegment, TimestampAndOffset
+from storage.log.log_segment import LogSegment
 from storage.log.segment_search import segment_index
 
 T = TypeVar("T")
@@ -87,21 +88,21 @@ def _read_segment(
     *,
     may_wait: bool,
 ) -> FetchDataInfo | None:
-    """What is to be read in the segment, which ends before the offset `end_of_segment` (None: the last one has no end
+    """The bytes to read in the segment, which ends before the offset `end_of_segment` (None: the last one has no end
     yet); None when there is nothing.
     """
     start = _position_of(log, segment, offset, may_wait=may_wait)
-    sound_end = segment.size
-    if segment.unverified_end and (start is None or start <= segment.unverified_end):
+    sound_end = segment.batches.size
+    if segment.batches.unverified_end and (start is None or start <= segment.batches.unverified_end):
         start, sound_end = _checked(log, segment, offset, start, max_bytes, may_wait=may_wait)
     if start is None:
         return None
     if end_of_segment is not None and end_of_segment <= bound:
-        end, next_offset = segment.size, end_of_segment
+        end, next_offset = segment.batches.size, end_of_segment
     else:
         end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
     if end > sound_end:
-        end, next_offset = sound_end, segment.offset_at(sound_end)
+        end, next_offset = sound_end, segment.batches.offset_at(sound_end)
     if end - start > max_bytes:
         end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
         if end == start:
@@ -110,7 +111,7 @@ def _read_segment(
         return None
     if next_offset >= 0:
         log.boundaries.remember(next_offset, segment, end)
-    return FetchDataInfo(segment.file, start, end - start)
+    return FetchDataInfo(segment.batches.file, start, end - start)
 
 
 def _checked(
@@ -122,20 +123,20 @@ def _checked(
     Raises ApiError CORRUPT_MESSAGE when a damage has taken `offset`; WouldWaitError unless `may_wait` when the first
     batch was not checked yet.
     """
-    while start is not None and start < segment.size and segment.sound_until(start) == start:
-        corrupt_range = segment.corrupt_range_at(start)
+    while start is not None and start < segment.batches.size and segment.batches.sound_until(start) == start:
+        corrupt_range = segment.batches.corrupt_range_at(start)
         if corrupt_range is not None:
             start = corrupt_range.end
         elif may_wait:
-            segment.check(start, start + max(max_bytes, _CHECK_AHEAD_BYTES))
+            segment.batches.check(start, start + max(max_bytes, _CHECK_AHEAD_BYTES))
         else:
             raise WouldWaitError
-    if segment.corrupt_ranges:
+    if segment.batches.corrupt_ranges:
         log.report_corrupt_ranges(segment)
-        corrupt_range = segment.corrupt_range_of(max(offset, segment.base_offset))
+        corrupt_range = segment.batches.corrupt_range_of(max(offset, segment.base_offset))
         if corrupt_range is not None:
-            raise segment.corrupt(corrupt_range)
-    return start, segment.size if start is None else segment.sound_until(start)
+            raise segment.batches.corrupt(corrupt_range)
+    return start, segment.batches.size if start is None else segment.batches.sound_until(start)
 
 
 def _position_of(log: LocalLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
@@ -155,7 +156,7 @@ def _end_position(log: LocalLog, segment: LogSegment, bound: int, *, may_wait: b
     Another thread may be appending: `size` may already count batches above the log end that `bound` was taken
     from, so it is the answer only when no batch reaches `bound`.
     """
-    size = segment.size
+    size = segment.batches.size
     position = _position_of(log, segment, bound, may_wait=may_wait)
     return size if position is None else position
 
@@ -170,7 +171,7 @@ def _cut(
     if indexed is not None:
         return indexed
     cut, next_offset = start, -1
-    for position, batch in segment.headers(start, may_wait=may_wait):
+    for position, batch in segment.batches.headers(start, may_wait=may_wait):
         after = position + batch.size_in_bytes
         if after > limit and (position > start or not min_one_message):
             break
@@ -204,7 +205,7 @@ def offset_for_timestamp(log: LocalLog, timestamp: int, upper_bound_offset: int 
     _refuse_while_truncated(log)
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
     for segment in log.segments:
-        if segment.size and segment.max_timestamp_and_offset.timestamp >= timestamp:
+        if segment.batches.size and segment.max_timestamp_and_offset.timestamp >= timestamp:
             found = _in_segment(log, segment, partial(segment.find_timestamp, timestamp, log.log_start_offset))
             if found is not None:
                 return found if found.offset < bound else None
@@ -215,7 +216,7 @@ def offset_of_max_timestamp(log: LocalLog, upper_bound_offset: int | None) -> Ti
     """See `UnifiedLog.offset_of_max_timestamp`."""
     _refuse_while_truncated(log)
     bound = log.log_end_offset if upper_bound_offset is None else upper_bound_offset
-    filled = [segment for segment in log.segments if segment.size]
+    filled = [segment for segment in log.segments if segment.batches.size]
     if not filled:
         return None
     newest = max(filled, key=lambda segment: segment.max_timestamp_and_offset.timestamp)

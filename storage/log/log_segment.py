@@ -1,31 +1,20 @@
 """One segment of a log: a file of record batches and its two indexes (Kafka class `LogSegment`).
 
 The file name is the base offset in 20 digits. A segment knows nothing about the log around it: who may append,
-what is committed and when to roll are the log's affairs. Handles are opened on first use, so that thousands of
-idle segments cost a few hundred bytes each and no descriptor.
+what is committed and when to roll are the log's affairs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import HEADER_BYTES, RecordBatch, find_timestamp
 from storage.io.file_system import File, FileSystem, is_disk_full, reader_of
 from storage.log.checked_batches import CheckedBatches
-from storage.log.indexes import IndexBuilder, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
+from storage.log.indexes import IndexBuilder, OffsetPosition, TimestampAndOffset, TimestampOffset
 from storage.log.log_config import LogConfig
-from storage.log.log_files import (
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    file_name,
-)
-from storage.log.transaction_index import AbortedTxn, TransactionIndex
+from storage.log.segment_files import SegmentFiles
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _REBUILD_BYTES = 1 << 20
@@ -33,15 +22,7 @@ _NO_TIMESTAMP = -1
 _UNKNOWN = -2  # not read from the file yet
 
 
-class TimestampAndOffset(NamedTuple):
-    """A record found by its timestamp (ms), and the leader epoch it was written in (-1: unknown)."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
-class LogSegment(CheckedBatches):
+class LogSegment:
     """See the module's docstring. `created_ms` is the wall clock time at which the segment was rolled or loaded.
 
     `index_interval_bytes` is passed to `append`, because it is a setting of the log that can change at any time.
@@ -49,20 +30,15 @@ class LogSegment(CheckedBatches):
 
     __slots__ = (
         "_bytes_since_index_entry",
-        "_directory",
-        "_file",
-        "_file_system",
         "_first_timestamp",
         "_indexes_were_rebuilt",
-        "_is_new",
         "_is_outdated",
         "_max_timestamp",
         "_max_timestamp_offset",
-        "_offset_index",
-        "_suffix",
-        "_time_index",
-        "_transactions",
+        "base_offset",
+        "batches",
         "created_ms",
+        "files",
     )
 
     def __init__(
@@ -79,94 +55,31 @@ class LogSegment(CheckedBatches):
         """A segment whose `.log` file exists and has `size` bytes, which nobody has looked at. One that `is_new` has no
         other files.
         """
-        super().__init__(base_offset, size, base_offset + MAX_RELATIVE_OFFSET + 1)
-        self._file_system = file_system
-        self._directory = directory
-        self._suffix = suffix
+        self.base_offset = base_offset
         self.created_ms = created_ms
-        self._file: File | None = None
-        self._offset_index: OffsetIndex | None = None
-        self._time_index: TimeIndex | None = None
+        self.files = SegmentFiles(file_system, directory, base_offset, suffix, is_new=is_new)
+        self.batches = CheckedBatches(self.files, size, base_offset + MAX_RELATIVE_OFFSET + 1)
         self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
         self._max_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
         self._max_timestamp_offset = base_offset
         self._bytes_since_index_entry = 0
         self._indexes_were_rebuilt = False
         self._is_outdated = False
-        self._is_new = is_new
-        self._transactions: TransactionIndex | None = None
 
-    # -- files --------------------------------------------------------------------------------------------------------
-
-    def path_of(self, suffix: str) -> str:
-        """Where the file with this suffix (`.log`, `.index`, `.timeindex`, ...) is now."""
-        return f"{self._directory}/{file_name(self.base_offset, suffix)}{self._suffix}"
+    @property
+    def size(self) -> int:
+        """Bytes in the `.log` file."""
+        return self.batches.size
 
     @property
     def path(self) -> str:
-        """Of the `.log` file."""
-        return self.path_of(LOG_SUFFIX)
+        """The path of the `.log` file."""
+        return self.files.path
 
     @property
     def file(self) -> File:
         """The `.log` file; opens no descriptor by itself."""
-        file = self._file
-        if file is None:
-            file = self._file = self._file_system.attach(self.path, self.size)
-            file.path = self.path  # its owner may have renamed it, on another thread
-        return file
-
-    def use_directory(self, directory: str) -> None:
-        """The directory of the segment has been renamed."""
-        self._directory = directory
-        if self._file is not None:
-            self._file.path = self.path
-        self._use_index_paths()
-
-    def _use_index_paths(self) -> None:
-        if self._offset_index is not None:
-            self._offset_index.use_path(self.path_of(OFFSET_INDEX_SUFFIX))
-        if self._time_index is not None:
-            self._time_index.use_path(self.path_of(TIME_INDEX_SUFFIX))
-        if self._transactions is not None:
-            self._transactions.use_path(self.path_of(TXN_INDEX_SUFFIX))
-
-    @property
-    def offset_index(self) -> OffsetIndex:
-        index = self._offset_index
-        if index is None:
-            path = self.path_of(OFFSET_INDEX_SUFFIX)
-            index = self._offset_index = OffsetIndex(self._file_system, path, self.base_offset)
-            index.path = self.path_of(OFFSET_INDEX_SUFFIX)
-        return index
-
-    @property
-    def time_index(self) -> TimeIndex:
-        index = self._time_index
-        if index is None:
-            path = self.path_of(TIME_INDEX_SUFFIX)
-            index = self._time_index = TimeIndex(self._file_system, path, self.base_offset)
-            index.path = self.path_of(TIME_INDEX_SUFFIX)
-        return index
-
-    @property
-    def transactions(self) -> TransactionIndex:
-        """The aborted transactions whose markers are here."""
-        index = self._transactions
-        if index is None:
-            path = self.path_of(TXN_INDEX_SUFFIX)
-            index = self._transactions = TransactionIndex(self._file_system, path, is_new=self._is_new)
-            index.path = self.path_of(TXN_INDEX_SUFFIX)
-        return index
-
-    def aborted_transactions(self) -> Sequence[AbortedTxn]:
-        """The entries of `transactions`. Any thread may ask. Raises OSError, ValueError."""
-        return () if self._transactions is None and self._is_new else self.transactions.entries()
-
-    @property
-    def knows_transactions(self) -> bool:
-        """Whether nothing has to be read to tell the `transactions`."""
-        return self._is_new if self._transactions is None else self._transactions.is_known
+        return self.batches.file
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
@@ -186,13 +99,14 @@ class LogSegment(CheckedBatches):
         """
         if self._max_timestamp == _UNKNOWN:
             self._load_max_timestamp()
-        position = self.size
-        file = self._file
+        batches = self.batches
+        position = batches.size
+        file = self.files.log
         if file is None:
-            file = self.file
+            file = self.batches.file
         file.append((records,))
         length = len(records)
-        self.size = position + length
+        batches.size = position + length
         if position == 0:
             self._first_timestamp = max_timestamp
         if max_timestamp > self._max_timestamp:
@@ -204,8 +118,8 @@ class LogSegment(CheckedBatches):
 
     def _add_index_entry(self, last_offset: int, position: int) -> None:
         try:
-            self.offset_index.append(last_offset, position)
-            self.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
+            self.files.offset_index.append(last_offset, position)
+            self.files.time_index.maybe_append(self._max_timestamp, self._max_timestamp_offset)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -215,7 +129,7 @@ class LogSegment(CheckedBatches):
 
     def discard_unwritten(self) -> None:
         """Remove what a failed append left beyond `size`. Raises OSError."""
-        self.file.truncate(self.size)
+        self.batches.file.truncate(self.batches.size)
 
     def should_roll(
         self, size: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig, jitter_ms: int
@@ -224,7 +138,7 @@ class LogSegment(CheckedBatches):
 
         Time is counted in record timestamps from the first batch of this segment, and by the clock while it has none.
         """
-        own_size = self.size
+        own_size = self.batches.size
         if own_size > config.segment_bytes - size or last_offset - self.base_offset > MAX_RELATIVE_OFFSET:
             return True
         if own_size == 0:
@@ -242,22 +156,22 @@ class LogSegment(CheckedBatches):
     def _is_index_full(self, size: int, interval: int, limit: int) -> bool:
         if size // max(interval, HEADER_BYTES) * 12 <= limit:
             return False
-        return (len(self.offset_index) + 1) * 8 > limit or (len(self.time_index) + 2) * 12 > limit
+        return (len(self.files.offset_index) + 1) * 8 > limit or (len(self.files.time_index) + 2) * 12 > limit
 
     def _load_first_timestamp(self) -> int:
         self._first_timestamp = _NO_TIMESTAMP
         with contextlib.suppress(ApiError):  # when to roll depends on it, and no more
-            for _, batch in self.unchecked_headers(0, self.size, chunk_bytes=HEADER_BYTES):
+            for _, batch in self.batches.unchecked_headers(0, self.batches.size, chunk_bytes=HEADER_BYTES):
                 self._first_timestamp = batch.max_timestamp
                 break
         return self._first_timestamp
 
     def _load_max_timestamp(self) -> None:
-        index = self.time_index
+        index = self.files.time_index
         # An empty one is right only where no record has a timestamp.
         if not (index.is_sound() if len(index) else self._load_first_timestamp() == _NO_TIMESTAMP):
             self.rebuild_indexes()
-        self._max_timestamp, self._max_timestamp_offset = self.time_index.last()
+        self._max_timestamp, self._max_timestamp_offset = self.files.time_index.last()
 
     @property
     def first_timestamp(self) -> int:
@@ -284,15 +198,15 @@ class LogSegment(CheckedBatches):
     @property
     def modified_ms(self) -> int:
         """When the `.log` file was last written to. Raises OSError."""
-        return self._file_system.modified_ms(self.path)
+        return self.files.file_system.modified_ms(self.path)
 
     def seal(self) -> None:
         """Complete the time index, as nothing will be appended any more."""
-        if self.size:
+        if self.batches.size:
             timestamp, offset = self.max_timestamp_and_offset
-            self.time_index.maybe_append(timestamp, offset)
-            self.offset_index.write_held()
-            self.time_index.write_held()
+            self.files.time_index.maybe_append(timestamp, offset)
+            self.files.offset_index.write_held()
+            self.files.time_index.write_held()
 
     # -- looking up ---------------------------------------------------------------------------------------------------
 
@@ -302,13 +216,16 @@ class LogSegment(CheckedBatches):
         An index that does not fit the segment is rebuilt. Raises ApiError CORRUPT_MESSAGE, and WouldWaitError
         unless `may_wait`.
         """
-        if self.size == 0:
+        batches = self.batches
+        if batches.size == 0:
             return None
-        entry = self.offset_index.lookup(offset, may_wait=may_wait)
+        entry = self.files.offset_index.lookup(offset, may_wait=may_wait)
         try:
             is_sound = False
-            for position, batch in self.headers(max(entry.position, 0), may_wait=may_wait):
-                is_sound = is_sound or self._fits(entry, batch) or self._follows_corrupt_range(entry.position, position)
+            for position, batch in batches.headers(max(entry.position, 0), may_wait=may_wait):
+                is_sound = (
+                    is_sound or self._fits(entry, batch) or self.batches.follows_corrupt_range(entry.position, position)
+                )
                 if not is_sound:
                     break
                 if batch.last_offset >= offset:
@@ -327,27 +244,20 @@ class LogSegment(CheckedBatches):
         """Whether `batch`, found at the position of `entry`, can be what the entry was made for."""
         return entry.position == 0 or self.base_offset <= batch.base_offset <= entry.offset
 
-    def indexed_before(self, position: int) -> int:
-        return self.offset_index.lookup_position(position - 1).position
-
-    def _follows_corrupt_range(self, entry_position: int, position: int) -> bool:
-        """Whether the batch at `position` is the next one because that at `entry_position` is damaged."""
-        return any(each.start == entry_position and each.end == position for each in self.corrupt_ranges)
-
     def boundary_before(self, position: int, start: int, *, may_wait: bool = True) -> tuple[int, int] | None:
         """Position and base offset of the last indexed batch that starts in (`start`, `position`]; None when none is
         indexed.
         """
-        entry = self.offset_index.lookup_position(position, may_wait=may_wait)
-        if not start < entry.position <= self.size - HEADER_BYTES:
+        entry = self.files.offset_index.lookup_position(position, may_wait=may_wait)
+        if not start < entry.position <= self.batches.size - HEADER_BYTES:
             return None
-        header = reader_of(self.file, may_wait=may_wait)(entry.position, HEADER_BYTES)
+        header = reader_of(self.batches.file, may_wait=may_wait)(entry.position, HEADER_BYTES)
         batch = RecordBatch(memoryview(header))
         return (entry.position, batch.base_offset) if batch.magic == 2 and self._fits(entry, batch) else None
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
         """The first record at or after `start_offset` whose timestamp is at least `timestamp`."""
-        from_offset = max(self.time_index.lookup(timestamp).offset, start_offset)
+        from_offset = max(self.files.time_index.lookup(timestamp).offset, start_offset)
         return self._find_record(from_offset, timestamp, start_offset)
 
     def find_max_timestamp(self) -> TimestampAndOffset | None:
@@ -358,23 +268,16 @@ class LogSegment(CheckedBatches):
     def _find_record(self, from_offset: int, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
         """As `find_timestamp`, looking from the batch that reaches `from_offset`."""
         found = self.find_batch(from_offset)
-        corrupt_range = self.corrupt_range_of(from_offset)
+        corrupt_range = self.batches.corrupt_range_of(from_offset)
         if corrupt_range is not None:
-            raise self.corrupt(corrupt_range)
-        for position, header in () if found is None else self.headers(found[0], stop_at_corrupt_range=True):
+            raise self.batches.corrupt(corrupt_range)
+        for position, header in () if found is None else self.batches.headers(found[0], stop_at_corrupt_range=True):
             if header.max_timestamp >= timestamp:
-                batch = self.read_batch(position, header.size_in_bytes)
+                batch = self.batches.read_batch(position, header.size_in_bytes)
                 record = find_timestamp(batch, timestamp, start_offset)
                 if record is not None:
                     return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
         return None
-
-    def read_batch(self, position: int, size: int) -> RecordBatch:
-        """One whole batch, its CRC checked. Raises ApiError CORRUPT_MESSAGE naming file and position."""
-        batch = RecordBatch(memoryview(self.file.pread(position, size)))
-        if not batch.is_valid:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{self.path} is corrupt at byte {position}: wrong CRC or size")
-        return batch
 
     def next_offset(self) -> int | None:
         """The offset after the last record, found by walking the headers behind the last index entry.
@@ -382,28 +285,23 @@ class LogSegment(CheckedBatches):
         None when they do not lead to the end of the file, so that the segment needs recovery. Raises
         UnsupportedFormatError, OSError.
         """
-        if self.size == 0:
+        if self.batches.size == 0:
             return self.base_offset
-        entry = self.offset_index.last()
+        entry = self.files.offset_index.last()
         end, next_offset = entry.position, -1
         try:
-            for position, batch in self.unchecked_headers(entry.position, self.size):
+            for position, batch in self.batches.unchecked_headers(entry.position, self.batches.size):
                 if position == entry.position and not self._fits(entry, batch):
                     return None
                 end, next_offset = position + batch.size_in_bytes, batch.next_offset
         except ApiError:
             return None
         is_possible = 0 < next_offset - self.base_offset <= MAX_RELATIVE_OFFSET + 1
-        return next_offset if end == self.size and is_possible else None
-
-    # -- indexes ------------------------------------------------------------------------------------------------------
+        return next_offset if end == self.batches.size and is_possible else None
 
     def use_indexes(self, builder: IndexBuilder) -> None:
         """Take the indexes that `builder` made from all batches. Raises OSError."""
-        self.close_indexes()
-        builder.write(self._file_system, self.path_of(OFFSET_INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX))
-        # New objects: a look-up on another thread goes on with the old ones, whose files it may still have open.
-        self._offset_index = self._time_index = None
+        self.files.replace_indexes(builder)
         self._max_timestamp, self._max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         self._indexes_were_rebuilt = True
 
@@ -421,7 +319,7 @@ class LogSegment(CheckedBatches):
         """
         builder = IndexBuilder(self.base_offset, interval_bytes)
         try:
-            for position, batch in self.headers(chunk_bytes=_REBUILD_BYTES):
+            for position, batch in self.batches.headers(chunk_bytes=_REBUILD_BYTES):
                 if not 0 <= batch.last_offset - self.base_offset <= MAX_RELATIVE_OFFSET:
                     return builder, position
                 builder.add(batch, position)
@@ -437,10 +335,10 @@ class LogSegment(CheckedBatches):
         The cut is durable before anything can be written behind it: a power cut could otherwise bring back what was
         cut off, behind batches that took its place.
         """
-        if size < self.size:
-            self.file.truncate(size)
-            self.file.flush()
-            self.shortened(size)
+        if size < self.batches.size:
+            self.batches.file.truncate(size)
+            self.batches.file.flush()
+            self.batches.shortened(size)
             self._first_timestamp = _UNKNOWN if size else _NO_TIMESTAMP
 
     def again(self) -> LogSegment:
@@ -448,12 +346,11 @@ class LogSegment(CheckedBatches):
         kept from it. Raises OSError.
         """
         self._is_outdated = True
-        for index in (self._offset_index, self._time_index, self._transactions):
-            if index is not None:
-                index.write_held()
-        new = LogSegment(self._file_system, self._directory, self.base_offset, self.size, self.created_ms)
-        new._file = self.file
-        new.take_knowledge(self)
+        self.files.write_held()
+        files = self.files
+        new = LogSegment(files.file_system, files.directory, self.base_offset, self.batches.size, self.created_ms)
+        new.files.log = self.batches.file
+        new.batches.take_knowledge(self.batches)
         return new
 
     def truncate_to(self, offset: int) -> int:
@@ -462,13 +359,13 @@ class LogSegment(CheckedBatches):
         Raises ApiError CORRUPT_MESSAGE, OSError.
         """
         found = self.find_batch(offset)
-        position = self.size if found is None else found[0]
-        position = min([position, *(each.start for each in self.corrupt_ranges if each.end_offset > offset)])
-        self.file.truncate(position)
-        self.shortened(position)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
-        self._truncate_transactions(offset)
+        position = self.batches.size if found is None else found[0]
+        position = min([position, *(each.start for each in self.batches.corrupt_ranges if each.end_offset > offset)])
+        self.batches.file.truncate(position)
+        self.batches.shortened(position)
+        self.files.offset_index.truncate_to(offset)
+        self.files.time_index.truncate_to(offset)
+        self.files.truncate_transactions(offset)
         self._bytes_since_index_entry = 0
         if position == 0:
             self._first_timestamp = self._max_timestamp = _NO_TIMESTAMP
@@ -478,87 +375,24 @@ class LogSegment(CheckedBatches):
         end = self.next_offset()
         return offset if end is None else end
 
-    def _truncate_transactions(self, offset: int) -> None:
-        try:
-            self.transactions.truncate_to(offset)
-        except ValueError as error:
-            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-
     def _find_max_timestamp_again(self) -> None:
-        largest, offset = self.time_index.last()
-        for _, batch in self.headers(self.offset_index.lookup(offset).position):
+        largest, offset = self.files.time_index.last()
+        for _, batch in self.batches.headers(self.files.offset_index.lookup(offset).position):
             if batch.max_timestamp > largest:
                 largest, offset = batch.max_timestamp, batch.last_offset
         self._max_timestamp, self._max_timestamp_offset = largest, offset
 
     def files_to_flush(self, *, with_indexes: bool) -> list[File]:
-        """The files that may hold something not fsynced.
-
-        Indexes matter once nobody will rebuild them: when the segment is sealed or the log closed. Raises OSError.
-        """
-        files = [] if self._file is None and not self.size else [self.file]
-        if with_indexes and self.size:
-            for index in (self.offset_index, self.time_index):
-                index.write_held()
-                files.append(index.file)
-        if with_indexes and self._transactions is not None:
-            self._transactions.write_held()
-            entries = self._transactions.unsynced_file
-            files += [] if entries is None else [entries]
-        return [file for file in files if file.unsynced]
-
-    @property
-    def was_used(self) -> bool:
-        """Whether any file was opened since this object was made."""
-        return self._file is not None or self._offset_index is not None
+        """The files that may hold something not fsynced; see `SegmentFiles.files_to_flush`. Raises OSError."""
+        return self.files.files_to_flush(self.batches.size, with_indexes=with_indexes)
 
     def change_suffix(self, suffix: str) -> tuple[str, ...]:
-        """Give all files that exist another suffix (`.deleted`, `.swap`, none), the `.log` file first; returns their
-        paths. Whoever reads the segment, on whatever thread, goes on with the same files.
-        """
-        renames: tuple[Callable[[str], None], ...] = (
-            self.file.rename,
-            self.offset_index.rename,
-            self.time_index.rename,
-            self.transactions.rename,
-        )
-        self._suffix = suffix
-        new_paths = []
-        for rename, name in zip(renames, SEGMENT_SUFFIXES, strict=True):
-            new_path = self.path_of(name)
-            try:
-                rename(new_path)
-            except FileNotFoundError:
-                continue
-            new_paths.append(new_path)
-        return tuple(new_paths)
-
-    def remove(self) -> None:
-        """Remove all files at once, also when `change_suffix` came to a part of them only. Raises OSError."""
-        suffix = self._suffix
-        for name in SEGMENT_SUFFIXES:
-            path = self.path_of(name)
-            for each in (path, path.removesuffix(suffix)):
-                with contextlib.suppress(FileNotFoundError):
-                    self._file_system.remove(each)
-        self.close()
-
-    def close_indexes(self) -> None:
-        """Let go of the descriptors of the indexes."""
-        for index in (self._offset_index, self._time_index, self._transactions):
-            if index is not None:
-                index.close()
-
-    def put_away(self) -> None:
-        """As `close`, and forget what is known of the files: for a segment that was only looked at."""
-        self.close()
-        self._file = self._offset_index = self._time_index = None
+        """Give all files that exist another suffix; see `SegmentFiles.change_suffix`. Raises OSError."""
+        return self.files.change_suffix(suffix, self.batches.size)
 
     def close(self) -> None:
         """Let go of the descriptors; they are opened again when needed."""
-        if self._file is not None:
-            self._file.close()
-        self.close_indexes()
+        self.files.close()
 
     def __repr__(self) -> str:
-        return f"LogSegment({self.path}, size={self.size})"
+        return f"LogSegment({self.path}, size={self.batches.size})"

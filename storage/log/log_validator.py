@@ -30,7 +30,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class NotOneBatchError(ApiError):
-    """What was sent is not the one batch of message format 2 that an append takes."""
+    """The records sent are not the one batch of message format 2 that an append takes."""
 
 
 def validate_produced(
@@ -125,7 +125,7 @@ def _first_batch(records: memoryview, name: TopicPartition) -> RecordBatch:
 
 
 def _no_batch(records: memoryview, name: TopicPartition) -> ApiError:
-    """What to raise when there is no whole batch with a header."""
+    """The error to raise when there is no whole batch with a header."""
     if _first_size(records) is None:
         return NotOneBatchError(ErrorCode.INVALID_RECORD, f"An append to {name} must have at least one record batch")
     return ApiError(ErrorCode.CORRUPT_MESSAGE, f"The record batch for {name} is shorter than its header")

@@ -1,4 +1,4 @@
-"""What a log remembers of each producer, so that idempotent producers are (Kafka class `ProducerStateManager`,
+"""The memory of a log of each producer, which makes producers idempotent (Kafka class `ProducerStateManager`,
 KIP-98).
 
 Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the

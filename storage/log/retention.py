@@ -47,7 +47,7 @@ class _Rules:
             self._deletable = segment_index(segments, high_watermark)
 
     def log_start(self) -> None:
-        """What lies wholly below the log start."""
+        """Give up the segments that lie wholly below the log start."""
         start = self._log.log_start_offset
         self.count = min(segment_index(self._segments, start), self._deletable)
         if self.count:
@@ -158,7 +158,7 @@ class TimestampLookup:
             for segment in segments:
                 if segment.knows_max_timestamp:
                     break
-                index = TimeIndex(self._file_system, segment.path_of(TIME_INDEX_SUFFIX), segment.base_offset)
+                index = TimeIndex(self._file_system, segment.files.path_of(TIME_INDEX_SUFFIX), segment.base_offset)
                 try:
                     if not len(index) or not index.is_sound():
                         break

@@ -61,5 +61,5 @@ def headers_from(segments: list[LogSegment], offset: int) -> Iterator[RecordBatc
             if found is None:
                 continue
             start = found[0]
-        for _, batch in segment.headers(start):
+        for _, batch in segment.batches.headers(start):
             yield batch

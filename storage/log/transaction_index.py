@@ -76,7 +76,7 @@ class TransactionIndex:
         self.path = path
         self._file: File | None = None
         self._held: list[AbortedTxn] = []
-        """What a full disk did not take yet."""
+        """Entries that a full disk did not take yet."""
         self._version = 0
         """How often the owner has changed the entries."""
         self._known: tuple[int, Sequence[AbortedTxn]] | None = (0, ()) if is_new else None

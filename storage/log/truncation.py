@@ -188,7 +188,7 @@ class TruncationTask:
         log.segments = [*([] if self.is_full else log.segments[:-1]), new]
         log.active_segment = new
         for segment in replaced:
-            segment.close_indexes()
+            segment.files.close_indexes()
         log.log_end_offset = end_offset
         log.log_start_offset = end_offset if self.is_full else min(log.log_start_offset, end_offset)
         durability.recovery_point = end_offset if self.is_full else min(durability.recovery_point, self._recovery_point)

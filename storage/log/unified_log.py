@@ -14,6 +14,7 @@ from uuid import UUID
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem, WouldWaitError
+from storage.log.indexes import TimestampAndOffset
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
 from storage.log.local_log import LocalLog, take_away
 from storage.log.log_append_info import LogAppendInfo
@@ -24,7 +25,7 @@ from storage.log.log_epochs import LogEpochs
 from storage.log.log_flush import FlushTask, is_as_loaded
 from storage.log.log_producers import LogProducers
 from storage.log.log_reader import FetchDataInfo, of_one_moment, offset_for_timestamp, offset_of_max_timestamp, read
-from storage.log.log_segment import LogSegment, TimestampAndOffset
+from storage.log.log_segment import LogSegment
 from storage.log.producer_state import AppendOrigin, ProducerStateManager
 from storage.log.retention import Expiry, check_new_start, find_expired
 from storage.log.segment_search import segment_index
@@ -254,7 +255,8 @@ class UnifiedLog:
 
     def offset_after_corrupt_range(self, offset: int) -> int | None:
         """The first offset that can be read again, when a damage that was found has taken `offset`, else None."""
-        corrupt_range = self.local.segments[segment_index(self.local.segments, offset)].corrupt_range_of(offset)
+        segments = self.local.segments
+        corrupt_range = segments[segment_index(segments, offset)].batches.corrupt_range_of(offset)
         return None if corrupt_range is None else corrupt_range.end_offset
 
     def offset_for_timestamp(self, timestamp: int, upper_bound_offset: int | None = None) -> TimestampAndOffset | None:

@@ -1,4 +1,4 @@
-"""What is known of a log before it is opened, and what came of it."""
+"""The knowledge of a log before it is opened, and the outcome of opening it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LoadResult:
 
 @dataclass(slots=True, frozen=True)
 class LoadOptions:
-    """What is known of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have
+    """The knowledge of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have
     none.
     """
 

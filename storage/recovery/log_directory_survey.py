@@ -1,4 +1,4 @@
-"""What a log directory holds before its logs are opened: which there are, and what the checkpoints say of them."""
+"""A survey of a log directory before its logs are opened: which there are, and their entries in the checkpoints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-i
 
 @dataclass(slots=True)
 class LoadReport:
-    """What a start has found. `repaired` holds only logs that were not sound."""
+    """The findings of a start. `repaired` holds only logs that were not sound."""
 
     clean: bool = True
     broker_epoch: int = -1
@@ -96,7 +96,7 @@ def begin_load(
     default_config: LogConfig,
     report: LoadReport,
 ) -> DirectoryLoad:
-    """What has to be loaded, with what the checkpoints say of it; the marker of a clean stop is taken away. Raises
+    """The logs to load, with their entries in the checkpoints; the marker of a clean stop is taken away. Raises
     OSError.
     """
     path = directory.path

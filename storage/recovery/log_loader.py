@@ -20,6 +20,7 @@ from storage.directory.log_directory import DeferredDeletion, LogDirectory
 from storage.directory.partition_metadata import read_topic_id
 from storage.io.file_system import FileInfo, FileSystem
 from storage.log.batch_scan import refuse_old_format
+from storage.log.batch_walk import CorruptRange, Place, walk
 from storage.log.leader_epoch import EpochEntry
 from storage.log.log_config import LogConfig
 from storage.log.log_files import (
@@ -37,7 +38,6 @@ from storage.log.producer_state import ProducerStateManager
 from storage.log.segment_search import segment_index
 from storage.log.segment_swap import put_in_place
 from storage.log.unified_log import UnifiedLog
-from storage.log.verification import CorruptRange, Place, walk
 from storage.recovery.interrupted_swaps import finish_interrupted_swaps
 from storage.recovery.load_options import LoadOptions, LoadResult
 from storage.recovery.segment_recovery import recover_segment
@@ -104,8 +104,8 @@ class LogLoader:
         del segments[:below]
         log_end = None
         for segment, following in pairwise(segments):
-            segment.limit_offset = following.base_offset
-        segments[-1].limit_offset = max(segments[-1].limit_offset, self._options.recovery_point)
+            segment.batches.limit_offset = following.base_offset
+        segments[-1].batches.limit_offset = max(segments[-1].batches.limit_offset, self._options.recovery_point)
         self._rebuild_missing_indexes(segments, files)
         if self._options.clean:
             log_end = segments[-1].next_offset()
@@ -118,7 +118,7 @@ class LogLoader:
             if self._recovered:
                 _ = log.producer_state  # it is no longer as it was closed
             for segment in (segments[0], segments[-1]):
-                segment.put_away()
+                segment.files.put_away()
         known = segment_index(segments, self._options.recovery_point) if log_end is None else len(segments)
         self._recovered += rebuild_torn_indexes(
             self._file_system, str(self._topic_partition), segments[:known], snapshots, files
@@ -136,8 +136,8 @@ class LogLoader:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def _heed_cut_note(self, files: dict[str, FileInfo]) -> int | None:
-        """What a TRUNCATION_MARKER says: the end was cut off, and the checkpoint may still say more than is true;
-        unless the log was closed since.
+        """Heed a TRUNCATION_MARKER and give its offset: the end was cut off, and the checkpoint may still say more than
+        is true; unless the log was closed since.
         """
         name = next((name for name in files if name.startswith(TRUNCATION_MARKER)), None)
         if name is None:
@@ -150,7 +150,7 @@ class LogLoader:
         return noted
 
     def _pass_on_cut(self, log: UnifiedLog, noted: int | None) -> None:
-        """What may have to be known of a cut by the next process that opens the log. Raises OSError."""
+        """Have the next process that opens the log know of a cut. Raises OSError."""
         log.durability.highest_recovery_point = max(self._checkpointed, log.recovery_point)
         if noted is not None:
             log.durability.has_unsynced_cut, log.durability.truncation_marker = True, noted
@@ -215,8 +215,8 @@ class LogLoader:
         put_in_place(new, lambda: self._drop([segment]))
         self._file_system.sync_dir(self._path)
         for piece, following in pairwise(new):
-            piece.limit_offset = following.base_offset
-        new[-1].limit_offset = segment.limit_offset
+            piece.batches.limit_offset = following.base_offset
+        new[-1].batches.limit_offset = segment.batches.limit_offset
         return new
 
     # -- making the log -----------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class LogLoader:
         recovery_point: int,
         snapshots: list[int],
     ) -> UnifiedLog:
-        segments[-1].limit_offset = log_end
+        segments[-1].batches.limit_offset = log_end
         log = UnifiedLog(
             file_system=self._file_system,
             directory=self._directory,
@@ -322,12 +322,7 @@ class LogLoader:
         log = self._make_log(topic_id, segments, log_start, log_end, self._options.recovery_point, snapshots)
         log.durability.gaps_end = self._gaps_end
         log.durability.has_unflushed_sealed_segments = self._gaps_end > log.recovery_point
-        if epochs and epochs[-1].epoch < log.leader_epochs.latest_epoch:
-            # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.
-            log.leader_epochs.truncate_from_end(segments[first].base_offset)
-        for epoch, offset in epochs:
-            if epoch > log.leader_epochs.latest_epoch:
-                log.leader_epochs.assign(epoch, offset)
+        _note_epochs(log, epochs, segments[first].base_offset)
         if known_end <= log_end:
             producers.map_end_offset = log_end
             log.producers.use(producers)
@@ -364,7 +359,9 @@ class LogLoader:
         return not is_far
 
     def _drop_behind(self, segments: list[LogSegment], at: int) -> None:
-        """What follows a torn batch cannot be told from what never was: set it aside for good (`LogSegment.cut`)."""
+        """Set aside for good (`LogSegment.cut`) the segments behind a torn batch: nobody can tell what they
+        followed.
+        """
         self._truncated_bytes += sum(segment.size for segment in segments[at:])
         self._drop(segments[at:])
         if len(segments) > at:
@@ -377,6 +374,17 @@ class LogLoader:
             self._directory.deferred_deletions.append(
                 DeferredDeletion(paths, is_tree=False, delay_ms=self._config.file_delete_delay_ms, readers=(segment,))
             )
+
+
+def _note_epochs(log: UnifiedLog, found: Sequence[EpochEntry], from_offset: int) -> None:
+    """Have `log` know the epochs `found` in its batches from `from_offset` on."""
+    epochs = log.leader_epochs
+    if found and found[-1].epoch < epochs.latest_epoch:
+        # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.
+        epochs.truncate_from_end(from_offset)
+    for epoch, offset in found:
+        if epoch > epochs.latest_epoch:
+            epochs.assign(epoch, offset)
 
 
 def _lacks_indexes(segment: LogSegment, files: Mapping[str, FileInfo]) -> bool:

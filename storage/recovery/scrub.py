@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from protocol.topic_partition import TopicPartition
+from storage.log.batch_walk import Place
 from storage.log.log_segment import LogSegment
 from storage.log.unified_log import UnifiedLog
-from storage.log.verification import Place
 
 
 class SegmentCheck:
@@ -34,7 +34,7 @@ class SegmentCheck:
         """Check about so many bytes as the task was made for; an error is kept for `complete`."""
         begin = 0 if self.place is None else self.place.position
         try:
-            self.place = self.segment.check_again(self.place, begin + self._size)
+            self.place = self.segment.batches.check_again(self.place, begin + self._size)
             self.checked_bytes = self.place.position - begin
         except OSError as error:
             self._error = error
@@ -98,7 +98,7 @@ class Scrub:
             if log is not None and log.directory.failure is None:
                 for segment, following in pairwise(log.segments):
                     if segment.base_offset >= self._done_below and segment.size:
-                        segment.limit_offset = following.base_offset
+                        segment.batches.limit_offset = following.base_offset
                         return ScrubTask(self, log, segment, self._place, size)
             self._next_partition()
         if self._waiting is not None:

@@ -13,9 +13,9 @@ from crc32c import crc32c
 
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.records.record_format import ATTRIBUTES_AT, HEADER, LOG_OVERHEAD_BYTES, MAGIC_V2
+from storage.log.batch_walk import CorruptRange, Place, walk
 from storage.log.indexes import IndexBuilder
 from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
-from storage.log.verification import CorruptRange, Place, walk
 from storage.recovery.segment_split import refuse_overflow
 
 _CHUNK_BYTES = 1 << 20
@@ -75,26 +75,45 @@ def recover_segment(
     refuse_overflow(segment, valid_bytes, end_offset, recovery_point, may_have_gaps=may_have_gaps)
     corrupt_ranges: list[CorruptRange] = []
     if next_offset < recovery_point and valid_bytes < segment.size:
-        rest = walk(
-            segment.file.pread, Place(valid_bytes, next_offset, latest_epoch), segment.size, segment.size, limit
+        place = Place(valid_bytes, next_offset, latest_epoch)
+        place, corrupt_ranges = _go_on_behind_damage(
+            segment, place, limit, end_offset, recovery_point, builder, on_batch
         )
-        for each in rest:
-            if isinstance(each, CorruptRange):
-                if each.first_offset >= recovery_point:
-                    break
-                if each.end == segment.size:
-                    next_offset = recovery_point if end_offset is None else end_offset
-                corrupt_ranges.append(each if each.end < segment.size else each._replace(end_offset=next_offset))
-                valid_bytes = each.end
-            else:
-                position, batch = each
-                on_batch(segment.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
-                add(batch.last_offset, batch.max_timestamp, batch.size_in_bytes, position)
-                next_offset, valid_bytes = batch.next_offset, position + batch.size_in_bytes
+        valid_bytes, next_offset, _ = place
     segment.cut(valid_bytes)
     segment.use_indexes(builder)
-    segment.take_checked(tuple(corrupt_ranges))
+    segment.batches.take_checked(tuple(corrupt_ranges))
     return next_offset
+
+
+def _go_on_behind_damage(
+    segment: LogSegment,
+    place: Place,
+    limit: int,
+    end_offset: int | None,
+    recovery_point: int,
+    builder: IndexBuilder,
+    on_batch: Callable[[RecordBatch], None],
+) -> tuple[Place, list[CorruptRange]]:
+    """Recover what is sound from `place` on, where a batch is not, as far as it was on stable storage. Gives where the
+    segment ends, and the damages before it. The other arguments are those of `recover_segment`.
+    """
+    valid_bytes, next_offset, epoch = place
+    corrupt_ranges: list[CorruptRange] = []
+    for each in walk(segment.file.pread, place, segment.size, segment.size, limit):
+        if isinstance(each, CorruptRange):
+            if each.first_offset >= recovery_point:
+                break
+            if each.end == segment.size:
+                next_offset = recovery_point if end_offset is None else end_offset
+            corrupt_ranges.append(each if each.end < segment.size else each._replace(end_offset=next_offset))
+            valid_bytes = each.end
+        else:
+            position, batch = each
+            on_batch(segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
+            builder.add(batch, position)
+            next_offset, valid_bytes = batch.next_offset, position + batch.size_in_bytes
+    return Place(valid_bytes, next_offset, epoch), corrupt_ranges
 
 
 def _without_impostor(held_from: int, batches: Iterator[_Found]) -> Iterator[_Found]:

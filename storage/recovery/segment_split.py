@@ -14,10 +14,10 @@ from typing import NamedTuple
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from storage.io.file_system import FileSystem, is_disk_full
+from storage.log.batch_walk import CorruptRange, Place, walk
 from storage.log.log_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
 from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.log.transaction_index import AbortedTxn, encode_aborted
-from storage.log.verification import CorruptRange, Place, walk
 
 _COPY_BYTES = 1 << 20
 _NO_LIMIT = 2**63 - 1
@@ -52,8 +52,8 @@ def refuse_overflow(
 def find_overflow(
     segment: LogSegment, position: int, end_offset: int | None, recovery_point: int, *, may_have_gaps: bool
 ) -> list[Piece]:
-    """What the segment is to be split into, if it is for its offset alone that the batch at `position` cannot be part
-    of it; else nothing.
+    """The pieces that the segment is to be split into, if it is for its offset alone that the batch at `position`
+    cannot be part of it; else nothing.
 
     An offset is not covered by the CRC: it counts when the batches around it agree, and `end_offset` (the base of the
     next segment, None for the last one). Of the last batch of a log, which nothing follows, `recovery_point` says
@@ -140,7 +140,7 @@ def _copy(
     finally:
         file.close()
     if aborted:
-        path = new.path_of(TXN_INDEX_SUFFIX)
+        path = new.files.path_of(TXN_INDEX_SUFFIX)
         file_system.write_file(path, encode_aborted(aborted))
         file_system.sync_file(path)
     return new
@@ -149,7 +149,7 @@ def _copy(
 def _aborted_in(segment: LogSegment, number: int, pieces: Sequence[Piece]) -> list[AbortedTxn]:
     """The entries of the transaction index that belong to piece `number`, which has their markers."""
     try:
-        found = segment.aborted_transactions()
+        found = segment.files.aborted_transactions()
     except ValueError:
         return []
     start = pieces[number].base_offset

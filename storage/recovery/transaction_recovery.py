@@ -41,12 +41,12 @@ class AbortedTransactionsFound:
         self._found = [each for each in self._found if each.last_offset >= end_offset]
         size = self._sizes.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX), 0)
         if (entries or size) and (size != len(entries) * ENTRY_BYTES or _entries_of(segment) != entries):
-            segment.transactions.replace(entries)
+            segment.files.transactions.replace(entries)
 
 
 def _entries_of(segment: LogSegment) -> list[AbortedTxn] | None:
     try:
-        return list(segment.aborted_transactions())
+        return list(segment.files.aborted_transactions())
     except ValueError:
         return None
 
@@ -72,8 +72,8 @@ def rebuild_torn_indexes(
         producers = ProducerStateManager(file_system, directory, name, usable)
         load_producers(producers, list(segments[:at]), begin, start)
         found = AbortedTransactionsFound(producers, files)
-        for position, batch in segment.headers():
-            found.note(segment.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
+        for position, batch in segment.batches.headers():
+            found.note(segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
         found.finish(segment, 2**63 - 1)
         count += 1
     return count

@@ -93,9 +93,9 @@ class FutureLogs:
         self._directories = directories
         self.logs: dict[TopicPartition, UnifiedLog] = {}
         self._replaced: dict[TopicPartition, UnifiedLog] = {}
-        """What is to be retired; see the module."""
+        """Logs to be retired; see the module."""
         self.superseded_logs: list[UnifiedLog] = []
-        """What a start has found that another log of its name goes further than."""
+        """Logs found by a start that another log of their name goes further than."""
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._truncations: dict[TopicPartition, int] = {}
         """`truncations` of the log when the future log was last made to fit it."""
@@ -209,7 +209,7 @@ class FutureLogs:
             return -1
 
     def set_outdone_aside(self, now_ms: int) -> None:
-        """What is superseded_logs may go. Raises ApiError KAFKA_STORAGE_ERROR."""
+        """Set the `superseded_logs` aside, as they may go now. Raises ApiError KAFKA_STORAGE_ERROR."""
         while self.superseded_logs:
             self._set_aside(self.superseded_logs.pop(), DELETE_SUFFIX, now_ms)
 

@@ -43,10 +43,7 @@ def definitions(module: Module) -> Iterator[Definition]:
 
 
 LONG_FILES: dict[str, str] = {
-    "broker/logs/log_cleaner.py": "to be split",
     "protocol/records/compaction.py": "mypyc compiles it as one unit, and its loops are laid out for it",
-    "storage/log/log_segment.py": "to be split",
-    "storage/log/verification.py": "to be split",
     "storage/log_manager.py": "to be split",
     "tests/parity/scenarios/configs_alter.py": "one API's scenarios, which are named after the module",
     "tests/parity/scenarios/fetch.py": "one API's scenarios, which are named after the module",
@@ -66,8 +63,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "config/rules.py:rules": "a table of rules",
     "protocol/records/compaction.py:_filter_each": "the loop over records, where a call costs more than the work",
     "protocol/records/record_codec.py:_decode_each": "the loop over records, where a call costs more than the work",
-    "storage/recovery/log_loader.py:_recover": "to be split",
-    "storage/recovery/segment_recovery.py:recover_segment": "to be split",
     "tests/simulation/plan.py:draw_plan": "one draw after another from one seed",
     "tests/storage/compaction/test_log_cleaner_kafka.py:test_both_cleaners_leave_the_same": "one story in order",
     "tests/storage/recovery/test_kafka_interop.py:test_one_directory_used_in_turn": "one story in order",
@@ -79,17 +74,9 @@ LARGE_FOLDERS: dict[str, str] = {"storage/log": "the parts of one log, all of wh
 """Folders that may hold more modules, each with the reason."""
 
 BEGINS_WITH_WHAT: dict[str, int] = {
-    "broker/logs": 7,
     "broker/network": 7,
     "broker/replication": 3,
     "protocol/wire": 4,
-    "storage": 6,
-    "storage/compaction": 12,
-    "storage/directory": 3,
-    "storage/io": 2,
-    "storage/log": 18,
-    "storage/recovery": 9,
-    "storage/relocation": 1,
     "tests/simulation": 9,
     "tests/storage": 1,
     "tests/storage/compaction": 2,

@@ -319,16 +319,16 @@ def observe(log: UnifiedLog, high_watermark: int) -> Observation:
 def check_indexes(log: UnifiedLog) -> None:
     """Every index entry is true: as `kafka-dump-log --index-sanity-check` sees it. Raises Violation."""
     for segment in log.segments:
-        batches = dict(segment.headers())
+        batches = dict(segment.batches.headers())
         ends = {batch.last_offset for batch in batches.values()}
-        for at in range(len(segment.offset_index)):
-            offset, position = segment.offset_index.entry(at)
+        for at in range(len(segment.files.offset_index)):
+            offset, position = segment.files.offset_index.entry(at)
             if position not in batches or batches[position].base_offset > offset or offset not in ends:
                 raise Violation(f"{segment}: index entry {at} ({offset}, {position}) is not true")
         largest = -1
         stamps = {-1}
-        for at in range(len(segment.time_index)):
-            timestamp, offset = segment.time_index.entry(at)
+        for at in range(len(segment.files.time_index)):
+            timestamp, offset = segment.files.time_index.entry(at)
             stamps = {batch.max_timestamp for batch in batches.values() if batch.last_offset <= offset}
             if timestamp <= largest or timestamp != max(stamps, default=-1):
                 raise Violation(f"{segment}: time index entry {at} ({timestamp}, {offset}) is not true")

@@ -19,6 +19,7 @@ from storage.directory.checkpoint_tasks import CheckpointTask
 from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown
 from storage.io import file_system
 from storage.log import log_flush
+from storage.log.checked_batches import CheckedBatches
 from storage.log.leader_epoch import LeaderEpochFileCache
 from storage.log.log_files import SWAP_SUFFIX
 from storage.log.log_flush import FlushTask
@@ -229,8 +230,8 @@ def index_entry_is_made_before_its_record(patch: Patch) -> None:
         self: LogSegment, records: memoryview, last_offset: int, stamp: int, stamp_offset: int, interval: int
     ) -> None:
         if self._bytes_since_index_entry > interval and stamp > self._max_timestamp >= 0:
-            self.offset_index.append(last_offset, self.size)
-            self.time_index.maybe_append(stamp, stamp_offset)
+            self.files.offset_index.append(last_offset, self.size)
+            self.files.time_index.maybe_append(stamp, stamp_offset)
             self._bytes_since_index_entry = 0
         append(self, records, last_offset, stamp, stamp_offset, interval)
 
@@ -378,7 +379,7 @@ def other_end_of_a_move_goes_before_the_copy_is_safe(patch: Patch) -> None:
 
 @mutant("flips")
 def bytes_are_served_unverified(patch: Patch) -> None:
-    def believe(self: LogSegment, _start: int, _stop: int) -> None:
+    def believe(self: CheckedBatches, _start: int, _stop: int) -> None:
         self.unverified_end = 0
 
-    patch.setattr(LogSegment, "check", believe)
+    patch.setattr(CheckedBatches, "check", believe)

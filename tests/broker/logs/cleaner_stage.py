@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from broker.environment.contract import CleanerWorker
-from broker.logs.log_cleaner import CleanerThread, LogCleaner
+from broker.logs.cleaner_thread import CleanerThread
+from broker.logs.log_cleaner import LogCleaner
 from broker.observability.cleaner_metrics import cleaner_metrics
 from config.broker_config import BrokerConfig
 from protocol.records.batch import read_batches

@@ -11,8 +11,9 @@ import sys
 import pytest
 
 from broker.logs.cleaner_failure import FailureKind, WorkerFailure
+from broker.logs.cleaner_thread import BYTES_A_KEY, map_capacity
 from broker.logs.cleaner_worker import WorkerDiedError
-from broker.logs.log_cleaner import BYTES_A_KEY, MOST_DEATHS, map_capacity
+from broker.logs.log_cleaner import MOST_DEATHS
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from storage.compaction.clean_task import CleanTask

@@ -100,7 +100,7 @@ class TestCleaning:
         assert [(batch.base_offset, batch.is_control) for batch in read_all(log)] == [
             (1, True), (2, False), (3, True), (4, False),
         ]  # fmt: skip
-        path = log.segments[0].path_of(TXN_INDEX_SUFFIX)
+        path = log.segments[0].files.path_of(TXN_INDEX_SUFFIX)
         assert decode_aborted(path, stand.file_system.read_file(path)) == [AbortedTxn(1, 0, 1, 2)]
         stand.segments([(b"key", b"newer")])
         stand.clean(T0 + 1)
@@ -112,7 +112,7 @@ class TestCleaning:
         stand.segments(keys("x"))
         stand.clean(T0 + 2 + RETENTION_MS)
         assert [batch.base_offset for batch in read_all(log)] == [4, 5, 6, 7]
-        assert not stand.file_system.exists(log.segments[0].path_of(TXN_INDEX_SUFFIX))
+        assert not stand.file_system.exists(log.segments[0].files.path_of(TXN_INDEX_SUFFIX))
 
     def test_what_producers_need_stays(self) -> None:
         stand = Stand()
@@ -168,7 +168,7 @@ class TestCleaning:
         log = stand.segments(keys("abcd"), keys("d"))
         stand.clean()
         assert [(batch.base_offset, batch.count) for batch in read_all(log)] == [(0, 1), (1, 1), (2, 1), (4, 1)]
-        assert [log.segments[0].offset_index.entry(number).offset for number in range(2)] == [1, 2]
+        assert [log.segments[0].files.offset_index.entry(number).offset for number in range(2)] == [1, 2]
 
     def test_a_missing_transaction_index_is_made(self) -> None:
         stand = Stand()
@@ -177,7 +177,7 @@ class TestCleaning:
         log = stand.segments([])
         # Its empty remains keep the last sequence number of the producer, and need the marker; the index was lost.
         stand.clean()
-        path = log.segments[0].path_of(TXN_INDEX_SUFFIX)
+        path = log.segments[0].files.path_of(TXN_INDEX_SUFFIX)
         stand.file_system.remove(path)
         stand.segments(keys("x" * 13))
         segment = log.segments[0]
@@ -372,7 +372,7 @@ class TestStartAfterACrash:
         stand = self.stopped(*suffixes)
         log = stand.restart().logs[TP]
         assert [offset for offset, _, _ in rows_of(log)] == [4, 5]
-        path = log.segments[0].path_of(TXN_INDEX_SUFFIX)
+        path = log.segments[0].files.path_of(TXN_INDEX_SUFFIX)
         assert decode_aborted(path, stand.file_system.read_file(path)) == [AbortedTxn(1, 0, 1, 2)]
         assert not [name for name in stand.names() if name.count(".") > 1]
 

@@ -281,7 +281,7 @@ class CleanedLog(RuleBasedStateMachine):
         assert set(left) <= set(self.open), "a marker went before its records"
         for segment, following in pairwise(self.log.segments):
             if segment.base_offset in self.cleaned_bases:
-                path = segment.path_of(TXN_INDEX_SUFFIX)
+                path = segment.files.path_of(TXN_INDEX_SUFFIX)
                 data = self.file_system.read_file(path) if self.file_system.exists(path) else b""
                 indexed = {(each.producer_id, each.last_offset): each for each in decode_aborted(path, data)}
                 for each in aborted:

@@ -64,11 +64,11 @@ def test_room_is_given_back(written: tuple[OsFileSystem, LogManager, UnifiedLog]
 def test_an_old_index_does_not_become_the_new_one(written: tuple[OsFileSystem, LogManager, UnifiedLog]) -> None:
     file_system, manager, log = written
     old = log.segments[0]
-    index = old.offset_index
+    index = old.files.offset_index
     entries = [index.entry(number) for number in range(len(index))]
     assert len(entries) > 1
     clean_log(file_system, manager, log, T0)
-    assert len(log.segments[0].offset_index) == 0
+    assert len(log.segments[0].files.offset_index) == 0
     index.close()  # as the limit on descriptors does in the midst of a look-up
     assert [index.entry(number) for number in range(len(index))] == entries
     assert old.find_batch(5) is not None

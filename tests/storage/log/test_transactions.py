@@ -125,10 +125,10 @@ def test_each_segment_has_the_transactions_whose_markers_it_has() -> None:
     for segment, following in zip(log.segments, [*log.segments[1:], None], strict=True):
         end = log.log_end_offset if following is None else following.base_offset
         mine = [each for each in aborted if segment.base_offset <= each.last_offset < end]
-        assert list(segment.aborted_transactions()) == mine
-    assert sum(1 for segment in log.segments if not list(segment.aborted_transactions())) == len(log.segments) - len(
-        files(file_system)
-    )
+        assert list(segment.files.aborted_transactions()) == mine
+    assert sum(1 for segment in log.segments if not list(segment.files.aborted_transactions())) == len(
+        log.segments
+    ) - len(files(file_system))
 
 
 def test_what_is_aborted_after_a_read_is_known_to_the_next_one() -> None:
@@ -184,7 +184,7 @@ def test_a_thread_that_reads_while_a_transaction_is_aborted_misses_nothing(after
 
     file_system.read_file = interrupted  # type: ignore[method-assign]
     for _ in range(2):
-        assert [each.producer_id for each in log.segments[0].transactions.entries()] == [ONE, TWO]
+        assert [each.producer_id for each in log.segments[0].files.transactions.entries()] == [ONE, TWO]
 
 
 @pytest.mark.parametrize("kind", [ControlRecordType.COMMIT, ControlRecordType.ABORT])

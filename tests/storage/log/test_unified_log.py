@@ -350,7 +350,7 @@ class TestRead:
         log = new_log(LogConfig(index_interval_bytes=300), file_system)
         for _ in range(50):
             append(log, b"x" * 20)
-        log.active_segment.offset_index.write_held()
+        log.active_segment.files.offset_index.write_held()
         log.local.boundaries.forget()
         file_system.is_cold = lambda path, position: True
         assert log.try_read(30, 500) is None
@@ -408,8 +408,8 @@ class TestRoll:
         for number in range(20):
             append(log, b"a" * 20, timestamps=[T0 + number])
         assert len(log.segments) > 5
-        assert all(len(segment.offset_index) * 8 <= 24 for segment in log.segments)
-        assert all(len(segment.time_index) * 12 <= 24 for segment in log.segments)
+        assert all(len(segment.files.offset_index) * 8 <= 24 for segment in log.segments)
+        assert all(len(segment.files.time_index) * 12 <= 24 for segment in log.segments)
         assert values_in(log) == [(number, b"a" * 20) for number in range(20)]
 
     def test_by_relative_offset(self) -> None:
@@ -514,7 +514,7 @@ class TestTimestamps:
         assert (log.log_start_offset, log.log_end_offset) == (3, 3)
         assert log.active_segment.max_timestamp_and_offset == (T0 + 9, 2)
         append(log, b"a", timestamps=[T0 + 7])
-        index = log.active_segment.time_index
+        index = log.active_segment.files.time_index
         assert [index.entry(at) for at in range(len(index))] == [(T0 + 5, 1), (T0 + 9, 2)]
 
 
@@ -740,11 +740,11 @@ class TestDiskErrors:
         )
         for _ in range(300):
             append(log, b"x" * 50)
-        assert len(log.active_segment.offset_index) == 299
+        assert len(log.active_segment.files.offset_index) == 299
         assert len(values_in(log, 200)) == 100
         file_system.inject = lambda operation, path: None
         log.roll(T0)
-        assert file_system._file_at(log.segments[0].path_of(".index")).content.__len__() == 299 * 8
+        assert file_system._file_at(log.segments[0].files.path_of(".index")).content.__len__() == 299 * 8
 
     def test_full_disk_leaves_the_log_usable(self) -> None:
         file_system = MemoryFileSystem()

@@ -11,7 +11,7 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import read_batches
-from storage.log import log_reader, verification
+from storage.log import batch_walk, log_reader, verification
 from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
@@ -90,10 +90,10 @@ def refused(log: UnifiedLog, offset: int) -> str:
 
 def test_each_byte_is_checked_once() -> None:
     log = Disk().open()
-    assert [segment.unverified_end for segment in log.segments] == [segment.size for segment in log.segments]
+    assert [segment.batches.unverified_end for segment in log.segments] == [segment.size for segment in log.segments]
     assert log.try_read(0, 200) is None, "what would have to be checked is not read without waiting"
     assert values_in(log) == values(0, RECORDS)
-    assert [segment.unverified_end for segment in log.segments] == [0, 0, 0]
+    assert [segment.batches.unverified_end for segment in log.segments] == [0, 0, 0]
     assert log.try_read(0, 200) is not None
 
 
@@ -281,7 +281,7 @@ class TestScrub:
         disk = Disk()
         manager = disk.manager()
         self.pass_through(manager, Scrub())
-        assert [segment.unverified_end > 0 for segment in manager.logs[TP].segments] == [False, False, True]
+        assert [segment.batches.unverified_end > 0 for segment in manager.logs[TP].segments] == [False, False, True]
 
     def test_segments_may_go_meanwhile(self) -> None:
         disk = Disk()
@@ -317,7 +317,7 @@ def test_config_is_no_concern_of_it() -> None:
 def test_whatever_is_damaged_and_wherever_readers_begin(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs with gaps, epochs and batches of many sizes; several damages of several kinds; readers at any offset."""
     monkeypatch.setattr(verification, "_NEAR_BYTES", 300)
-    monkeypatch.setattr(verification, "_CHUNK_BYTES", 256)
+    monkeypatch.setattr(batch_walk, "_CHUNK_BYTES", 256)
     monkeypatch.setattr(log_reader, "_CHECK_AHEAD_BYTES", 100)
     rng = random.Random(seed)
     has_gaps = seed % 3 == 0

@@ -341,7 +341,7 @@ class TestRealFiles:
         manager, report = open_manager(again, CONFIG, str(tmp_path))
         assert report.clean
         assert again.open_file_count == 0
-        assert all(not segment.was_used for log in manager.logs.values() for segment in log.segments)
+        assert all(not segment.files.was_used for log in manager.logs.values() for segment in log.segments)
 
     def test_becoming_leader_makes_no_call_and_its_epoch_is_written_before_the_first_record(self) -> None:
         file_system = MemoryFileSystem()

@@ -161,7 +161,7 @@ def test_indexes_of_a_segment_that_was_sealed_amid_a_flush_are_as_safe_as_its_re
     task.run()
     task.complete()
     manager.checkpoint_recovery_points()
-    sealed = log.segments[0].path_of(".timeindex")
+    sealed = log.segments[0].files.path_of(".timeindex")
     written = file_system.read_file(sealed)
     assert written, "sealing completes the time index"
     file_system.cut_power(PowerCut.LOSE, lambda _count: 0)

@@ -131,7 +131,7 @@ def test_split_where_an_index_ends(clean: bool, indexed: bool) -> None:
     assert log.log_end_offset == BEHIND[-1] + 1
     assert [result.split_segments for result in report.repaired] == [[f"{DIR}/{TP}/{0:020d}.log"]]
     for segment in log.segments:
-        assert len(segment.offset_index) * 8 + len(segment.time_index) * 12 > 0
+        assert len(segment.files.offset_index) * 8 + len(segment.files.time_index) * 12 > 0
     for offset, value in ALL:
         assert values_in(log, offset)[0] == (offset, value)
     assert names(file_system, ".cleaned", ".swap") == []
@@ -239,7 +239,11 @@ def test_a_changed_offset_is_no_overflow(clean: bool) -> None:
 
 
 def values_in_what_is_sound(log: UnifiedLog) -> Rows:
-    found = [segment.read_batch(at, batch.size_in_bytes) for segment in log.segments for at, batch in segment.headers()]
+    found = [
+        segment.batches.read_batch(at, batch.size_in_bytes)
+        for segment in log.segments
+        for at, batch in segment.batches.headers()
+    ]
     return [(record.offset, record.value) for batch in found for record in batch.records()]
 
 
@@ -371,7 +375,7 @@ def test_cleaning_splits_what_it_would_have_left_alone() -> None:
     assert bases(log) == [0, 3 * GIGA, FAR, 6 * GIGA]
     assert values_in(log) == ALL
     for segment in log.segments[:3]:
-        assert len(segment.time_index) == 1
+        assert len(segment.files.time_index) == 1
     file_system.kill_process()
     _, report, log = load(file_system)
     assert not report.repaired
