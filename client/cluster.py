@@ -129,6 +129,14 @@ class KafkaClient:
             self._unreachable.add(node_id)
             raise
 
+    def is_connected(self, node_id: int) -> bool:
+        """Whether `node_connection` has an open connection to this broker already."""
+        node = self._nodes.get(node_id)
+        if node is None or node_id in self._unreachable:
+            return False
+        connection = self._connections.get((node.host, node.port, ""))
+        return connection is not None and connection.is_open
+
     def known_nodes(self) -> list[Node]:
         """The brokers of the last metadata, by id."""
         return [self._nodes[node_id] for node_id in sorted(self._nodes)]

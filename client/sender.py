@@ -1,8 +1,10 @@
 """Brings a producer's batches to their leaders: several requests in flight, retries in order (Kafka class `Sender`).
 
-A batch that fails in passing goes back to its place, and what is behind it in the partition waits until everything in
-flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops what it has already; when a
-batch is given up after it got its sequence number, the gap would block the partition, so a new producer id is taken.
+Batches leave their queue once their leader is connected: of several that wait for a connection each on its own, a later
+one could arrive first. A batch that fails in passing goes back to its place, and what is behind it in the partition
+waits until everything in flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops
+what it has already; when a batch is given up after it got its sequence number, the gap would block the partition, so a
+new producer id is taken.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Sender:
         self._needs_producer_id = settings.enable_idempotence
         self._requests_in_flight: defaultdict[int, int] = defaultdict(int)
         self._requests: dict[asyncio.Task[None], None] = {}
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        """Attempts to connect to leaders, with the pause after one that failed."""
         self._buffered_bytes = 0
         self._flushing = 0
         self._waiting_for_room = 0
@@ -88,7 +92,7 @@ class Sender:
 
     async def close(self) -> None:
         """Stop. What is still queued or in flight fails."""
-        tasks = [self._task, *self._requests]
+        tasks = [self._task, *self._requests, *self._connecting.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -176,7 +180,7 @@ class Sender:
             if due_s is None or due_s > now_s:
                 continue
             known = self._metadata.leader_of(queue.partition)
-            if known is None or self._requests_in_flight[known.leader] >= self._settings.max_in_flight_requests:
+            if known is None or not self._is_ready(known.leader):
                 continue
             size = queue.batches[0].size_bytes
             if sizes[known.leader] and sizes[known.leader] + size > self._settings.max_request_bytes:
@@ -189,6 +193,26 @@ class Sender:
             self._requests[task] = None
             task.add_done_callback(self._requests.pop)
         return bool(requests)
+
+    def _is_ready(self, leader: int) -> bool:
+        """Whether the leader takes a request now. One that is not connected is connected to."""
+        if not self._client.is_connected(leader):
+            if leader not in self._connecting:
+                self._connecting[leader] = asyncio.create_task(self._connect(leader))
+            return False
+        return self._requests_in_flight[leader] < self._settings.max_in_flight_requests
+
+    async def _connect(self, leader: int) -> None:
+        try:
+            await self._client.node_connection(leader)
+        except (DisconnectedError, ApiError) as error:
+            self._fail_when_hopeless(error)
+            self._metadata.mark_stale()
+            logger.warning("Cannot send to broker %d yet: %s", leader, error)
+            await asyncio.sleep(self._client.settings.retry_backoff_ms / 1000)
+        finally:
+            del self._connecting[leader]
+            self._work.set()
 
     @property
     def _is_in_a_hurry(self) -> bool:
@@ -203,7 +227,7 @@ class Sender:
         linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
         now_s = self._loop.time()
         waits = [due_s - now_s for queue in self.queues if (due_s := queue.due_s(linger_s)) is not None]
-        # What is due and did not go is held back by requests in flight, whose end is news.
+        # What is due and did not go is held back by a request or a connection under way, whose end is news.
         later = [wait for wait in waits if wait > 0]
         return min(later) if later else None
 

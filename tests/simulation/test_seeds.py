@@ -21,6 +21,7 @@ MUTANT_SEEDS = 60
 PAST_SEEDS = {
     1_000_106: "a member that its group had forgotten committed what it had read, into the empty group",
     1_000_284: "a consumer waited for an idle partition while it had a busy one to fetch on",
+    2_000_889: "a producer's second batch was sent before its first, whose attempt to connect had failed",
 }
 """Seeds that violated something once, and what."""
 _HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 5, 9)))"
