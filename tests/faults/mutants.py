@@ -333,7 +333,7 @@ def cleaning_goes_beyond_the_recovery_point(patch: Patch) -> None:
 
     def cleanable_above(log: UnifiedLog, high_watermark: int, now_ms: int) -> object:
         with Patch.context() as inner:
-            inner.setattr(type(log), "known_recovery_point", log.log_end_offset)
+            inner.setattr(type(log.durability), "known_recovery_point", log.log_end_offset)
             return cleanable(log, high_watermark, now_ms)
 
     everywhere(patch, cleanable, cleanable_above)

@@ -136,7 +136,9 @@ class Wire:
         return self._correlation_id
 
     async def ask(self, request: Request, version: int) -> Response:
-        """Send a request and wait for the next answer."""
+        """Send a request and wait for the next answer. Raises ConnectionError when the broker hangs up, and
+        TimeoutError when it does not answer.
+        """
         self.transport.written.clear()
         self.send(request, version)
         for _ in range(10_000):
@@ -147,7 +149,7 @@ class Wire:
                 raise ConnectionError("the broker hung up")
             await asyncio.sleep(0)
         else:
-            raise AssertionError(f"{type(request).__name__} is not answered")
+            raise TimeoutError(f"{type(request).__name__} is not answered")
         reply = memoryview(bytes(self.transport.written))[4:]
         header_version = request.api_key.response_header_version(version)
         _, body_at = ResponseHeader.decode_prefix(reply, header_version)
