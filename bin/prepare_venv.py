@@ -6,11 +6,11 @@ Guarantees: when it returns 0 the environment is complete and its stamp (`odrade
 lock and the interpreter; the stamp is written last, so an interrupted run is repeated. Two runs at once: the second
 waits for the first (an `flock` on `VENV.lock`, which the kernel drops with its holder) and finds the work done.
 
-The stamp is the interpreter's inode and size in bytes, a newline, and the lock file's own text. The shell doors compare
-them without starting Python: a changed lock or an upgraded interpreter makes the environment stale.
+The stamp is the interpreter's inode and size in bytes, a newline, and the lock file's own text. The shell scripts
+compare them without starting Python: a changed lock or an upgraded interpreter makes the environment stale.
 
 The checkout's own modules are compiled, too: where PYTHONDONTWRITEBYTECODE is set, no start keeps what it compiles.
-`odradek.compiled` in the environment tells when; the shell doors call `prepare_venv.py --compile VENV` again when a
+`odradek.compiled` in the environment tells when; the shell scripts call `prepare_venv.py --compile VENV` again when a
 module is newer.
 """
 

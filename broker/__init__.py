@@ -1,4 +1,3 @@
-"""The process: everything with asyncio, and the composition of it all. Sub-packages hold the network, one handler
-module for each family of APIs, and the owners of state behind them; `stages` puts them together.
-docs/decisions/broker.md tells why things are as they are.
+"""The broker's process. Sub-packages hold the network, one handler module for each family of APIs, and the owners of
+state that the handlers call; `stages` puts them together. docs/decisions/broker.md gives the reasons.
 """

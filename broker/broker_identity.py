@@ -1,19 +1,17 @@
-"""Whose the log directories are: settled before anything in them is touched."""
+"""The owner of the log directories, decided before anything in them is changed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from config.broker_config import BrokerConfig
+from protocol.value import Value
 from storage.directory.meta_properties import META_PROPERTIES, LogDirError, check_meta_properties, read_meta_properties
 from storage.io.file_system import FileSystem
 
 NO_BROKER_ID = -1
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
-    """Who this broker is according to its log directories: `cluster_id` is None before the first start."""
+class BrokerIdentity(Value):
+    """This broker's identity according to its log directories. `cluster_id` is None before the first start."""
 
     broker_id: int
     cluster_id: str | None

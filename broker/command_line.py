@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from config.broker_config import BrokerConfig
@@ -84,6 +83,8 @@ def properties_file(arguments: Arguments) -> Iterator[str]:
     if arguments.path is not None:
         yield arguments.path
         return
+    # Others start without these.
+    from pathlib import Path
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="odradek-", ignore_cleanup_errors=True) as directory:

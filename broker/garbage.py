@@ -18,10 +18,10 @@ from typing import Final, Literal, Protocol
 from broker.environment.contract import Clock
 
 OBJECTS_PER_COLLECTION: Final = 70_000
-"""So many more objects than before make CPython collect everything: the product of its three default thresholds."""
+"""Growth in objects after which CPython runs a full collection: the product of its three default thresholds."""
 
 FEW_OBJECTS: Final = 500_000
-"""Growth by less is not worth a collection of everything."""
+"""Growth below which a full collection is not worth its time."""
 
 PAUSE_S: Final = 3600.0
 """Between two collections of everything."""

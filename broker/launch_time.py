@@ -3,4 +3,4 @@
 import time
 
 LAUNCHED_S = time.monotonic()
-"""Of the monotonic clock that `broker.environment.system.SystemClock` reads."""
+"""Seconds on the monotonic clock that `broker.environment.system.SystemClock` reads."""

@@ -30,11 +30,11 @@ from config.definitions import ConfigError
 logger = logging.getLogger("kafka.Kafka")
 
 START_GRACE_S = 2.0
-"""How long a start that was told to stop may go on, so that the stop is a clean one."""
+"""Seconds that a start may take after it was told to stop, so that it can stop cleanly."""
 
 
 def main(argv: list[str], *, launched_s: float | None = None) -> int:
-    """Run a broker until it is told to stop. Exit code 0 after a clean shutdown, 1 when it could not start.
+    """Run a broker until it is told to stop. Gives exit code 0 after a clean shutdown, 1 when it could not start.
 
     `launched_s` is when the process began, on the monotonic clock: what the line that says "started" counts from.
     """
@@ -91,7 +91,7 @@ def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 def give_up_start() -> None:
     """End the process at once: its threads may be recovering logs for long, and nothing they do has to be finished."""
-    logger.error("Told to stop while still starting, exiting. The next start recovers the logs.")
+    logger.error("Stopped before the start was complete; the next start recovers the logs")
     logging.shutdown()
     os._exit(1)
 
@@ -115,7 +115,7 @@ async def serve(config: BrokerConfig, launched_s: float | None, announce: Callab
     try:
         await server.start()
     except StartupError as error:
-        logger.error("%s", with_open_file_limit(error))
+        logger.critical("The broker cannot start: %s", with_open_file_limit(error))
         await server.abandon()
         return 1
     finally:

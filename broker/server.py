@@ -15,14 +15,14 @@ from broker.logs.directory_failures import DirectoryFailures
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.socket_server import Endpoint, SocketServer
 from broker.observability.metrics import MetricsServer
+from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
-from broker.stages.membership import ClusterMember
 from broker.stages.serving import ServingBroker
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
-from cluster.zookeeper.contract import CoordinationError
+from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import JournalError
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
@@ -33,6 +33,13 @@ logger = logging.getLogger("kafka.server.KafkaServer")
 
 class StartupError(Exception):
     """The broker cannot start; the message is the one line that says why."""
+
+
+def _reason(error: Exception) -> str:
+    """The message of `error`, without the number that Python writes in front of an OSError's."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
 
 
 class KafkaServer:
@@ -89,7 +96,7 @@ class KafkaServer:
             self._serving = serving = await self._open()
             await serving.start(self._config, self._socket_server, self.metrics_server)
         except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError) as error:
-            raise StartupError(str(error)) from error
+            raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
         broker_id = serving.directories.identity.broker_id
         logger.info("[KafkaServer id=%d] started (%.0f ms)", broker_id, milliseconds)
@@ -145,7 +152,7 @@ class KafkaServer:
         logger.info("[KafkaServer id=%d] shut down completed", broker_id)
 
     async def abandon(self) -> None:
-        """Give up a start that failed: let go of addresses and locks, write nothing."""
+        """Abandon a failed start: release addresses and locks, write nothing."""
         await self._socket_server.stop_listening()
         if self.metrics_server is not None:
             self.metrics_server.close()
@@ -164,13 +171,13 @@ class KafkaServer:
 
     def _reading_failed(self, path: str, error: OSError) -> None:
         if self._directories is not None:
-            self._directories.log_manager.reading_failed(path, error)
+            self._directories.log_manager.directories.reading_failed(path, error)
 
     def _membership_lost(self, reason: str) -> None:
         if not self.failed.is_set():
-            logger.critical("The broker is no member of the cluster any more and cannot go on: %s", reason)
+            logger.critical("This broker is no longer a member of the cluster and stops: %s", reason)
             self.failed.set()
 
     def _journal_failed(self, error: OSError) -> None:
-        logger.critical("The coordination journal failed, the broker cannot go on: %s", error)
+        logger.critical("The coordination journal failed; the broker stops: %s", error)
         self.failed.set()

@@ -46,8 +46,8 @@ class Supervisor:
                 self._at_work.discard(task)
 
     async def stop(self) -> None:
-        """Begin no round any more and wait for the end of those that run: a thread that writes a file for one of them
-        cannot be called back, and what comes after may write the same file.
+        """Start no further round, and wait for the running ones. A thread that writes a file for a round cannot be
+        interrupted, and later work may write the same file.
         """
         self._is_stopping = True
         tasks = list(self._tasks)

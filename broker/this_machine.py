@@ -1,4 +1,4 @@
-"""The broker's environment on a real machine: every seam's real adapter, put together."""
+"""The broker's environment on a real machine: the real adapter of each interface."""
 
 from __future__ import annotations
 

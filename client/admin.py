@@ -1,7 +1,8 @@
 """Administration: topics, configurations, records, log directories, offsets by time (Kafka class `KafkaAdminClient`).
 
-Every function takes the client first, asks whom it has to, and asks again while brokers move (see `client.cluster`).
-ApiError is raised for a failure of the whole request; where several things are asked for, each has its own outcome.
+Every function takes the client first, asks the broker that has the answer, and asks again while leaders or controllers
+move (see `client.kafka_client`). A failure of the whole request raises ApiError. A request for several items gives each
+item its own outcome.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from client.cluster import KafkaClient
+from client.kafka_client import KafkaClient
 from client.metadata import Metadata
 from protocol.config_resources import AlterConfigOp, ConfigResourceType
 from protocol.errors import ApiError, ErrorCode

@@ -39,7 +39,7 @@ def _in_order(members: Mapping[str, Subscription]) -> list[str]:
 
 
 def assign_range(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
-    """Of each topic, the first member gets the first partitions, and so on."""
+    """Assign each topic on its own: the first member gets the first partitions, and so on."""
     assignment: Assignment = {member: [] for member in members}
     for topic, count in sorted(partition_counts.items()):
         interested = [member for member in _in_order(members) if topic in members[member].topics]
@@ -69,7 +69,9 @@ def assign_round_robin(partition_counts: Mapping[str, int], members: Mapping[str
 
 
 def assign_cooperative_sticky(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> Assignment:
-    """As balanced as subscriptions allow, as little moved as possible; what moves is first left to nobody."""
+    """Assign as evenly as the subscriptions allow, with few moves. A partition that moves is first assigned to no
+    member.
+    """
     owners = _owners(partition_counts, members)
     shares = _Shares(partition_counts, members, owners)
     shares.place_the_rest()
@@ -81,7 +83,7 @@ def assign_cooperative_sticky(partition_counts: Mapping[str, int], members: Mapp
 
 
 def _owners(partition_counts: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[TopicPartition, str]:
-    """Who has what by valid claims: the latest generation wins, and in it nobody when two claim the same."""
+    """The owner of each partition by valid claims: the latest generation wins, and equal claims cancel out."""
     claims: defaultdict[TopicPartition, list[tuple[int, str]]] = defaultdict(list)
     for member, subscription in members.items():
         for partition in subscription.owned:
@@ -97,7 +99,7 @@ def _owners(partition_counts: Mapping[str, int], members: Mapping[str, Subscript
 
 
 class _Shares:
-    """An assignment in the making."""
+    """An assignment under construction."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class _Shares:
                     self._unplaced.append(partition)
 
     def place_the_rest(self) -> None:
-        """Give what nobody has to whoever has least, topics with few candidates first."""
+        """Assign the free partitions to the members with the fewest, topics with few candidates first."""
         for partition in sorted(self._unplaced, key=lambda each: (len(self._wanting[each.topic]), each)):
             insort(self.partitions[self._least(partition.topic)], partition)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -22,12 +23,14 @@ from protocol.records.batch import (
 )
 from protocol.topic_partition import TopicPartition
 
+logger = logging.getLogger("kafka.clients.Producer")
+
 _FIXED_RECORD_BYTES = 7
 """Attributes, two bytes each for the deltas of timestamp and offset, header count, and the record's length."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is; `offset` -1 when that was not asked for (acks 0), `timestamp` in ms."""
+    """The position of a record. `offset` is -1 when it was not asked for (acks 0); `timestamp` is in ms."""
 
     topic_partition: TopicPartition
     offset: int
@@ -62,6 +65,7 @@ class Batch:
         "created_s",
         "futures",
         "is_full",
+        "number",
         "partition",
         "rows",
         "size_bytes",
@@ -81,6 +85,8 @@ class Batch:
         self.is_full = False
         """Whether nothing more is to be added."""
         self.attempts = 0
+        self.number = -1
+        """Its place among the batches of the partition that were sent; -1 before the first attempt."""
         self.base_sequence = NO_SEQUENCE
         self._encoded = b""
         self._encoded_for: tuple[ProducerId, int] | None = None
@@ -131,19 +137,42 @@ class Batch:
 
 
 class PartitionQueue:
-    """The batches of one partition that are not in flight, oldest first, and how many are."""
+    """The batches of one partition, oldest first: those that wait, and those in flight.
 
-    __slots__ = ("batches", "in_flight", "is_retrying", "next_sequence", "not_before_s", "partition")
+    With idempotence, batches are numbered under `producer`. What the broker has of them is in doubt once a batch was
+    given up. Those that have a number keep it then, so that the broker still recognizes duplicates. The partition
+    begins anew, with a higher epoch and sequence 0, when no batch is left with an old number, or the broker misses one.
+    """
+
+    __slots__ = (
+        "_has_gap",
+        "_is_in_doubt",
+        "_newest_delivered",
+        "_next_sequence",
+        "_sent",
+        "batches",
+        "in_flight",
+        "is_retrying",
+        "not_before_s",
+        "partition",
+        "producer",
+    )
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.batches: deque[Batch] = deque()
-        self.in_flight = 0
+        self.in_flight: list[Batch] = []
         self.is_retrying = False
         """Whether a batch failed, so that nothing leaves until all in flight are back in their places."""
         self.not_before_s = 0.0
         """When a failed batch may be sent again, by the loop's clock."""
-        self.next_sequence = 0
+        self.producer = ProducerId()
+        """Under which the batches are numbered."""
+        self._next_sequence = 0
+        self._sent = 0
+        self._newest_delivered = -1
+        self._has_gap = False
+        self._is_in_doubt = False
 
     def append(
         self,
@@ -169,51 +198,84 @@ class PartitionQueue:
 
     def due_s(self, linger_s: float) -> float | None:
         """When the oldest batch should leave, by the loop's clock; None when nothing can say that yet."""
-        if not self.batches or (self.is_retrying and self.in_flight):
+        if not self.batches or (self.in_flight and (self.is_retrying or self.begins_anew)):
             return None
         batch = self.batches[0]
         if batch.attempts:
             return self.not_before_s
         return max(self.not_before_s, batch.created_s + (0 if batch.is_full else linger_s))
 
-    def take(self, is_idempotent: bool) -> Batch:
-        """The oldest batch, with its sequence number, counted as in flight."""
-        batch = self.batches.popleft()
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the oldest batch is to be sent under a new epoch."""
+        return self._has_gap or (self._is_in_doubt and self.batches[0].base_sequence == NO_SEQUENCE)
+
+    def take(self, producer: ProducerId | None) -> Batch:
+        """The oldest batch, counted as in flight. With idempotence it has a sequence number of `producer`, or of the
+        producer that the partition has unless it `begins_anew`.
+        """
+        batch = self.batches[0]
+        if producer is not None:
+            if self.begins_anew or self.producer.producer_id == NO_PRODUCER_ID:
+                self._begin_anew(producer)
+            if batch.base_sequence == NO_SEQUENCE:
+                batch.base_sequence = self._next_sequence
+                self._next_sequence = increment_sequence(self._next_sequence, len(batch))
+        self.batches.popleft()
         batch.is_full = True
-        if is_idempotent and batch.base_sequence == NO_SEQUENCE:
-            batch.base_sequence = self.next_sequence
-            self.next_sequence = increment_sequence(self.next_sequence, len(batch))
+        if not batch.attempts:
+            batch.number = self._sent
+            self._sent += 1
         batch.attempts += 1
-        self.in_flight += 1
+        self.in_flight.append(batch)
         return batch
 
+    def _begin_anew(self, producer: ProducerId) -> None:
+        self.producer = producer
+        self._next_sequence = 0
+        self._has_gap = self._is_in_doubt = False
+        for batch in self.batches:
+            batch.base_sequence = NO_SEQUENCE
+
+    def refused(self, batch: Batch) -> bool:
+        """Whether to send `batch` again, which is in flight, and whose sequence number the broker has refused.
+
+        An older batch that is still to be delivered explains that, and this one is sent again behind it. Otherwise the
+        broker will never have what it misses, and the partition begins anew. A batch older than one that was delivered
+        is not sent again: its records would be out of order. (Kafka's `TransactionManager.canRetry`, KIP-360.)
+        """
+        if batch.base_sequence == NO_SEQUENCE or batch.number < self._newest_delivered:
+            return False
+        is_behind = self.batches and 0 <= self.batches[0].number < batch.number
+        if not is_behind and all(each.number >= batch.number for each in self.in_flight):
+            if not self._is_in_doubt:
+                logger.error("The broker has lost records of %s that it had acknowledged", self.partition)
+            self._has_gap = True
+        return True
+
+    def delivered(self, batch: Batch) -> None:
+        """The broker has acknowledged a batch."""
+        self._newest_delivered = max(self._newest_delivered, batch.number)
+
+    def given_up(self, batch: Batch) -> None:
+        """A batch is not sent again; the broker may have it or not."""
+        if batch.base_sequence != NO_SEQUENCE:
+            self._is_in_doubt = True
+
     def put_back(self, batch: Batch, not_before_s: float) -> None:
-        """Return a batch that was in flight and is to be sent again to its place: by age, which is by sequence."""
+        """Return a batch that was in flight and is to be sent again to its place."""
         self.is_retrying = True
         self.not_before_s = not_before_s
         place = 0
-        while place < len(self.batches) and self.batches[place].attempts and self._is_older(self.batches[place], batch):
+        while place < len(self.batches) and 0 <= self.batches[place].number < batch.number:
             place += 1
         self.batches.insert(place, batch)
 
-    def settled(self) -> None:
-        """One batch less is in flight; when it was the last, what failed may be sent again."""
-        self.in_flight -= 1
+    def settled(self, batch: Batch) -> None:
+        """`batch` is no longer in flight; when it was the last, what failed may be sent again."""
+        self.in_flight.remove(batch)
         if not self.in_flight:
             self.is_retrying = False
-
-    @staticmethod
-    def _is_older(one: Batch, other: Batch) -> bool:
-        if one.base_sequence == NO_SEQUENCE:
-            return one.created_s <= other.created_s
-        # Sequence numbers wrap; fewer than 2^30 are in question at once.
-        return (other.base_sequence - one.base_sequence) % 2**31 < 2**30
-
-    def forget_sequences(self) -> None:
-        """Start again with sequence 0, for a new producer id."""
-        self.next_sequence = 0
-        for batch in self.batches:
-            batch.base_sequence = NO_SEQUENCE
 
 
 class Queues:

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 from client import admin
-from client.cluster import KafkaClient
 from client.consumer_group import GroupMember, Joined
 from client.errors import ClientError, DisconnectedError, NoOffsetError
 from client.fetcher import FetchedBatch, Fetcher, PartitionState
 from client.groups import OffsetAndMetadata, alter_offsets, fetch_offsets
+from client.kafka_client import KafkaClient
 from client.settings import ConsumerSettings
 from client.tracked_metadata import TrackedMetadata
 from protocol.errors import ApiError, ErrorCode
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 
 class RebalanceListener(Protocol):
-    """Is told what a group gives and takes, from within `Consumer.poll`."""
+    """Called from `Consumer.poll` when the group assigns or revokes partitions."""
 
     async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """These are added; positions may be sought now."""
+        """Called with the added partitions; the listener may seek in them."""
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """These will be taken away; offsets may be committed now."""
+        """Called with the partitions that will be revoked; the listener may commit offsets."""
 
 
 class Consumer:
@@ -98,7 +98,7 @@ class Consumer:
         return self._fetcher.states[partition].position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on reading an assigned partition at `offset`."""
+        """Continue reading an assigned partition at `offset`."""
         self._fetcher.states[partition].seek(offset)
 
     def seek_to_timestamp(self, partition: TopicPartition, timestamp: int) -> None:
@@ -134,7 +134,7 @@ class Consumer:
             taken = self._take(take)
             self._fetcher.start()
             if taken:
-                # What comes next is asked for while the caller works; the tasks that ask have to get a turn.
+                # Fetch ahead while the caller works: let the tasks that fetch run once.
                 await asyncio.sleep(0)
                 return taken
             remaining_s = deadline - self._loop.time()
@@ -193,10 +193,16 @@ class Consumer:
             if matching != self._topics:
                 self._topics = matching
                 member.needs_join = True
-        if member is not None and member.partition_counts is not None:
-            counts = {name: len(topics[name].partitions) for name in self._topics if name in topics}
-            if any(count != member.partition_counts.get(name, 0) for name, count in counts.items()):
-                member.needs_join = True
+        if member is not None and self._was_assigned_otherwise(member):
+            member.needs_join = True
+
+    def _was_assigned_otherwise(self, member: GroupMember) -> bool:
+        """Whether this member, as leader, has assigned other partitions than the metadata has."""
+        if member.partition_counts is None:
+            return False
+        topics = self._metadata.current.topics
+        counts = {name: len(topics[name].partitions) for name in self._topics if name in topics}
+        return any(count != member.partition_counts.get(name, 0) for name, count in counts.items())
 
     # -- the group -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +224,7 @@ class Consumer:
             await self._auto_commit()
 
     async def _prepare_join(self, member: GroupMember) -> None:
-        """Let go of what may go to others: everything, unless all assignors are cooperative."""
+        """Revoke partitions before a rejoin: all of them, unless all assignors are cooperative."""
         if member.is_cooperative and not member.was_lost:
             return
         if not member.was_lost:
@@ -235,8 +241,11 @@ class Consumer:
             await self._auto_commit()
             if self._listener is not None:
                 await self._listener.on_partitions_revoked(revoked)
-            # What was let go can go to somebody else only in another round (KIP-429).
+            # Revoked partitions are assigned to other members in the next round (KIP-429).
             member.needs_join = True
+        if self._was_assigned_otherwise(member):
+            # A topic came, went or grew during the join. No fetch fails that would tell of a topic that nobody reads.
+            self._metadata.mark_stale()
         member.owned = joined.partitions
         self._fetcher.assign(joined.partitions)
         self._auto_commit_s = self._loop.time() + self.settings.auto_commit_interval_ms / 1000
@@ -329,7 +338,7 @@ class Consumer:
                 state.seek(outcome.offset)
 
     async def close(self) -> None:
-        """Commit (with `enable.auto.commit`), leave the group, give up what is in flight."""
+        """Commit (with `enable.auto.commit`), leave the group, and cancel requests in flight."""
         if self._join is not None:
             self._join.cancel()
             await asyncio.gather(self._join, return_exceptions=True)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from client.assignors import ASSIGNORS, COOPERATIVE
-from client.cluster import COORDINATOR, COORDINATOR_ERRORS, KafkaClient
-from client.connection import Connection
+from client.broker_connection import Connection
 from client.errors import ClientError, DisconnectedError, FencedError
 from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from client.groups import OffsetAndMetadata, commit_errors, make_commit
+from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, KafkaClient
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -154,7 +154,7 @@ class GroupMember:
     async def _assign(
         self, protocol: str, members: list[JoinGroupResponse.JoinGroupResponseMember]
     ) -> list[SyncGroupRequest.SyncGroupRequestAssignment]:
-        """As leader: everybody's partitions, by the assignor that all know."""
+        """As leader: assign partitions to all members, by the assignor that all of them know."""
         subscriptions = {
             member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in members
         }

@@ -29,7 +29,7 @@ class Network(Protocol):
     """Opens connections."""
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
-        """Open a connection. Raises OSError when nobody answers there."""
+        """Open a connection. Raises OSError when nothing listens there."""
         ...
 
 

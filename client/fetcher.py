@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile, islice
 from typing import Final, NamedTuple
 
-from client.cluster import FETCH, KafkaClient
 from client.errors import ClientError, DisconnectedError
+from client.kafka_client import FETCH, KafkaClient
 from client.settings import ConsumerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from protocol.errors import ApiError, ErrorCode
@@ -93,7 +93,7 @@ class PartitionState:
         return bool(self._batches) or self._records is not None
 
     def seek(self, position: int | None) -> None:
-        """Go on from `position`; what is buffered is dropped."""
+        """Continue from `position`; buffered records are dropped."""
         self.position = position
         self.failure = None
         self.must_reset = self.is_out_of_range = False
@@ -174,7 +174,7 @@ class Fetcher:
         self._news = news
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have exactly these partitions; those that stay keep their positions and buffers."""
+        """Read exactly these partitions; those that stay keep their positions and buffers."""
         self.states = {each: self.states.get(each) or PartitionState() for each in partitions}
 
     def start(self) -> None:
@@ -229,7 +229,7 @@ class Fetcher:
         return ready
 
     async def close(self) -> None:
-        """Give up what is in flight."""
+        """Cancel the requests in flight."""
         fetches = list(self._fetches.values())
         for fetch in fetches:
             fetch.cancel()

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from client.cluster import KafkaClient
-from client.connection import Connection
+from client.broker_connection import Connection
 from client.errors import UnsupportedVersionError
+from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     DeleteGroupsRequest,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from protocol.errors import ErrorCode
 from protocol.messages import MetadataResponse
 from protocol.uuids import ZERO_UUID
+from protocol.value import Value, field
 
 
 class Node(NamedTuple):
@@ -38,8 +38,7 @@ class PartitionMetadata(NamedTuple):
     offline_replicas: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(Value):
     """One topic, its partitions by index; an error code says why there is nothing to know of it."""
 
     name: str
@@ -49,8 +48,7 @@ class TopicMetadata:
     partitions: Mapping[int, PartitionMetadata]
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Value):
     """A cluster at one moment. `topics` holds those that were asked for."""
 
     cluster_id: str | None = None

@@ -34,7 +34,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Where all records with `key` go as long as the topic keeps its number of partitions."""
+    """The partition of all records with `key`, as long as the topic keeps its number of partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 

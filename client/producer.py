@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from client.batches import Batch, RecordMetadata, record_size
-from client.cluster import KafkaClient
 from client.errors import ClientTimeoutError
+from client.kafka_client import KafkaClient
 from client.partitioner import StickyPartition, partition_for_key
 from client.sender import Sender
 from client.settings import ProducerSettings
@@ -82,7 +82,7 @@ class Producer:
     ) -> asyncio.Future[RecordMetadata]:
         """Queue records without keys as a batch of their own, the fastest way to send; see `send`.
 
-        The future tells where the first of them is.
+        The future gives the offset of the first of them.
         """
         size = self._checked(HEADER_BYTES + sum(map(len, values)) + len(values) * record_size(None, b""))
         target = await self._choose(topic, None, self.settings.batch_size_bytes, partition)
@@ -104,7 +104,7 @@ class Producer:
         await self._sender.flush()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush, unless told not to, and stop. What is not delivered then fails."""
+        """Flush (unless `flush` is false) and stop. Undelivered records fail."""
         if flush:
             await self._sender.flush()
         await self._sender.close()

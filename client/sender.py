@@ -3,8 +3,8 @@
 Batches leave their queue once their leader is connected: of several that wait for a connection each on its own, a later
 one could arrive first. A batch that fails in passing goes back to its place, and what is behind it in the partition
 waits until everything in flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops
-what it has already; when a batch is given up after it got its sequence number, the gap would block the partition, so a
-new producer id is taken.
+what it has already. When it misses a sequence number that will never come, as the batch was given up or the broker has
+lost it, the gap would block the partition, which therefore goes on under a higher epoch (KIP-360).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 from client.batches import Batch, PartitionQueue, ProducerId, Queues
-from client.cluster import KafkaClient
 from client.errors import ClientError, ClientTimeoutError, DisconnectedError
+from client.kafka_client import KafkaClient
 from client.settings import ProducerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
 from protocol.errors import ApiError, EncodeError, ErrorCode
@@ -26,6 +26,8 @@ from protocol.topic_partition import TopicPartition
 logger = logging.getLogger("kafka.clients.Producer")
 
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+_MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+_SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 class _Outcome(NamedTuple):
@@ -129,21 +131,19 @@ class Sender:
                     continue
 
     async def _prepare(self) -> None:
-        """Have a producer id and metadata. Raises DisconnectedError, ClientTimeoutError, ApiError."""
+        """Get a producer id and metadata. Raises DisconnectedError, ClientTimeoutError, ApiError."""
         self._expire()
         if self.queues.is_empty:
             return
         if self._metadata.needs_refresh:
             await self._metadata.refresh()
-        if self._needs_producer_id and not any(self._requests_in_flight.values()):
+        if self._needs_producer_id:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
             answer = await (await self._client.any_connection()).ask(request, InitProducerIdResponse)
             if answer.error_code:
                 raise ApiError(ErrorCode.of(answer.error_code), "no producer id")
             self._producer = ProducerId(answer.producer_id, answer.producer_epoch)
             self._needs_producer_id = False
-            for queue in self.queues:
-                queue.forget_sequences()
 
     def _fail_when_hopeless(self, error: Exception) -> None:
         """An error code that does not pass (CLUSTER_AUTHORIZATION_FAILED) fails everything that is queued."""
@@ -153,7 +153,7 @@ class Sender:
                     self._give_up(queue.batches.popleft(), error)
 
     def _expire(self) -> None:
-        """Give up batches that are older than `delivery.timeout.ms`."""
+        """Fail batches that are older than `delivery.timeout.ms`."""
         now_s = self._loop.time()
         for queue in self.queues:
             while queue.batches and (now_s - queue.batches[0].created_s) * 1000 > self._settings.delivery_timeout_ms:
@@ -185,14 +185,24 @@ class Sender:
             size = queue.batches[0].size_bytes
             if sizes[known.leader] and sizes[known.leader] + size > self._settings.max_request_bytes:
                 continue
+            if queue.begins_anew and not self._bump_epoch():
+                continue
             sizes[known.leader] += size
-            requests[known.leader].append(queue.take(self._settings.enable_idempotence))
+            requests[known.leader].append(queue.take(self._producer if self._settings.enable_idempotence else None))
         for leader, batches in requests.items():
             self._requests_in_flight[leader] += 1
             task = asyncio.create_task(self._produce(leader, batches))
             self._requests[task] = None
             task.add_done_callback(self._requests.pop)
         return bool(requests)
+
+    def _bump_epoch(self) -> bool:
+        """Whether there is a higher epoch; if not, a new producer id is asked for."""
+        if self._producer.epoch == _MAX_PRODUCER_EPOCH:
+            self._needs_producer_id = True
+            return False
+        self._producer = self._producer._replace(epoch=self._producer.epoch + 1)
+        return True
 
     def _is_ready(self, leader: int) -> bool:
         """Whether the leader takes a request now. One that is not connected is connected to."""
@@ -227,7 +237,7 @@ class Sender:
         linger_s = 0.0 if self._is_in_a_hurry else self._settings.linger_ms / 1000
         now_s = self._loop.time()
         waits = [due_s - now_s for queue in self.queues if (due_s := queue.due_s(linger_s)) is not None]
-        # What is due and did not go is held back by a request or a connection under way, whose end is news.
+        # A batch that is due but was not sent waits for a request or connection under way, whose end wakes the sender.
         later = [wait for wait in waits if wait > 0]
         return min(later) if later else None
 
@@ -252,7 +262,7 @@ class Sender:
                 self._give_up(batch, failure)
             else:
                 self._conclude(queue, batch, outcomes[batch.partition])
-            queue.settled()
+            queue.settled(batch)
         self._progress.set()
         self._work.set()
 
@@ -260,7 +270,7 @@ class Sender:
         """Raises DisconnectedError, UnsupportedVersionError and what encoding raises."""
         topics: dict[str, list[ProduceRequest.PartitionProduceData]] = defaultdict(list)
         for batch in batches:
-            data = batch.encode(self._producer, self._settings)
+            data = batch.encode(self.queues.of(batch.partition).producer, self._settings)
             topics[batch.partition.topic].append(
                 ProduceRequest.PartitionProduceData(index=batch.partition.partition, records=data)
             )
@@ -287,21 +297,18 @@ class Sender:
         return {batch.partition: outcomes.get(batch.partition, missing) for batch in batches}
 
     def _conclude(self, queue: PartitionQueue, batch: Batch, outcome: _Outcome) -> None:
-        """Deliver, send again or give up one batch."""
+        """Complete one batch, queue it for a retry, or fail it."""
         code = outcome.error_code
         if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
             self._buffered_bytes -= batch.payload_bytes
+            queue.delivered(batch)
             batch.succeed(outcome.base_offset, outcome.log_append_time_ms)
             return
         if code in STALE_ERRORS:
             self._metadata.mark_stale()
-        # Behind a batch that failed, the broker misses that batch's sequence numbers; order or a new id heals it.
-        is_behind_a_failure = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and (
-            queue.is_retrying or self._needs_producer_id
-        )
         age_ms = (self._loop.time() - batch.created_s) * 1000
         may_retry = batch.attempts <= self._settings.retries and age_ms < self._settings.delivery_timeout_ms
-        if (code.retriable or is_behind_a_failure) and may_retry:
+        if may_retry and (code.retriable or (code in _SEQUENCE_ERRORS and queue.refused(batch))):
             logger.debug("Sending batch to %s again: %s", batch.partition, code.name)
             queue.put_back(batch, self._loop.time() + self._client.settings.retry_backoff_ms / 1000)
             return
@@ -309,7 +316,6 @@ class Sender:
 
     def _give_up(self, batch: Batch, error: Exception) -> None:
         self._buffered_bytes -= batch.payload_bytes
-        if self._settings.enable_idempotence and batch.attempts:
-            self._needs_producer_id = True
+        self.queues.of(batch.partition).given_up(batch)
         batch.fail(error)
         self._progress.set()

@@ -7,11 +7,11 @@ Keys that mean nothing here (serializers, metrics, buffers of its threads) are a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Self
 
 from client.errors import SettingsError
 from protocol.records.compression import CompressionType
+from protocol.value import Value
 
 MAX_FRAME_BYTES: Final = 1 << 30
 """The largest answer that is accepted: above anything that a broker sends to the fetch sizes used here."""
@@ -63,8 +63,7 @@ class Properties:
         return text.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
+class ClientSettings(Value):
     """Settings of every client. Times are in milliseconds."""
 
     bootstrap_servers: tuple[tuple[str, int], ...]
@@ -117,8 +116,7 @@ def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
 _LEVEL_DEFAULTS: Final = {"gzip": -1, "lz4": 9, "zstd": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSettings:
+class ProducerSettings(Value):
     """Settings of a producer; see `ClientSettings` for the rest. `acks` is 0, 1 or -1 (all)."""
 
     acks: int
@@ -183,8 +181,7 @@ def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, r
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings:
+class ConsumerSettings(Value):
     """Settings of a consumer; see `ClientSettings` for the rest. `assignors` are names as JoinGroup carries them."""
 
     group_id: str | None

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from client.cluster import KafkaClient
 from client.errors import ClientTimeoutError, DisconnectedError
+from client.kafka_client import KafkaClient
 from client.metadata import Metadata, PartitionMetadata, TopicMetadata
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -47,14 +47,14 @@ class TrackedMetadata:
 
     @property
     def needs_refresh(self) -> bool:
-        """Whether `refresh` would bring anything: something proved wrong, or it is too old."""
+        """Whether the metadata is too old, or something in it has proved wrong."""
         if self._topics is not None and not self._topics:
             return False
         max_age_s = self._client.settings.metadata_max_age_ms / 1000
         return self._is_stale or self._loop.time() - self._fetched_s > max_age_s
 
     def mark_stale(self) -> None:
-        """Have it refreshed by whoever asks next."""
+        """Mark the metadata as outdated; the next use refreshes it."""
         self._is_stale = True
 
     def track(self, topics: Iterable[str] | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +11,7 @@ from uuid import UUID
 from cluster.znodes import NO_LEADER, Endpoint
 from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
 
@@ -20,8 +20,7 @@ ConfigResource = tuple[int, str]
 """(ConfigResourceType, name). The name of a broker is its id in digits; "" means all brokers (`<default>`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerImage:
+class BrokerImage(Value):
     """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name."""
 
     broker_id: int
@@ -30,10 +29,9 @@ class BrokerImage:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
+class PartitionImage(Value):
     """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode.
-    `offline_replicas` are on brokers that live, and on a disk that does not.
+    `offline_replicas` are on live brokers, on failed disks.
     """
 
     partition: int
@@ -47,8 +45,7 @@ class PartitionImage:
     offline_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(Value):
     """One topic. `partitions[i].partition == i`."""
 
     name: str
@@ -69,11 +66,10 @@ class TopicImage:
                 partitions.append(each)
             else:
                 raise ValueError(f"partition {each.partition} of {self.name} leaves a gap behind {len(partitions) - 1}")
-        return replace(self, partitions=tuple(partitions))
+        return self.replace(partitions=tuple(partitions))
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataImage:
+class MetadataImage(Value):
     """The cluster's metadata at one moment. `controller_id` is -1 when no controller is known."""
 
     cluster_id: str = ""
@@ -116,7 +112,7 @@ class MetadataImage:
                 for resource, config in configs.items()
                 if not (resource[0] == ConfigResourceType.TOPIC and resource[1] in removed)
             }
-        return replace(self, topics=topics, topic_names=names, configs=configs)
+        return self.replace(topics=topics, topic_names=names, configs=configs)
 
     def with_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> MetadataImage:
         """A copy with configurations replaced; an empty one is dropped. Where nothing changes, `configs` stays the same
@@ -128,4 +124,4 @@ class MetadataImage:
         for resource, config in changed.items():
             if not config:
                 configs.pop(resource, None)
-        return replace(self, configs=configs)
+        return self.replace(configs=configs)

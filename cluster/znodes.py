@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
 
 from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
+from protocol.value import Value, field
 
 T = TypeVar("T")
 
@@ -94,9 +94,8 @@ def config_path(entity_type: str, name: str) -> str:
     return f"/config/{entity_type}/{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a listener of a broker is reached, as clients are told."""
+class Endpoint(Value):
+    """The address of a broker's listener, as clients are told."""
 
     listener_name: str
     host: str
@@ -104,8 +103,7 @@ class Endpoint:
     security_protocol: str
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerRegistration:
+class BrokerRegistration(Value):
     """/brokers/ids/<id>, version 5."""
 
     broker_id: int
@@ -144,8 +142,7 @@ class BrokerRegistration:
         return _parse(broker_path(broker_id), data, build)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicAssignment:
+class TopicAssignment(Value):
     """/brokers/topics/<topic>, version 3: which brokers hold each partition. A zero id: written before Kafka 2.8."""
 
     topic_id: UUID
@@ -178,8 +175,7 @@ class TopicAssignment:
         return _parse(topic_path(topic), data, build)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionState(Value):
     """/brokers/topics/<topic>/partitions/<partition>/state, version 1 (Kafka class `TopicPartitionStateZNode`)."""
 
     leader: int
@@ -263,8 +259,7 @@ def encode_config_change(entity_path: str) -> bytes:
     return _dump({"version": 2, "entity_path": entity_path})
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(Value):
     """/latest_producer_id_block: the ids from `first` to `last` (both included) belong to `broker_id`."""
 
     broker_id: int

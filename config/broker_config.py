@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
-from . import (
+from config import (
     keys_cluster,
     keys_coordination,
     keys_coordinators,
@@ -18,7 +17,7 @@ from . import (
     keys_sasl,
     keys_security,
 )
-from .definitions import (
+from config.definitions import (
     ConfigError,
     ConfigErrors,
     ConfigKey,
@@ -27,8 +26,8 @@ from .definitions import (
     Value,
     table,
 )
-from .elsewhere_keys import ELSEWHERE_KEYS
-from .listeners import (
+from config.elsewhere_keys import ELSEWHERE_KEYS
+from config.listeners import (
     EndPoint,
     check_advertised,
     inter_broker_listener,
@@ -37,10 +36,13 @@ from .listeners import (
     parse_protocol_map,
     split_csv,
 )
-from .properties import load_properties
-from .rules import rules
-from .topic_config import BROKER_SYNONYMS, check_compaction_lags
-from .vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
+from config.properties import load_properties
+from config.rules import rules
+from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
+from config.vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BROKER_KEYS = table(
     (
@@ -211,7 +213,9 @@ class BrokerConfig:
         Raises ConfigError for everything that is wrong, also for keys about security or durability that are not
         implemented, and OSError when the file cannot be read.
         """
-        config, errors = cls.examine({**load_properties(Path(path).read_bytes()), **(overrides or {})})
+        with open(path, "rb") as file:
+            properties = load_properties(file.read())
+        config, errors = cls.examine({**properties, **(overrides or {})})
         if errors:
             raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
         return config

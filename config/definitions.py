@@ -186,7 +186,7 @@ _BOUNDS = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.LONG: (-(2**63), 2**63 - 1),
 }
-# What java.lang.Double.parseDouble takes and Python's float() does not, or the other way about.
+# The numbers that java.lang.Double.parseDouble accepts; Python's float() accepts others.
 _DOUBLE = r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)"
 
 

@@ -5,8 +5,8 @@ In server.properties they mean nothing, to Kafka neither. A broker's own value g
 
 from __future__ import annotations
 
-from .definitions import ConfigKey, Range, table
-from .vocabulary import LONG, LONG_MAX
+from config.definitions import ConfigKey, Range, table
+from config.vocabulary import LONG, LONG_MAX
 
 ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .dynamic_keys import DYNAMIC_BROKER_KEYS
+from config.dynamic_keys import DYNAMIC_BROKER_KEYS
 
 ELSEWHERE_KEYS = {
     **dict.fromkeys(DYNAMIC_BROKER_KEYS, "set it with kafka-configs --entity-type brokers; Kafka ignores it in a file"),

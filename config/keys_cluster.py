@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigKey, Range
-from .vocabulary import BOOLEAN, CLASS, CLUSTER_WIDE, INT, LONG, NO_KRAFT, NO_POLICIES, STRING
+from config.definitions import ConfigKey, Range
+from config.vocabulary import BOOLEAN, CLASS, CLUSTER_WIDE, INT, LONG, NO_KRAFT, NO_POLICIES, STRING
 
 KEYS = (
     ConfigKey("default.replication.factor", INT, 1, "Replicas of a topic created without a count."),

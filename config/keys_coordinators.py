@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigKey, Matching, OneOf, Range
-from .vocabulary import BOOLEAN, CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING
+from config.definitions import ConfigKey, Matching, OneOf, Range
+from config.vocabulary import BOOLEAN, CLUSTER_WIDE, INT, INT_MAX, LIST, LONG, SHORT, STRING
 
 KEYS = (
     ConfigKey("group.min.session.timeout.ms", INT, 6000, "Shortest session timeout that a group member may ask for."),

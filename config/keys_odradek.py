@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigKey, Matching, OneOf, Range
-from .vocabulary import LONG, STRING
+from config.definitions import ConfigKey, Matching, OneOf, Range
+from config.vocabulary import LONG, STRING
 
 KEYS = (
     ConfigKey(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigKey
-from .vocabulary import (
+from config.definitions import ConfigKey
+from config.vocabulary import (
     CLASS,
     DOUBLE,
     INT,

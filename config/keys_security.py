@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigKey, OneOf, Range
-from .vocabulary import (
+from config.definitions import ConfigKey, OneOf, Range
+from config.vocabulary import (
     BOOLEAN,
     CLASS,
     INT,

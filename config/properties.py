@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from .definitions import ConfigError
+from config.definitions import ConfigError
 
 _BLANKS = " \t\f"
 _LINE_END = re.compile(r"\r\n|\n|\r")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from .broker_config import BROKER_KEYS, BrokerConfig, declared_key
-from .definitions import ConfigError, RefusedKeyError
-from .elsewhere_keys import ELSEWHERE_KEYS
-from .topic_config import BROKER_SYNONYMS
+from config.broker_config import BROKER_KEYS, BrokerConfig, declared_key
+from config.definitions import ConfigError, RefusedKeyError
+from config.elsewhere_keys import ELSEWHERE_KEYS
+from config.topic_config import BROKER_SYNONYMS
 
 
 class Verdict(Enum):

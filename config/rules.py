@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .broker_config import BrokerConfig
+from typing import Any, Protocol
 
 
-def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
+class Configuration(Protocol):
+    """The parts of a BrokerConfig that the rules look at."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The parsed value of each key."""
+        ...
+
+    @property
+    def broker_id_generation_enable(self) -> bool: ...
+
+    @property
+    def log_dirs(self) -> tuple[str, ...]: ...
+
+    @property
+    def log_roll_time_ms(self) -> int: ...
+
+    @property
+    def log_roll_jitter_time_ms(self) -> int: ...
+
+    @property
+    def log_retention_time_ms(self) -> int: ...
+
+    @property
+    def max_connections_per_ip_overrides(self) -> Mapping[str, int]: ...
+
+
+def rules(config: Configuration) -> Iterator[tuple[str, bool, str]]:
     """Rules about several keys (Kafka's `KafkaConfig.validateValues`), as (key, whether it holds, what is allowed)."""
-    values: Mapping[str, Any] = config.values
+    values = config.values
     if config.broker_id_generation_enable:
         allowed = "broker.id must be greater than or equal to -1 and not greater than reserved.broker.max.id"
-        yield "broker.id", -1 <= config.broker_id <= config.reserved_broker_max_id, allowed
+        yield "broker.id", -1 <= values["broker.id"] <= values["reserved.broker.max.id"], allowed
     else:
-        yield "broker.id", config.broker_id >= 0, "broker.id must be greater than or equal to 0"
-    yield "node.id", values["node.id"] == config.broker_id, "You must set `node.id` to the same value as `broker.id`."
+        yield "broker.id", values["broker.id"] >= 0, "broker.id must be greater than or equal to 0"
+    yield (
+        "node.id",
+        values["node.id"] == values["broker.id"],
+        "You must set `node.id` to the same value as `broker.id`.",
+    )
     yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
     jitter = "log.roll.jitter.ms must be greater than or equal to 0"
     yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter
@@ -48,25 +76,25 @@ def rules(config: BrokerConfig) -> Iterator[tuple[str, bool, str]]:
         "offsets.commit.required.acks must be greater or equal -1 and less or equal to offsets.topic.replication.factor"
     )
     required = values["offsets.commit.required.acks"]
-    yield "offsets.commit.required.acks", -1 <= required <= config.offsets_topic_replication_factor, acks
+    yield "offsets.commit.required.acks", -1 <= required <= values["offsets.topic.replication.factor"], acks
     queued = "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
-    queued_bytes = config.queued_max_request_bytes
-    yield "queued.max.request.bytes", queued_bytes <= 0 or queued_bytes >= config.socket_request_max_bytes, queued
+    queued_bytes = values["queued.max.request.bytes"]
+    yield "queued.max.request.bytes", queued_bytes <= 0 or queued_bytes >= values["socket.request.max.bytes"], queued
     no_connection = (
         "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set."
     )
     overrides = config.max_connections_per_ip_overrides
-    yield "max.connections.per.ip", config.max_connections_per_ip > 0 or bool(overrides), no_connection
+    yield "max.connections.per.ip", values["max.connections.per.ip"] > 0 or bool(overrides), no_connection
     delay = values["connection.failed.authentication.delay.ms"]
-    idle = config.connections_max_idle_ms
+    idle = values["connections.max.idle.ms"]
     idle_rule = (
         f"connection.failed.authentication.delay.ms={delay} should always be less than connections.max.idle.ms={idle} "
         "to prevent failed authentication responses from timing out"
     )
     yield "connections.max.idle.ms", idle < 0 or delay < idle, idle_rule
-    metrics = config.metrics_listener
+    metrics = values["metrics.listener"]
     port = "metrics.listener must have a port between 0 and 65535"
     yield "metrics.listener", metrics is None or int(metrics.rpartition(":")[2]) <= 65535, port
     sessions = "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
-    shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    shortest, longest = values["group.min.session.timeout.ms"], values["group.max.session.timeout.ms"]
     yield "group.max.session.timeout.ms", shortest <= longest, sessions

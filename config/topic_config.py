@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protocol.errors import ApiError, ErrorCode
-
-from .definitions import ConfigError, ConfigKey, ConfigRuleError, OneOf, Range, RangeOr, Value, table
-from .vocabulary import (
+from config.definitions import ConfigError, ConfigKey, ConfigRuleError, OneOf, Range, RangeOr, Value, table
+from config.vocabulary import (
     BOOLEAN,
     COMPRESSION_TYPES,
     DOUBLE,
@@ -19,6 +17,7 @@ from .vocabulary import (
     STRING,
     THROTTLED_REPLICAS,
 )
+from protocol.errors import ApiError, ErrorCode
 
 TOPIC_KEYS = table(
     (

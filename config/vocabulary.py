@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .definitions import ConfigType, Matching, OneOf, UpdateMode
+from config.definitions import ConfigType, Matching, OneOf, UpdateMode
 
 BOOLEAN = ConfigType.BOOLEAN
 STRING = ConfigType.STRING

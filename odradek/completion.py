@@ -7,16 +7,17 @@ eval "$(odradek completion zsh)"         # in ~/.zshrc, after compinit
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
 
-from odradek import cli
+from odradek.command_list import COMPLETION, commands, tool_modules
 
 SCRIPT_OPTIONS = {
     "server-start": ["--dev", "--help", "--override", "-daemon"],
     "server-stop": ["--help", "--node-id", "--process-role"],
-    cli.COMPLETION: ["bash", "zsh"],
+    COMPLETION: ["bash", "zsh"],
 }
 
 BASH = """\
@@ -71,7 +72,7 @@ def tool_options(module: ModuleType) -> list[str]:
 def options_by_command(root: Path) -> dict[str, list[str]]:
     """The options of each command. Jobs are left out: importing them takes PySpark."""
     sys.path.insert(0, str(root))
-    modules = {name: module for name, module in cli.tool_modules(root).items() if module.startswith("tools.")}
+    modules = {name: module for name, module in tool_modules(root).items() if module.startswith("tools.")}
     tools = {name: tool_options(importlib.import_module(module)) for name, module in modules.items()}
     return {**SCRIPT_OPTIONS, **tools}
 
@@ -79,12 +80,12 @@ def options_by_command(root: Path) -> dict[str, list[str]]:
 def bash_script(root: Path) -> str:
     """The completion script of bash."""
     cases = [f'    {name}) words="{" ".join(options)}" ;;' for name, options in options_by_command(root).items()]
-    return BASH.format(commands=" ".join(cli.commands(root)), cases="\n".join(cases))
+    return BASH.format(commands=" ".join(commands(root)), cases="\n".join(cases))
 
 
 def zsh_script(root: Path) -> str:
     """The completion script of zsh."""
-    described = [f"    '{name}:{text.replace(chr(39), '')}'" for name, text in cli.commands(root).items()]
+    described = [f"    {shlex.quote(f'{name}:{text}')}" for name, text in commands(root).items()]
     cases = [f"    {name}) compadd -- {' '.join(options)} ;;" for name, options in options_by_command(root).items()]
     return ZSH.format(commands="\n".join(described), cases="\n".join(cases))
 

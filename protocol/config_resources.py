@@ -15,7 +15,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, in DescribeConfigs v1+ (KIP-226; Kafka's `ConfigEntry.ConfigSource`)."""
+    """The source of a value in DescribeConfigs v1+ (KIP-226; Kafka's `ConfigEntry.ConfigSource`)."""
 
     DYNAMIC_TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2

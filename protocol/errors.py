@@ -1,8 +1,8 @@
 """Kafka's error codes, and the exceptions of this codebase that stand for them.
 
-`ErrorCode` is the closed list a broker of Kafka 3.9 can answer (Kafka class `Errors`). `ApiError` carries one of them
-up to the handler, which turns it into the code of a response at one place. Anything else that is raised while a request
-is served is a bug, and is answered UNKNOWN_SERVER_ERROR.
+`ErrorCode` lists the codes that a broker of Kafka 3.9 can answer (Kafka class `Errors`). `ApiError` carries one of them
+up to the handler, which puts it into the response. Any other exception while a request is served is a bug: it is logged
+with its traceback, and the connection is closed.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Final
 from uuid import UUID
 
 ZERO_UUID: Final = UUID(int=0)
-"""Stands for "no id" on the wire."""
+"""The UUID that means "no id" on the wire."""
 
 
 def uuid_to_text(value: UUID) -> str:

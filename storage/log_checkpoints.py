@@ -1,4 +1,4 @@
-"""The entries for a broker's logs in the offset checkpoints of its log directories."""
+"""The offset checkpoints of the log directories: an entry for each log that a broker has there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoint_tasks import CheckpointTask, fingerprint_of
-from storage.directory.checkpoints import WHOLE_SEGMENTS
+from storage.directory.checkpoints import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    WHOLE_SEGMENTS,
+)
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem
 from storage.log.unified_log import UnifiedLog
+from storage.relocation.future_logs import FutureLogs
 
 
 def checkpoint_tasks(
@@ -53,3 +60,78 @@ def whole_segment_marks(
         for directory in directories
         if directory.path not in gapped and directory.path not in unsure
     }
+
+
+class LogCheckpoints:
+    """The checkpoints of all logs. Belongs to the thread that owns these; any thread may run the tasks.
+
+    A checkpoint that would say what it says already is not written.
+    """
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directories: Sequence[LogDirectory],
+        logs: Mapping[TopicPartition, UnifiedLog],
+        futures: FutureLogs,
+    ) -> None:
+        self._file_system = file_system
+        self._directories = directories
+        self._logs = logs
+        self._futures = futures
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """As checkpointed by the last run; what the replicas start from."""
+        self.refusing: set[str] = set()
+        """Directories with a log that was refused: the checkpoints do not know it any more."""
+
+    def recovery_point_tasks(self, closed: Iterable[LogDirectory] = ()) -> list[CheckpointTask]:
+        """Writing the recovery points of all logs. What is `closed` and flushed may be written by Kafka next."""
+        unsure = self.refusing | {each.path for each in closed}
+        marks = whole_segment_marks(self._directories, self._logs.values(), unsure)
+        return self._tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.durability.recovery_point, marks)
+
+    def write_recovery_points(self, closed: Iterable[LogDirectory] = ()) -> None:
+        """Do `recovery_point_tasks`, waiting for the disk."""
+        run_tasks(self.recovery_point_tasks(closed))
+
+    def log_start_offset_tasks(self) -> list[CheckpointTask]:
+        """Writing the log starts above 0.
+
+        Kafka leaves out those that the first segment's name tells; but a power cut can bring back segments below.
+        """
+        return self._tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.local.log_start_offset or None)
+
+    def write_log_start_offsets(self) -> None:
+        """Do `log_start_offset_tasks`, waiting for the disk."""
+        run_tasks(self.log_start_offset_tasks())
+
+    def high_watermark_tasks(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointTask]:
+        """Writing the high watermarks; those of logs not named are kept as they were loaded. Where a log is being
+        moved, both directories know it, as a crash decides which of them has the log.
+        """
+        self.high_watermarks.update(high_watermarks)
+        return self._tasks(HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition))
+
+    def cleaner_offset_tasks(self) -> list[CheckpointTask]:
+        """Writing how far the logs were cleaned.
+
+        To be done after `plan_cleaning` and after `ReplacementTask.complete`, and after a truncation before anything is
+        appended: below its checkpoint no log is searched for older values of a key.
+        """
+        return self._tasks(CLEANER_OFFSET_CHECKPOINT, lambda log: log.cleaner_checkpoint)
+
+    def _tasks(
+        self,
+        name: str,
+        value: Callable[[UnifiedLog], int | None],
+        marks: Mapping[str, Mapping[TopicPartition, int]] | None = None,
+    ) -> list[CheckpointTask]:
+        logs = [*self._futures.online(), *self._logs.values()]
+        return checkpoint_tasks(self._file_system, self._directories, logs, name, value, marks)
+
+
+def run_tasks(tasks: Iterable[CheckpointTask]) -> None:
+    """Run and complete them here, waiting for the disk."""
+    for task in tasks:
+        task.run()
+        task.complete()

@@ -12,27 +12,20 @@ from uuid import UUID
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.compaction.cleanable_log import correct_checkpoint
-from storage.directory.checkpoint_tasks import CheckpointTask
 from storage.directory.checkpoints import (
     CHECKPOINTS,
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
 )
 from storage.directory.clean_shutdown import write_clean_shutdown
-from storage.directory.directory_lock import lock_directory
-from storage.directory.disk_reserve import DiskReserve, SpaceTask
-from storage.directory.log_directory import DeletionTask, DirectorySyncTask, LogDirectory, NoRoomError
-from storage.directory.meta_properties import LogDirError
+from storage.directory.log_directories import LogDirectories
+from storage.directory.log_directory import LogDirectory, NoRoomError
 from storage.directory.partition_metadata import write_topic_id
-from storage.io.file_system import FileSystem, Lock, is_disk_full
-from storage.log.log_config import LogConfig
+from storage.io.file_system import FileSystem, is_disk_full
 from storage.log.log_flush import FlushTask
 from storage.log.partition_directory import DELETE_SUFFIX, STRAY_SUFFIX, create_log, rename_away
 from storage.log.retention import TimestampLookup
 from storage.log.unified_log import UnifiedLog
-from storage.log_checkpoints import checkpoint_tasks, whole_segment_marks
+from storage.log_checkpoints import LogCheckpoints, run_tasks
+from storage.log_config import LogConfig
 from storage.recovery.directory_loading import DirectoryLoad, LoadTask
 from storage.recovery.log_directory_survey import LoadReport, begin_load, find_partitions
 from storage.relocation.future_logs import FutureLogs
@@ -51,65 +44,27 @@ class LogManager:
         on_directory_failure: Callable[[str, str], None] = lambda _path, _reason: None,
         on_corruption: Callable[[str], None] = lambda _message: None,
     ) -> None:
-        """`on_directory_failure` is told path and reason when a directory goes offline, possibly in the midst of an
+        """`on_directory_failure` is told path and reason when a directory goes offline, possibly during an
         append; `on_corruption`, on any thread, what is wrong with a file, once for each place that is damaged.
         """
         self._file_system = file_system
         self.default_config = default_config
         self.producer_id_expiration_ms = producer_id_expiration_ms
-        self.directories = [LogDirectory(path, on_directory_failure, on_corruption) for path in log_dirs]
+        self.directories = LogDirectories(
+            file_system, [LogDirectory(path, on_directory_failure, on_corruption) for path in log_dirs]
+        )
         self.logs: dict[TopicPartition, UnifiedLog] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        """As checkpointed by the last run; what the replicas start from."""
         self.refused: dict[TopicPartition, str] = {}
         self.futures = FutureLogs(file_system, self.directories)
         """The logs that are being moved to another directory."""
+        self.checkpoints = LogCheckpoints(file_system, self.directories, self.logs, self.futures)
         self._not_recovered: set[str] = set()
         """Directories with a log that was refused after an unclean stop: the next start has to try again."""
-        self._refusing: set[str] = set()
-        """Directories with a log that was refused: the checkpoints do not know it any more."""
-        self._rivals: list[UnifiedLog] = []
+        self._conflicting: list[UnifiedLog] = []
         """Logs that have the name of one in `logs` and are of another topic."""
-        self._locks: list[Lock] = []
         self._report = LoadReport()
 
     # -- loading ------------------------------------------------------------------------------------------------------
-
-    def lock_directories(self) -> None:
-        """Create the directories where missing and lock them against other brokers. One that cannot be used is offline.
-
-        Raises LogDirError when another broker has one, or none can be used.
-        """
-        reasons = {}
-        for directory in self.directories:
-            path = directory.path
-            if directory.failure is not None:
-                continue
-            try:
-                self._locks.append(lock_directory(self._file_system, path))
-            except OSError as error:
-                reasons[path] = f"Log directory {path} cannot be used: {error}"
-        if all(directory.failure is not None or directory.path in reasons for directory in self.directories):
-            raise LogDirError("; ".join(reasons.values()))
-        for path, reason in reasons.items():
-            self.take_offline(path, reason)
-
-    def take_offline(self, path: str, reason: str) -> None:
-        """Do not use the log directory at `path`."""
-        for directory in self.directories:
-            if directory.path == path:
-                directory.take_offline(reason)
-
-    def reading_failed(self, path: str, error: OSError) -> None:
-        """The file at `path`, of a log, cannot be read: its directory goes offline."""
-        holding = [directory for directory in self.directories if path.startswith(f"{directory.path}/")]
-        for directory in sorted(holding, key=lambda each: len(each.path))[-1:]:
-            directory.fail(error, f"Exception while reading from {path}")
-
-    def unlock_directories(self) -> None:
-        """Let other brokers have the directories."""
-        while self._locks:
-            self._locks.pop().release()
 
     def begin_load(self, now_ms: int, topic_configs: Mapping[str, LogConfig] | None = None) -> list[DirectoryLoad]:
         """The logs to load, by directory: any threads may work on it. A directory that fails goes offline.
@@ -119,9 +74,7 @@ class LogManager:
         """
         self._report = report = LoadReport()
         found = {}
-        for directory in self.directories:
-            if directory.failure is not None:
-                continue
+        for directory in self.directories.online:
             try:
                 found[directory.path] = find_partitions(
                     self._file_system, directory, self.default_config.file_delete_delay_ms, report
@@ -129,23 +82,17 @@ class LogManager:
             except OSError as error:
                 directory.fail(error, f"Error while loading log dir {directory.path}")
         loads = []
-        for directory in self.directories:
-            if directory.failure is None:
-                try:
-                    partitions = found[directory.path]
-                    loads.append(
-                        begin_load(
-                            self._file_system,
-                            directory,
-                            partitions,
-                            now_ms,
-                            topic_configs or {},
-                            self.default_config,
-                            report,
-                        )
-                    )
-                except OSError as error:
-                    directory.fail(error, f"Error while loading log dir {directory.path}")
+        configs = topic_configs or {}
+        for directory in self.directories.online:
+            partitions = found[directory.path]
+            try:
+                load = begin_load(
+                    self._file_system, directory, partitions, now_ms, configs, self.default_config, report
+                )
+            except OSError as error:
+                directory.fail(error, f"Error while loading log dir {directory.path}")
+            else:
+                loads.append(load)
         return loads
 
     def complete_load(self, loads: Sequence[DirectoryLoad]) -> LoadReport:
@@ -167,7 +114,7 @@ class LogManager:
             if log.durability.gaps_end > log.recovery_point:
                 with contextlib.suppress(ApiError):  # a full disk; it stays due
                     log.flush(now_ms)
-        self.checkpoint_recovery_points()
+        self.checkpoints.write_recovery_points()
         self.refused = report.refused
         return report
 
@@ -178,7 +125,7 @@ class LogManager:
             directory.take_offline(task.failure)
         elif task.refusal is not None:
             report.refused[partition] = task.refusal
-            self._refusing.add(directory.path)
+            self.checkpoints.refusing.add(directory.path)
             if not load.is_clean:
                 self._not_recovered.add(directory.path)
         elif task.result is not None:
@@ -196,8 +143,8 @@ class LogManager:
             if reset is not None:
                 report.ignored.append(reset)
             if task.options.high_watermark:
-                high_watermark = max(task.options.high_watermark, self.high_watermarks.get(partition, 0))
-                self.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
+                high_watermark = max(task.options.high_watermark, self.checkpoints.high_watermarks.get(partition, 0))
+                self.checkpoints.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
             if task.result.truncated_bytes or task.result.lost_below_high_watermark or task.result.split_segments:
                 report.repaired.append(task.result)
 
@@ -206,13 +153,13 @@ class LogManager:
         try:
             for log in self.futures.superseded_logs:
                 self.logs[log.topic_partition].flush(now_ms)
-            tasks = [*self.log_start_offset_tasks(), *self.high_watermark_tasks({})]
-            _run_checkpoints(tasks)
+            tasks = [*self.checkpoints.log_start_offset_tasks(), *self.checkpoints.high_watermark_tasks({})]
+            run_tasks(tasks)
             is_known = not any(task.refusal for task in tasks)
             if is_known and all(
                 self.logs[log.topic_partition].directory.failure is None for log in self.futures.superseded_logs
             ):
-                self.futures.set_outdone_aside(now_ms)
+                self.futures.set_superseded_aside(now_ms)
         except ApiError:
             return  # a disk failed, and said so: the next start finds both again
 
@@ -225,7 +172,7 @@ class LogManager:
         `resolve_conflicting_logs` decides.
         """
         if None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
-            self._rivals.append(other)
+            self._conflicting.append(other)
             other.directory.log_count += 1
             return log
         return self.futures.resolve(log, other)
@@ -343,7 +290,7 @@ class LogManager:
     def _forget(self, log: UnifiedLog) -> None:
         """A log that is not wanted any more is on a disk that failed: when that works again, it is a stray."""
         del self.logs[log.topic_partition]
-        self.high_watermarks.pop(log.topic_partition, None)
+        self.checkpoints.high_watermarks.pop(log.topic_partition, None)
         log.directory.log_count -= 1
 
     def _take_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
@@ -351,7 +298,7 @@ class LogManager:
         target = rename_away(self._file_system, log, suffix, now_ms)
         directory.note_stale(log.topic_partition, CHECKPOINTS)
         del self.logs[log.topic_partition]
-        self.high_watermarks.pop(log.topic_partition, None)
+        self.checkpoints.high_watermarks.pop(log.topic_partition, None)
         directory.log_count -= 1
         return target
 
@@ -362,42 +309,14 @@ class LogManager:
         KAFKA_STORAGE_ERROR.
         """
         paths = []
-        while self._rivals:
-            rival = self._rivals.pop()
-            log = self.logs[rival.topic_partition]
-            if rival.topic_id == topic_ids(rival.topic_partition):
-                self.logs[rival.topic_partition], rival = rival, log
-            rival.directory.log_count -= 1
-            paths.append(rename_away(self._file_system, rival, STRAY_SUFFIX, now_ms))
+        while self._conflicting:
+            conflicting = self._conflicting.pop()
+            log = self.logs[conflicting.topic_partition]
+            if conflicting.topic_id == topic_ids(conflicting.topic_partition):
+                self.logs[conflicting.topic_partition], conflicting = conflicting, log
+            conflicting.directory.log_count -= 1
+            paths.append(rename_away(self._file_system, conflicting, STRAY_SUFFIX, now_ms))
         return paths
-
-    def expired_deletions(self, now_ms: int) -> list[DeletionTask]:
-        """Removing the files whose time has come, as tasks that any thread may run; see `LogDirectory.take_expired`."""
-        return [
-            DeletionTask(self._file_system, directory, deletion)
-            for directory in self.directories
-            if directory.failure is None
-            for deletion in directory.take_expired(now_ms)
-        ]
-
-    def keep_reserve(self, reserve_bytes: int, on_change: Callable[[LogDirectory], None]) -> None:
-        """From now on clients must leave so many bytes of every disk; see `DiskReserve` for `on_change`."""
-        for directory in self.directories:
-            directory.reserve = DiskReserve(
-                self._file_system, directory, reserve_bytes, len(self.directories), on_change
-            )
-
-    def space_tasks(self) -> list[SpaceTask]:
-        """Asking every disk how much is left."""
-        return [
-            SpaceTask(directory, directory.reserve)
-            for directory in self.directories
-            if directory.failure is None and directory.reserve is not None
-        ]
-
-    def directory_sync_task(self, directory: LogDirectory) -> DirectorySyncTask:
-        """The fsync of the names in a directory, for any thread to run."""
-        return DirectorySyncTask(self._file_system, directory)
 
     # -- stable storage -----------------------------------------------------------------------------------------------
 
@@ -417,62 +336,11 @@ class LogManager:
                 due.append((log, local.active_segment.base_offset))
         return due
 
-    def recovery_point_tasks(self, *, closing: bool = False) -> list[CheckpointTask]:
-        """The work of `checkpoint_recovery_points`, as tasks that any thread may run. With `closing`, all logs that
-        could be closed are, and flushed: what comes next into their directories may be written by Kafka.
-        """
-        unsure = set(self._refusing)
-        if closing:
-            unsure |= {each.path for each in self.directories if each.path not in self._not_recovered}
-        marks = whole_segment_marks(self.directories, self.logs.values(), unsure)
-        return self._checkpoint_tasks(RECOVERY_POINT_CHECKPOINT, lambda log: log.durability.recovery_point, marks)
-
-    def checkpoint_recovery_points(self) -> None:
-        """Write the recovery points of all logs, directory by directory, waiting for the disk."""
-        _run_checkpoints(self.recovery_point_tasks())
-
-    def log_start_offset_tasks(self) -> list[CheckpointTask]:
-        """The work of `checkpoint_log_start_offsets`, as tasks that any thread may run."""
-        return self._checkpoint_tasks(LOG_START_OFFSET_CHECKPOINT, lambda log: log.local.log_start_offset or None)
-
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the log starts above 0, waiting for the disk.
-
-        Kafka leaves out those that the first segment's name tells; but a power cut can bring back segments below.
-        """
-        _run_checkpoints(self.log_start_offset_tasks())
-
-    def high_watermark_tasks(self, high_watermarks: Mapping[TopicPartition, int]) -> list[CheckpointTask]:
-        """Writing the high watermarks, as tasks that any thread may run; those of logs not named are kept as they were
-        loaded. Where a log is being moved, both directories know it, as a crash decides which of them has the log.
-        """
-        self.high_watermarks.update(high_watermarks)
-        return self._checkpoint_tasks(
-            HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition)
-        )
-
-    def _checkpoint_tasks(
-        self,
-        name: str,
-        value: Callable[[UnifiedLog], int | None],
-        marks: Mapping[str, Mapping[TopicPartition, int]] | None = None,
-    ) -> list[CheckpointTask]:
-        logs = [*self.futures.online(), *self.logs.values()]
-        return checkpoint_tasks(self._file_system, self.directories, logs, name, value, marks)
-
     def timestamp_lookup(self, logs: Sequence[UnifiedLog], now_ms: int) -> TimestampLookup:
         """A task that reads of `logs` all that is needed before `UnifiedLog.expire_segments` can decide without
         waiting.
         """
         return TimestampLookup(self._file_system, [log.local for log in logs], now_ms)
-
-    def cleaner_offset_tasks(self) -> list[CheckpointTask]:
-        """Writing how far the logs were cleaned, as tasks that any thread may run.
-
-        To be done after `plan_cleaning` and after `ReplacementTask.complete`, and after a truncation before anything is
-        appended: below its checkpoint no log is searched for older values of a key.
-        """
-        return self._checkpoint_tasks(CLEANER_OFFSET_CHECKPOINT, lambda log: log.cleaner_checkpoint)
 
     def online_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose directory works."""
@@ -506,16 +374,17 @@ class LogManager:
                 task.complete()
         for log in (*self.online_logs(), *self.futures.online()):
             log.release_files()
-        _run_checkpoints(self.recovery_point_tasks(closing=True))
-        self.checkpoint_log_start_offsets()
-        for directory in self.directories:
-            if directory.failure is None and directory.path not in self._not_recovered:
+        closed = [each for each in self.directories if each.path not in self._not_recovered]
+        self.checkpoints.write_recovery_points(closed)
+        self.checkpoints.write_log_start_offsets()
+        for directory in closed:
+            if directory.failure is None:
                 try:
                     write_clean_shutdown(self._file_system, directory.path, broker_epoch)
                 except OSError as error:
                     if not is_disk_full(error):  # without the marker the next start looks at more, and nothing is lost
                         directory.fail(error, f"Error while marking {directory.path} as cleanly shut down")
-        self.unlock_directories()
+        self.directories.unlock()
 
 
 def _rank(directory: LogDirectory) -> tuple[bool, bool, int]:
@@ -523,9 +392,3 @@ def _rank(directory: LogDirectory) -> tuple[bool, bool, int]:
     equals.
     """
     return directory.failure is not None, directory.is_reserve_reached, directory.log_count
-
-
-def _run_checkpoints(tasks: Sequence[CheckpointTask]) -> None:
-    for task in tasks:
-        task.run()
-        task.complete()

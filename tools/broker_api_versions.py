@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from client.connection import Connection
+from client.broker_connection import Connection
 from client.errors import ClientError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError

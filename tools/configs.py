@@ -1,6 +1,6 @@
 """kafka-configs: describe and alter configurations of topics, brokers and loggers (Kafka class `ConfigCommand`).
 
-Quotas and credentials (users, clients, ips) and client metrics are refused with a clear word: no broker of ours has
+Quotas and credentials (users, clients, ips) and client metrics are refused with a message: this broker does not have
 them yet.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from client import admin
 from client.admin import ConfigChange, ConfigEntry
-from client.cluster import KafkaClient
+from client.kafka_client import KafkaClient
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from tools.support.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
 from tools.support.options import Option, OptionParser, Options, UsageError
@@ -221,7 +221,7 @@ async def own_entries(client: KafkaClient, entity: Entity, *, show_all: bool = F
 
 
 async def alter(client: KafkaClient, entity: Entity, options: Options) -> None:
-    """Set and remove keys. Raises ToolError for keys that cannot be removed because nobody set them."""
+    """Set and remove keys. Raises ToolError for keys to remove that are not set."""
     path = options.text("add-config-file")
     added = read_properties(path) if path is not None else parse_configs(options.text("add-config") or "")
     deleted = [key.strip() for key in (options.text("delete-config") or "").split(",") if key.strip()]

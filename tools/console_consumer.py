@@ -219,7 +219,7 @@ async def _copy(consumer: Consumer, output: _Output, timeout_s: float) -> None:
                 for fetched_batch in batches:
                     for record in fetched_batch.records():
                         if output.is_complete():
-                            # What is fetched and not shown has not been read: the group goes on with it.
+                            # Records fetched but not printed count as unread: the group continues with them.
                             consumer.seek(partition, record.offset)
                             break
                         lines.append(output.format(record, partition.partition, fetched_batch.batch.timestamp_type))

@@ -133,7 +133,7 @@ def _prompt() -> None:
 
 
 async def _send(producer: Producer, topic: str, line: Line, *, wait: bool) -> None:
-    """Send a line. Without `wait`, what goes wrong is told and the next line has its turn."""
+    """Send a line. Without `wait`, an error is printed and the next line follows."""
     try:
         delivery = await producer.send(topic, line.value, line.key, line.headers)
         if wait:

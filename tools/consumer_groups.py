@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from client import groups
-from client.cluster import KafkaClient
 from client.groups import DescribedGroup
+from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, make_client, read_properties, reason, run_tool

@@ -12,8 +12,8 @@ from client.settings import ConsumerSettings
 from protocol.topic_partition import TopicPartition
 from tools.support.common import make_client, now_ms, read_properties, run_tool
 from tools.support.java_dates import format_date
-from tools.support.metrics import print_metrics
 from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.printed_metrics import print_metrics
 
 _MIB = 1024 * 1024
 _POLL_S = 0.1
@@ -130,7 +130,7 @@ class _Report:
         )  # fmt: skip
 
     def metrics(self, client_id: str, topic: str) -> dict[str, float]:
-        """Those of Kafka's metrics that this client knows; rates are of the whole run."""
+        """Kafka's metrics, as far as this client has them. Rates are of the whole run."""
         elapsed_s = max(now_ms() - self.start_ms, 1) / 1000
         found: dict[str, float] = {}
         for name, count in (("records-consumed", self.count), ("bytes-consumed", self.bytes)):

@@ -17,8 +17,8 @@ from typing import Final
 
 from protocol.errors import ApiError
 from protocol.records.batch import RecordBatch
-from storage.log.indexes import OffsetIndex, TimeIndex
 from storage.log.producer_state import BatchMetadata, CorruptSnapshotError, ProducerStateEntry, decode_snapshot
+from storage.segment.indexes import OffsetIndex, TimeIndex
 from tools.support.common import ToolError, run_tool
 from tools.support.dump_texts import (
     boolean,
@@ -28,6 +28,7 @@ from tools.support.dump_texts import (
     optional_long,
     timestamp_name,
 )
+from tools.support.dumped_files import IndexEntry, IndexFile, LogFile, check_index, check_time_index
 from tools.support.options import Option, OptionParser, Options
 from tools.support.record_decoders import (
     RecordDecoder,
@@ -37,7 +38,6 @@ from tools.support.record_decoders import (
     find_decoder,
     plain_decoder,
 )
-from tools.support.segment_files import IndexEntry, IndexFile, LogFile, check_index, check_time_index
 
 _EVERYTHING: Final = 2**31 - 1
 _STRING_DECODER: Final = "org.apache.kafka.tools.api.StringDecoder"
@@ -85,7 +85,7 @@ PARSER: Final = OptionParser(
 
 
 class _Findings:
-    """Contradictions between files, told when all are through: file -> pairs of numbers that should agree."""
+    """Contradictions between files, printed at the end: file -> pairs of numbers that should be equal."""
 
     def __init__(self) -> None:
         self.index_mismatches: dict[str, list[tuple[int, int]]] = {}

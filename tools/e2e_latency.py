@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from client import admin
-from client.cluster import KafkaClient
 from client.consumer import Consumer
+from client.kafka_client import KafkaClient
 from client.producer import Producer
 from client.settings import ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError

@@ -23,7 +23,7 @@ from client.settings import ProducerSettings
 from protocol.records.batch import HEADER_BYTES
 from tools.support.arguments import ArgumentParser, whole_number
 from tools.support.common import ToolError, make_client, now_ms, read_properties, run_work
-from tools.support.metrics import print_metrics
+from tools.support.printed_metrics import print_metrics
 from tools.support.throttle import Throttle
 
 REPORT_EVERY_MS = 5_000
@@ -114,7 +114,7 @@ class Statistics:
         )
 
     def metrics(self, client_id: str, topic: str, failures: int) -> dict[str, float]:
-        """Those of Kafka's metrics that this client knows; rates are of the whole run."""
+        """Kafka's metrics, as far as this client has them. Rates are of the whole run."""
         elapsed_s = max(now_ms() - self._start_ms, 1) / 1000
         counts = {"record-send": self._count, "record-error": failures, "byte": self._bytes}
         found: dict[str, float] = {}
@@ -152,7 +152,7 @@ Payloads = Callable[[int], list[bytes]]
 
 
 def make_payloads(arguments: argparse.Namespace, rng: random.Random) -> Payloads:
-    """Where the values come from. Raises ToolError."""
+    """The source of the values. Raises ToolError."""
     if arguments.payload_monotonic:
         numbers = (b"%d" % number for number in range(arguments.num_records))
         return lambda count: list(islice(numbers, count))

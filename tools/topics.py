@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from client import admin
-from client.cluster import KafkaClient
+from client.kafka_client import KafkaClient
 from client.metadata import PartitionMetadata, TopicMetadata
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
@@ -304,7 +304,7 @@ def is_reported(partition: PartitionMetadata, report: str | None, min_insync: in
 
 
 def fail(error: BaseException) -> None:
-    """Say on standard output and, with the name that Kafka has for the error, on standard error what failed."""
+    """Print a failure on standard output and, with Kafka's name of the error, on standard error."""
     print(f"Error while executing topic command : {reason(error)}")
     name = f"{exception_of(error.error_code)}: " if isinstance(error, ApiError) else ""
     logger.error("%s%s", name, reason(error))

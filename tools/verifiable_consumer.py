@@ -54,7 +54,7 @@ class _Reporter:
     """Prints what the group does."""
 
     async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions came."""
+        """Print the partitions that were assigned."""
         print_event("partitions_assigned", partitions=list(map(_name, partitions)))
 
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:

@@ -55,7 +55,7 @@ class _Run:
         self._throughput: int = arguments.throughput
 
     async def send(self, producer: Producer, key: str | None, value: str) -> None:
-        """Send one record; its fate is printed when it is known."""
+        """Send one record; print its outcome when it is known."""
         self._sent += 1
         timestamp = None
         if self._create_time >= 0:

@@ -17,8 +17,8 @@ class ChangeQueue:
         self._running: dict[asyncio.Task[Any], None] = {}
 
     async def run(self, change: Coroutine[Any, Any, T]) -> T:
-        """Run `change` after those before it, and to its end even if the caller is cancelled: between the transaction
-        and the commands the tree and the brokers differ, and nobody could repair that.
+        """Run `change` after those before it. It runs to its end even if the caller is cancelled, because between the
+        transaction and the commands the tree and the brokers differ.
         """
         task = asyncio.create_task(self._in_turn(change))
         self._running[task] = None

@@ -80,7 +80,7 @@ class ControllerChannels:
         self._context = context
 
     async def leader_and_isr(self, topics: Iterable[TopicStates], *, is_full: bool = False) -> OfflineReplicas:
-        """Have brokers take their roles in these partitions; gives the replicas that they cannot use."""
+        """Send the brokers their roles in these partitions. Gives the replicas that they cannot use."""
         topics = tuple(topics)
         offline: OfflineReplicas = {}
         for broker in self._context.live_brokers.values():
@@ -101,7 +101,7 @@ class ControllerChannels:
         return offline
 
     async def delete_replicas(self, topics: Iterable[TopicImage]) -> None:
-        """Have every replica of these topics deleted. One that its disk does not let go stays behind as a stray."""
+        """Delete every replica of these topics. A replica whose disk refuses stays behind as a stray."""
         topics = tuple(topics)
         for broker in self._context.live_brokers.values():
             stopped = tuple(
@@ -120,7 +120,7 @@ class ControllerChannels:
                 logger.error("Broker %d refused StopReplica: %s", broker.broker_id, error)
 
     async def update_metadata(self, topics: Iterable[TopicImage] = (), deleted: Iterable[str] = ()) -> None:
-        """Tell all brokers what clients are to be told of these topics."""
+        """Send all brokers the metadata of these topics for their clients."""
         states = tuple(TopicStates(topic.name, topic.topic_id, topic.partitions) for topic in topics)
         deleted, context = tuple(deleted), self._context
         for broker in context.live_brokers.values():

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from broker.controller import topic_operations
 from broker.controller.change_queue import ChangeQueue
 from broker.controller.channels import BrokerChannel, ControllerChannels, OfflineReplicas
+from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_settings import ControllerSettings, controller_settings
-from broker.controller.membership import ClusterMembership
 from broker.environment.contract import Random
 from cluster import znodes
 from cluster.controller import topics as decisions
@@ -27,7 +27,7 @@ from cluster.controller.start_up import FoundReplica, adopt, adopted_config, tak
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import ControllerTerm, fenced, shares
 from cluster.metadata_image import BrokerImage, ConfigResource, TopicImage
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     ConnectionLossError,
     Create,
     Delete,
@@ -84,7 +84,7 @@ class ControllerService:
         self._channels = ControllerChannels(self._channel_by_broker, context)
 
     def config_changed(self, config: BrokerConfig) -> None:
-        """Go by another configuration from now on."""
+        """Use this configuration from now on."""
         self.settings = controller_settings(config)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class ControllerService:
             try:
                 await self._transact(operations)
             except ApiError as error:
-                logger.warning("Deleted topics stay in the tree for now: %s", error)
+                logger.warning("Deleted topics stay in the tree until the next change: %s", error)
                 return
             for topic in share:
                 context.remove_topic(topic.name)
@@ -306,19 +306,19 @@ class ControllerService:
         """Finish deletions for which the disk had no room; nothing else may change before."""
         await self._drop(list(self._context.topics_to_be_deleted))
         if self._context.topics_to_be_deleted:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk has no room for any change of topics")
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full; topics cannot be changed")
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
     async def _announce(self, changed: Iterable[TopicStates]) -> None:
-        """Have brokers take their roles in these partitions, then clients told who leads."""
+        """Send the brokers their roles in these partitions, then tell clients who leads."""
         changed = tuple(changed)
         await self._take_offline(await self._channels.leader_and_isr(changed))
         await self._channels.update_metadata(self._context.topics[each.topic] for each in changed)
 
     async def log_directory_failed(self) -> None:
-        """A broker cannot use some of its replicas any more. Which, it says itself when it is told its roles again
-        (Kafka's `processLogDirEventNotification`): a list made earlier could be wrong by the turn of this change.
+        """React to a broker that cannot use some of its replicas. The broker names them in its answer to LeaderAndIsr
+        (Kafka's `processLogDirEventNotification`), because a list made earlier could be outdated by now.
         """
         await self._change(self._ask_for_offline_replicas())
 
@@ -327,7 +327,7 @@ class ControllerService:
         await self._channels.update_metadata(self._context.topics[name] for name in moved)
 
     async def _take_offline(self, offline: OfflineReplicas) -> Iterable[str]:
-        """Have partitions led without these replicas (Kafka's OfflineReplica); gives the topics that changed."""
+        """Take these replicas offline (Kafka's OfflineReplica), with new leaders. Gives the topics that changed."""
         moved: dict[str, None] = {}
         while offline:
             states: tuple[TopicStates, ...] = ()
@@ -336,7 +336,7 @@ class ControllerService:
                 try:
                     await self._transact(operations)
                 except ApiError as error:  # a full disk
-                    logger.error("Partitions go on without their leaders for now: %s", error)
+                    logger.error("Partitions stay without leaders for now: %s", error)
                     continue
                 states += self._context.put_partitions(changed)
                 moved |= dict.fromkeys(changed)

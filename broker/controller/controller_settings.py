@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from cluster.controller.topics import NewTopic
 from config.broker_config import BrokerConfig
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE
+from protocol.value import Value, field
 
 
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
+class InternalTopic(Value):
     """How an internal topic is created when it is first needed."""
 
     num_partitions: int
@@ -19,8 +18,7 @@ class InternalTopic:
     config: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
+class ControllerSettings(Value):
     """Broker settings this service works by."""
 
     num_partitions: int = 1
@@ -30,7 +28,7 @@ class ControllerSettings:
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
 
     def new_topic(self, name: str) -> NewTopic:
-        """How a topic is created that nobody described."""
+        """Settings of a topic that is created automatically."""
         internal = self.internal_topics.get(name)
         if internal is None:
             return NewTopic(name)

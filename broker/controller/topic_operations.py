@@ -11,7 +11,7 @@ from cluster.controller import topics as decisions
 from cluster.controller.context import ControllerContext
 from cluster.controller.topics import TopicPlan
 from cluster.metadata_image import PartitionImage, TopicImage
-from cluster.zookeeper.contract import Operation
+from cluster.zookeeper.coordination import Operation
 
 PARTITIONS_PER_SLICE: Final = 500
 """Partitions whose nodes are described before the event loop gets its turn: some 3 ms of work."""

@@ -1,4 +1,4 @@
-"""The seams: everything nondeterministic that the broker touches, as constructor arguments.
+"""The interfaces to everything nondeterministic that the broker touches. They are constructor arguments.
 
 A whole cluster can run in one process on virtual time from a seed only if no line of code reaches past these for the
 time, a random number, a thread, a process or a socket. `Environment` holds them all; `FileSystem` (storage) and
@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-from cluster.zookeeper.contract import Coordination
+from cluster.zookeeper.coordination import Coordination
+from protocol.value import Value
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.io.file_system import FileSystem
 
@@ -79,7 +79,7 @@ class Network(Protocol):
         ...
 
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
-        """Open a connection. Raises OSError when nobody answers there."""
+        """Open a connection. Raises OSError when nothing listens there."""
         ...
 
     def host_name(self) -> str:
@@ -102,7 +102,7 @@ class CleanerWorker(Protocol):
         ...
 
     def abort(self) -> None:
-        """Have the task under way, if there is one, raise WorkerFailure of the kind ABORTED soon."""
+        """Abort the task under way, if there is one: it soon raises WorkerFailure of the kind ABORTED."""
         ...
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class Ensemble(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of it. Sessions still open are not ended by this."""
+        """Release the service. Open sessions stay open."""
         ...
 
 
@@ -134,8 +134,7 @@ class OpenEnsemble(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Environment:
+class Environment(Value, kw_only=True):
     """Everything that a broker does not decide itself."""
 
     clock: Clock

@@ -1,4 +1,4 @@
-"""The seams' real adapters: the only module that asks the operating system for time, chance, threads and sockets."""
+"""The real adapters: the only module that asks the operating system for time, randomness, threads and sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 MAX_OPEN_FILES = 100_000
-"""What the broker asks for at most; Kafka's documentation recommends as much for large brokers."""
+"""Most open files that the broker asks for; Kafka's documentation recommends this number for large brokers."""
 
 ENOUGH_FILES = 1024
 """Descriptors that the logs of a large broker get along with, each opened again when it is needed."""
@@ -76,11 +76,10 @@ def room_for_connections(files_of_logs: int) -> int | None:
 class SystemClock:
     """The machine's clocks."""
 
+    monotonic_s = staticmethod(time.monotonic)
+
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
 
 
 class SystemRandom:
@@ -149,7 +148,9 @@ class TcpNetwork:
             return _TcpListener(self._bound(socket.AF_INET6, ("::", port), dual_stack=True), self._backlog)
         family, address = socket.AF_INET, ("0.0.0.0", port)  # noqa: S104 - an empty host in `listeners` asks for it
         if host is not None:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            # Text would have the codec of international names imported, whatever it is.
+            name = host.encode() if host.isascii() else host
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, address = found[0][0], found[0][4]  # type: ignore[assignment]
         return _TcpListener(self._bound(family, address), self._backlog)
 

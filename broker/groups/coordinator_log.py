@@ -85,10 +85,9 @@ class ReplicatedCoordinatorLog:
         return log.log_start_offset == log.log_end_offset
 
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
-        """See CoordinatorLog. Bytes are read, checked and taken off the loop; what a newer leader appends later is not
-        ours to load.
-
-        What is damaged is passed over: a group that goes on from an older commit is better than one that is not served.
+        """See CoordinatorLog. Bytes are read, checked and decoded off the loop. Records that a newer leader appends
+        later are not loaded. Damaged records are skipped: a group that continues from an older commit is better than
+        one that is not served.
         """
         replica = self._replica_manager.partition(TopicPartition(CONSUMER_OFFSETS, partition))
         offset, end_offset = replica.log.log_start_offset, replica.log.log_end_offset
@@ -104,7 +103,11 @@ class ReplicatedCoordinatorLog:
                 if next_offset is None:
                     raise
                 logger.error(
-                    "Loading groups from %s-%d goes on at %d: %s", CONSUMER_OFFSETS, partition, next_offset, error
+                    "Loading of groups from %s-%d continues at offset %d: %s",
+                    CONSUMER_OFFSETS,
+                    partition,
+                    next_offset,
+                    error,
                 )
             if next_offset is None:
                 return

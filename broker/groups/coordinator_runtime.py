@@ -22,8 +22,9 @@ S = TypeVar("S")
 P = ParamSpec("P")
 
 RESPONSES_AT_ONCE: Final = 16
-"""Responses given in one turn of the event loop. A join of thousands of members is complete at one moment; who is not
-in it should not wait until all of them are told."""
+"""Responses sent in one turn of the event loop. A join of thousands of members completes at one moment, and other
+clients should not wait for all of its responses.
+"""
 
 
 RECORDS_PER_SLICE: Final = 500

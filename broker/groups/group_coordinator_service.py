@@ -61,12 +61,12 @@ class GroupCoordinatorService:
         self._may_load = asyncio.Semaphore(LOADED_AT_ONCE)
         self._closed = False
         self._forgetting: asyncio.Future[None] | None = None
-        """The last deletion of topics that was heard of; it ends after those before it."""
+        """The last announced deletion of topics; it ends after the earlier ones."""
 
     # -- leadership ----------------------------------------------------------------------------------------------------
 
     def elected(self, partition: int) -> None:
-        """This broker leads a partition of __consumer_offsets: load it, then serve its groups."""
+        """Load a partition of __consumer_offsets that this broker leads now, then serve its groups."""
         self.resigned(partition)
         if self._closed:
             return
@@ -79,7 +79,7 @@ class GroupCoordinatorService:
         self._loading[partition] = task
 
     def resigned(self, partition: int) -> None:
-        """This broker leads the partition no more."""
+        """Stop serving the groups of a partition that this broker no longer leads."""
         loading = self._loading.pop(partition, None)
         if loading is not None:
             loading.cancel()
@@ -145,7 +145,8 @@ class GroupCoordinatorService:
         return coordinator_partition(group_id, self._log.partition_count())
 
     def runtime_of(self, group_id: str, *, may_be_empty: bool = False) -> CoordinatorRuntime:
-        """Who runs a group's shard. The id "" stands for old consumers without one, where `may_be_empty` allows it.
+        """The runtime of a group's shard. The id "" stands for old consumers without one, where `may_be_empty` allows
+        it.
 
         Raises INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE (closing), COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
         """
@@ -163,7 +164,7 @@ class GroupCoordinatorService:
 
     @property
     def is_loading(self) -> bool:
-        """Whether some groups are not known yet."""
+        """Whether some groups are still being loaded."""
         return bool(self._loading)
 
     def runtimes(self) -> list[CoordinatorRuntime]:
@@ -194,7 +195,7 @@ class GroupCoordinatorService:
                 runtime.handle(runtime.shard.offsets.forget_topics, group_id, topics)
 
     async def topics_forgotten(self) -> None:
-        """Wait until the offsets of the topics that were deleted so far are forgotten."""
+        """Wait until the offsets of all topics deleted so far are removed."""
         if self._forgetting is not None:
             await asyncio.shield(self._forgetting)
 

@@ -1,6 +1,7 @@
-"""One file per API family. A handler translates: request -> the owner of the state -> response.
+"""The handlers: one module for each family of APIs. A handler turns a request into calls of the state's owner, and the
+result into a response.
 
-Handlers hold no state. They turn `ApiError` into the error code of the item it concerns, at one place per API; any
-other exception is a bug and closes the connection with a traceback in the log. Each class takes the owners it needs
-as constructor arguments, so that a line of code can reach only what its API is about.
+State belongs to the owners, which a handler takes as constructor arguments; a handler keeps at most the work of one
+request. It turns an `ApiError` into the error code of the item concerned. Any other exception is a bug: it is logged
+with its traceback, and the connection is closed.
 """

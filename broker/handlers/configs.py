@@ -37,7 +37,7 @@ _DescribeResult = DescribeConfigsResponse.DescribeConfigsResult
 _ShownConfig = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 RESOURCES_AT_ONCE: Final = 20
-"""Described without giving anybody else a turn: a millisecond or two."""
+"""Resources described in one turn of the event loop: a millisecond or two."""
 
 _DESCRIBABLE = frozenset(ConfigResourceType)
 

@@ -24,7 +24,7 @@ FIRST_VERSION_OF_MANY_KEYS: Final = 4
 FIRST_VERSION_OF_SHARE_GROUPS: Final = 6
 
 KEYS_AT_ONCE: Final = 100
-"""Keys that are looked up without giving anybody else a turn: about a millisecond."""
+"""Keys looked up in one turn of the event loop: about a millisecond."""
 
 CREATION_PATIENCE_S: Final = 1.0
 """How long the first FindCoordinator of a cluster waits for the topic that it needs."""

@@ -73,7 +73,7 @@ class DisabledFeatureHandlers:
         context: RequestContext,  # noqa: ARG002
         request: ListPartitionReassignmentsRequest,  # noqa: ARG002
     ) -> ListPartitionReassignmentsResponse:
-        """Nothing moves between brokers."""
+        """An empty list: no replica moves between brokers."""
         return ListPartitionReassignmentsResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", topics=[]
         )

@@ -26,7 +26,7 @@ REFUSED_UNREAD = frozenset(
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-"""Errors of a partition that Kafka does not even look at."""
+"""Errors of a partition that Kafka finds before it reads the partition."""
 
 AbortedTransaction = FetchResponse.AbortedTransaction
 
@@ -41,7 +41,9 @@ class FetchHandlers:
 
     @api(ApiKey.FETCH, versions=(4, 17), reads_only=True)
     def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Waiting[FetchResponse]:
-        """Answer at once when enough is there, something failed or nobody wants to wait; else when it comes."""
+        """Answer at once when enough bytes are there, a partition failed or the client does not want to wait; else when
+        they have come.
+        """
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not fetch.partitions:
             return fetch.respond(())

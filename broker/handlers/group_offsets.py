@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -19,7 +18,7 @@ from cluster.groups.membership_events import GroupMember
 from cluster.groups.records import CommittedOffset
 from cluster.groups.results import Reply
 from cluster.metadata_image import MetadataImage
-from cluster.zookeeper.contract import CoordinationError
+from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -34,7 +33,7 @@ from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
-VERSION_OF_ZNODE_OFFSETS: Final = 0
+VERSION_OF_ZOOKEEPER_OFFSETS: Final = 0
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
@@ -58,12 +57,12 @@ class GroupOffsetHandlers:
         self,
         service: GroupCoordinatorService,
         metadata: Callable[[], MetadataImage],
-        znode_offsets: ZookeeperOffsets,
+        zookeeper_offsets: ZookeeperOffsets,
         metadata_max_bytes: int,
     ) -> None:
         self._service = service
         self._metadata = metadata
-        self._znode_offsets = znode_offsets
+        self._zookeeper_offsets = zookeeper_offsets
         self._metadata_max_bytes = metadata_max_bytes
 
     # -- OffsetCommit --------------------------------------------------------------------------------------------------
@@ -73,7 +72,7 @@ class GroupOffsetHandlers:
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
         """Answered when the offsets are committed; partitions that do not exist are refused."""
-        if context.api_version == VERSION_OF_ZNODE_OFFSETS:
+        if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
             return self._commit_to_znodes(request)
         if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
             return self._commit_in_slices(request)
@@ -81,8 +80,8 @@ class GroupOffsetHandlers:
         return self._service.responses.respond(outcome, partial(_commit_response, asked))
 
     async def _commit_in_slices(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
-        """Commit some partitions at a time, and answer when all are committed. Kafka makes one batch of them; here
-        each slice is a batch of its own, and can fail for itself.
+        """Commit some partitions at a time, and answer when all are committed. Each slice is a batch of its own and can
+        fail alone; Kafka writes one batch.
         """
         answers: list[asyncio.Future[OffsetCommitResponse] | OffsetCommitResponse] = []
         for share in _shares([(topic, topic.partitions) for topic in request.topics]):
@@ -143,7 +142,7 @@ class GroupOffsetHandlers:
                 results[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             try:
-                await self._znode_offsets.commit(group_id, topic_partition, offset.offset)
+                await self._zookeeper_offsets.commit(group_id, topic_partition, offset.offset)
                 results[topic_partition] = ErrorCode.NONE
             except CoordinationError as error:
                 logger.warning("Offset of %s in %r is not stored: %s", topic_partition, group_id, error)
@@ -157,7 +156,7 @@ class GroupOffsetHandlers:
         self, context: RequestContext, request: OffsetFetchRequest
     ) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
         """Answered from memory, but for version 0."""
-        if context.api_version == VERSION_OF_ZNODE_OFFSETS:
+        if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
             return self._fetch_from_znodes(request)
         if context.api_version >= FIRST_FETCH_OF_MANY_GROUPS:
             return self._fetch_groups(request)
@@ -211,13 +210,13 @@ class GroupOffsetHandlers:
                 if topic.name not in image.topics:
                     continue
                 try:
-                    offset = await self._znode_offsets.fetch(request.group_id, topic_partition)
+                    offset = await self._zookeeper_offsets.fetch(request.group_id, topic_partition)
                 except CoordinationError as error:
                     logger.warning("Offset of %s in %r is not read: %s", topic_partition, request.group_id, error)
                     found[topic_partition] = ErrorCode.UNKNOWN_SERVER_ERROR
                     continue
                 if offset is not None:
-                    found[topic_partition] = replace(NO_OFFSET, offset=offset)
+                    found[topic_partition] = NO_OFFSET.replace(offset=offset)
         topics = _by_topic(OffsetFetchResponse.OffsetFetchResponsePartition, found.items(), {})
         return _response_of_one_group(ErrorCode.NONE, topics)
 
@@ -278,7 +277,7 @@ class GroupOffsetHandlers:
 
 
 def _shares(topics: Iterable[tuple[T, list[S]]]) -> Iterator[list[tuple[T, list[S]]]]:
-    """The topics with their partitions, PARTITIONS_PER_SLICE at a time; one that has more is divided."""
+    """The topics with PARTITIONS_PER_SLICE partitions at a time; a topic with more is divided."""
     share: list[tuple[T, list[S]]] = []
     room = PARTITIONS_PER_SLICE
     for topic, partitions in topics:

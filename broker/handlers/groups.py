@@ -112,14 +112,14 @@ class GroupHandlers:
         context: RequestContext,  # noqa: ARG002
         request: HeartbeatRequest,
     ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-        """A member lives."""
+        """Keep a member alive."""
         outcome: ErrorCode | Reply[ErrorCode]
         try:
             runtime = self._service.runtime_of(request.group_id)
             who = GroupMember(request.member_id, request.generation_id, request.group_instance_id)
             outcome = runtime.handle(runtime.shard.membership.heartbeat, request.group_id, who)
         except ApiError as error:
-            # While the group is loaded nobody can be judged, so nobody is.
+            # While the group is being loaded its members are not known, so every heartbeat is accepted.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             outcome = ErrorCode.NONE if loads else error.error_code
         return self._service.responses.respond(outcome, _heartbeat_response)
@@ -322,7 +322,7 @@ def _described(
 
 
 def _client_host(address: str) -> str:
-    """A member's address as Java, and so Kafka's tools, show it: behind a slash, an IPv6 one in full."""
+    """A member's address as Java and Kafka's tools show it: with a slash in front, IPv6 in full."""
     if ":" not in address:
         return f"/{address}"
     from ipaddress import IPv6Address

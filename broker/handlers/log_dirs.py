@@ -27,7 +27,7 @@ from storage.log_manager import LogManager
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
 INVALID_OFFSET_LAG = -1
-"""Of a future replica whose log is not available."""
+"""The offset lag of a future replica whose log is not available."""
 
 Result = DescribeLogDirsResponse.DescribeLogDirsResult
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
@@ -36,7 +36,7 @@ Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 MOVES_PER_SLICE: Final = 100
 """Moves that are begun before the event loop gets its turn."""
 REPLICAS_PER_SLICE: Final = 250
-"""Replicas that are looked at before the event loop gets its turn: some 2 ms of work."""
+"""Replicas described in one turn of the event loop: some 2 ms of work."""
 
 
 class LogDirHandlers:
@@ -115,7 +115,7 @@ class LogDirHandlers:
         try:
             total_bytes, usable_bytes = self._file_system.disk_space(directory.path)
         except OSError as error:
-            logger.error("The space in %s cannot be told: %s", directory.path, error)
+            logger.error("The free space of %s is unknown: %s", directory.path, error)
             return failed
         return Result(
             error_code=ErrorCode.NONE,

@@ -38,7 +38,7 @@ _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = MetadataResponse.MetadataResponsePartition
 
 PARTITIONS_AT_ONCE = 1000
-"""Described without giving anybody else a turn: some 3 ms."""
+"""Topics described in one turn of the event loop: some 3 ms."""
 
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
 _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS = 1
@@ -116,7 +116,7 @@ class MetadataHandlers:
         before: Sequence[_Topic] = (),
         behind: Sequence[_Topic] = (),
     ) -> list[_Topic]:
-        """These topics, between others that are described already."""
+        """Describe these topics in slices; the answer also has topics that are described already."""
         if sum(len(topic.partitions) for topic in topics) <= PARTITIONS_AT_ONCE:
             return [*before, *map(describe.topic, topics), *behind]
         encoded = ItemEncoder(_Topic, MetadataResponse, describe.version, before)

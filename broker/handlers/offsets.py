@@ -1,4 +1,4 @@
-"""Where a partition begins and ends: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""Offsets of partitions: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.messages import (
     OffsetForLeaderEpochResponse,
 )
 from protocol.topic_partition import TopicPartition, is_internal
-from storage.log.indexes import TimestampAndOffset
+from storage.segment.indexes import TimestampAndOffset
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
 
@@ -113,7 +113,7 @@ class OffsetHandlers:
         context: RequestContext,  # noqa: ARG002
         request: OffsetForLeaderEpochRequest,
     ) -> OffsetForLeaderEpochResponse:
-        """Where an epoch ended (KIP-101, KIP-279): the largest epoch not above the asked one, and its end offset."""
+        """The end of an epoch (KIP-101, KIP-279): the largest epoch not above the requested one, and its end offset."""
         topics = []
         count = 0
         for topic in request.topics:
@@ -294,7 +294,7 @@ def _asked_repeatedly(request: ListOffsetsRequest) -> frozenset[tuple[str, int]]
 
 
 def _check_high_watermark(partition: Partition, version: int) -> None:
-    """Raise OFFSET_NOT_AVAILABLE, or what old clients take for a reason to ask again, while the end is not known."""
+    """Raise OFFSET_NOT_AVAILABLE while the high watermark is not known. Old clients get another retriable error."""
     if not partition.knows_high_watermark:
         raise ApiError(
             ErrorCode.OFFSET_NOT_AVAILABLE

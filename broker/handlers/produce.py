@@ -26,10 +26,11 @@ FIRST_VERSION_OF_MAGIC_2 = 3
 FIRST_VERSION_OF_ZSTD = 7
 VALID_ACKS = (-1, 0, 1)
 NO_OFFSET = -1
+NO_ERROR = ErrorCode.NONE
 LETS_PRODUCE_PASS: Final = frozenset({ApiKey.PRODUCE})
-"""Nothing else is taken up behind records that are not acknowledged: it has to see them."""
+"""APIs that may be taken up behind an unacknowledged produce: others would have to see its records."""
 PARTITIONS_AT_ONCE = 100
-"""Batches that are appended without giving anybody else a turn: some 4 ms of work."""
+"""Batches appended in one turn of the event loop: some 4 ms of work."""
 PARTITIONS_PER_SLICE = 20
 """Batches of a larger request that are appended in one turn: 1 ms of work, or 4 where files have to be created."""
 
@@ -51,11 +52,10 @@ class _Unacknowledged(NamedTuple):
 
 
 class ProduceHandlers:
-    """Appends client batches.
+    """Appends the batches of clients.
 
-    Versions 0-2 are advertised and answered, because librdkafka before 2.11.1 gives up compression when they are
-    missing (KAFKA-18659), but what they carry, message formats 0 and 1, is refused with
-    UNSUPPORTED_FOR_MESSAGE_FORMAT.
+    Versions 0-2 are advertised, because librdkafka before 2.11.1 turns compression off when they are missing
+    (KAFKA-18659). Their message formats 0 and 1 are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
 
     def __init__(self, replica_manager: ReplicaManager) -> None:
@@ -67,8 +67,10 @@ class ProduceHandlers:
     ) -> ProduceResponse | Waiting[ProduceResponse | None] | None:
         """Append every partition's batch; acks=0 is answered by silence, or by hanging up when something failed."""
         topic_data = request.topic_data
-        is_usual = len(topic_data) == 1 and len(topic_data[0].partition_data) == 1
-        if not is_usual and sum(len(data.partition_data) for data in topic_data) > PARTITIONS_AT_ONCE:
+        batches = 0
+        for data in topic_data:
+            batches += len(data.partition_data)
+        if batches > PARTITIONS_AT_ONCE:
             _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended))
@@ -143,7 +145,7 @@ class ProduceHandlers:
             answers.append(
                 make_partition(
                     index=data.index,
-                    error_code=ErrorCode.NONE,
+                    error_code=NO_ERROR,
                     base_offset=info.first_offset,
                     log_append_time_ms=info.log_append_time_ms,
                     log_start_offset=info.log_start_offset,
@@ -214,7 +216,9 @@ def _check(context: RequestContext, acks: int, topic: str, records: memoryview) 
 
 
 def _answer(topics: list[Topic], acks: int) -> ProduceResponse | None:
-    """With acks=0 nothing. Raises CloseConnection when something failed then, as that is all a client can be told."""
+    """Send nothing with acks=0. Raises CloseConnection when an append failed, which is all that such a client can
+    notice.
+    """
     if acks:
         return make_response(responses=topics)
     for topic in topics:

@@ -8,7 +8,7 @@ from typing import Final
 from broker.handlers.coordinators import log_refused_producer
 from broker.metadata.producer_ids import ProducerIds
 from broker.network.registry import RequestContext, api
-from cluster.zookeeper.contract import CoordinationError
+from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -42,10 +42,10 @@ class ProducerIdHandlers:
         try:
             producer_id = await self._producer_ids.next_id()
         except CoordinationError as error:
-            logger.error("No block of producer ids could be had: %s", error)
+            logger.error("No block of producer ids could be allocated: %s", error)
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         except Exception as error:  # as Kafka, whose ZkProducerIdManager gives any failure to the client
-            logger.exception("No block of producer ids could be had")
+            logger.exception("No block of producer ids could be allocated")
             error_code = error.error_code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
             # The outcome of a change of the tree is not known; clients know no such code here.
             is_unknown = error_code is ErrorCode.NOT_CONTROLLER

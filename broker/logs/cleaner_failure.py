@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class FailureKind(Enum):
-    """Whose fault it was, which decides what comes of the partition."""
+    """The cause of a failed cleaning, which decides what happens to the partition."""
 
     RECORDS = "records"
     """The log cannot be read: the partition is set aside until the broker starts again."""

@@ -3,7 +3,7 @@
 
 JSON lines on standard input, one answer for each task on standard output:
 
-    {"bytes_per_second": 1000000.0}   from now on (also in the midst of a task)
+    {"bytes_per_second": 1000000.0}   from now on (also during a task)
     {"task": "..."}                   a CleanTask's JSON -> {"result": "..."}, a CleanResult's
                                       or {"error": "what went wrong", "kind": "records", "errno": null,
                                       "corrupt_range": [0, 4711]}, see `broker.logs.cleaner_failure`
@@ -58,9 +58,8 @@ def do_clean(file_system: FileSystem, task: CleanTask, throttle: Callable[[int],
 
 
 def end_if_alone() -> None:
-    """End the process if nobody is left at the other end of the input, even if there is more to read in it.
-
-    The thread that reads may be late; a log must not be touched once another broker may have it.
+    """End the process if the other end of the input is closed, even if there is more to read. The reading thread may be
+    late, and another broker may soon own the log.
     """
     alone = select.poll()
     alone.register(sys.stdin.fileno(), 0)
@@ -69,7 +68,7 @@ def end_if_alone() -> None:
 
 
 class Abortion:
-    """Whether the task under way is to be given up; set on another thread, and cleared by the next task."""
+    """Whether the task under way is to be aborted. Another thread sets it, and the next task clears it."""
 
     def __init__(self) -> None:
         self.wanted = threading.Event()
@@ -77,7 +76,7 @@ class Abortion:
     def sleep(self, seconds: float) -> None:
         """Sleep so long at most. Raises LogCleaningAbortedError."""
         if self.wanted.wait(seconds):
-            raise LogCleaningAbortedError("the broker wants it no more")
+            raise LogCleaningAbortedError("the broker cancelled it")
 
 
 def answer(file_system: FileSystem, task: str, throttle: Throttle, abortion: Abortion) -> dict[str, Any]:

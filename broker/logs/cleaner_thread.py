@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from dataclasses import dataclass
 
 from broker.environment.contract import CleanerWorker
 from config.broker_config import BrokerConfig
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.log.unified_log import UnifiedLog
 
@@ -21,8 +21,7 @@ which grows. Kafka keeps a hash of 16 bytes instead, in 24 bytes in all."""
 MOST_MAP_BYTES = 2**31 - 1
 
 
-@dataclass(eq=False, slots=True)
-class CleanerThread:
+class CleanerThread(Value, frozen=False, eq=False):
     """A worker with its last cleaning (a cleaner thread, in Kafka)."""
 
     number: int

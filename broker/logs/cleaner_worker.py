@@ -1,6 +1,5 @@
-"""Who runs a clean, as the broker sees it: a process of its own.
-
-What does the work is imported there (`cleaner_process`) and not here: a broker starts without it.
+"""The worker process of a cleaner thread. The process imports the code that cleans (`cleaner_process`); the broker does
+not, so that it starts without it.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ import os
 import signal
 import sys
 from asyncio.subprocess import Process
-from pathlib import Path
 from typing import Any
 
 from broker.logs.cleaner_failure import FailureKind, WorkerFailure
 from storage.compaction.clean_task import CleanResult, CleanTask
 
 IDLE_S = 60.0
-"""A worker without work for that long ends: its interpreter is worth more memory than its next start is worth time."""
+"""Idle time after which a worker ends: its memory is worth more than the time of its next start."""
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = os.path.realpath(f"{__file__}/../../..")
 _START = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -36,7 +34,7 @@ _LEAVING_S = 5.0
 
 
 class WorkerDiedError(Exception):
-    """The process ended in the midst of a task; the message says how."""
+    """The process ended during a task; the message says how."""
 
 
 class ProcessWorker:
@@ -48,13 +46,13 @@ class ProcessWorker:
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        # What is said to a task before its process has started is told with it.
+        # A rate or abort that comes before the process has started is sent with the task.
         self._rate = 0.0
         self._is_aborted = False
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The process id, or None while there is no process."""
         return None if self._process is None else self._process.pid
 
     async def clean(self, task: CleanTask, bytes_per_second: float) -> CleanResult:
@@ -126,7 +124,7 @@ class ProcessWorker:
                 "-P",
                 "-c",
                 _START,
-                str(_ROOT),
+                _ROOT,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_LONGEST_LINE,

@@ -23,13 +23,13 @@ _KEPT_IN = ".compiled"
 
 
 def directory(root: Path = ROOT) -> Path:
-    """Where what was compiled from this source for this interpreter is, if anywhere."""
+    """The directory of the modules compiled from this source for this interpreter, or None."""
     source = hashlib.sha256((root / SOURCE).read_bytes()).hexdigest()[:16]
     return root / _KEPT_IN / f"{source}{EXTENSION_SUFFIXES[0]}"
 
 
 def use() -> bool:
-    """Have this process import what was compiled; whether there is anything. To be called before it is imported."""
+    """Make this process import the compiled modules; whether there are any. Call it before they are imported."""
     if os.environ.get("ODRADEK_COMPILED") == "0":
         return False
     found = directory()

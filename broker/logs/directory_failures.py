@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from cluster.zookeeper.contract import CoordinationError
+from cluster.zookeeper.coordination import CoordinationError
 from protocol.errors import ApiError
 from storage.directory.log_directory import LogDirectory
 
@@ -29,17 +29,17 @@ class DirectoryFailures:
         self._reactions: dict[asyncio.Task[None], None] = {}
 
     def report(self, path: str, reason: str) -> None:
-        """A directory has failed. May be called on any thread."""
+        """Take note that a directory has failed. Any thread may call it."""
         logger.error("Stopping serving logs in dir %s: %s", path, reason)
         self._loop.call_soon_threadsafe(self._react, path)
 
     def watch(self, directories: Sequence[LogDirectory]) -> None:
-        """From now on the broker stops when none of `directories` is left."""
+        """Stop the broker from now on when none of `directories` works."""
         self._directories = directories
 
     async def serve(self, take_offline: Callable[[str], None], tell_controller: Callable[[], Awaitable[None]]) -> None:
-        """From now on `take_offline(path)` is called for each directory that fails, then `tell_controller()`; for those
-        that have failed already, now.
+        """Call `take_offline(path)`, then `tell_controller()`, for each directory that fails, and at once for those
+        that have failed already.
         """
         self._take_offline, self._tell_controller = take_offline, tell_controller
         failed = [directory.path for directory in self._directories if directory.failure is not None]
@@ -70,4 +70,4 @@ class DirectoryFailures:
         try:
             await self._tell_controller()
         except (ApiError, CoordinationError) as error:
-            logger.error("The cluster could not be told of replicas that are offline: %s", error)
+            logger.error("The controller could not be told of offline replicas: %s", error)

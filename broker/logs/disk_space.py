@@ -25,17 +25,17 @@ class DiskSpaceWatch:
     """Owner of the reserve's state while the broker runs."""
 
     def __init__(self, log_manager: LogManager, executor: Executor, reserve_bytes: int) -> None:
-        """From now on clients must leave the reserve of every disk (log.dir.reserve.bytes)."""
+        """Make clients leave the reserve of every disk free (log.dir.reserve.bytes)."""
         self._log_manager = log_manager
         self._executor = executor
-        log_manager.keep_reserve(reserve_bytes, _say)
+        log_manager.directories.keep_reserve(reserve_bytes, _say)
 
     async def check(self) -> None:
         """Ask every disk."""
-        await run_disk_tasks(self._executor, *self._log_manager.space_tasks())
+        await run_disk_tasks(self._executor, *self._log_manager.directories.space_tasks())
 
     def refuse_new_partitions(self, topic: str) -> None:
-        """To be asked before partitions of `topic` are made; internal topics may use the reserve.
+        """Refuse new partitions of `topic` where there is no space; internal topics may use the reserve.
 
         Raises ApiError POLICY_VIOLATION when every directory that works has reached it, or still knows an earlier topic
         of that name as its disk is too full to forget it.
@@ -48,7 +48,7 @@ class DiskSpaceWatch:
         if is_internal(topic) or not online or not all(directory.is_reserve_reached for directory in online):
             return
         reasons = "; ".join(directory.reserve.describe() for directory in online if directory.reserve is not None)
-        raise ApiError(ErrorCode.POLICY_VIOLATION, f"No disk has room for new partitions. {reasons}.")
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"No log directory has space for new partitions. {reasons}.")
 
 
 def _say(directory: LogDirectory) -> None:

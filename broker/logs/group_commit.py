@@ -14,23 +14,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from broker.environment.contract import Clock, Executor
 from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
 from storage.directory.log_directory import LogDirectory
-from storage.log.log_config import UNLIMITED
 from storage.log.log_flush import FlushTask, run_together
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import UNLIMITED
 
 URGENT_THREADS, BACKGROUND_THREADS = 4, 2
-"""Of the executor's, for one round. Four have nearly all that there is to gain, and others are left for reads."""
+"""Threads of the executor for one round. Four give nearly all there is to gain, and leave others for reads."""
 
 
-@dataclass(slots=True)
-class FlushStatistics:
+class FlushStatistics(Value, frozen=False):
     """Counters since the start: rounds, the logs in them, and the seconds from a round's beginning to its end."""
 
     rounds: int = 0
@@ -52,9 +51,9 @@ class _Rounds:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.requested: dict[UnifiedLog, int] = {}
-        """Logs that the next round flushes whether somebody waits or not, and up to where at least."""
+        """Logs that the next round flushes, and up to which offset at least, even if no caller waits."""
         self.waiting: dict[UnifiedLog, deque[_Waiter]] = {}
-        """Who waits for a log, in order."""
+        """Waiting callers of each log, in order."""
         self.under_way = False
         self.running: asyncio.Future[list[BaseException | None]] | None = None
         """The round that threads work on; the event loop itself would not hold on to it."""
@@ -91,7 +90,7 @@ class GroupCommit:
         self.statistics = FlushStatistics()
 
     def request(self, log: UnifiedLog, offset: int = UNLIMITED) -> None:
-        """Have `log` flushed, at least up to `offset` (default: its end)."""
+        """Request a flush of `log`, at least up to `offset` (default: its end)."""
         directory = self._directory_of(log)
         rounds = directory.background
         rounds.requested[log] = max(offset, rounds.requested.get(log, 0))
@@ -112,7 +111,7 @@ class GroupCommit:
         return future
 
     async def idle(self) -> None:
-        """Return when nothing is asked for and no thread is at it. To be called when nobody asks any more."""
+        """Return when no flush is requested or running. Call it after the last request."""
         await self._idle.wait()
 
     def _directory_of(self, log: UnifiedLog) -> _Directory:
@@ -167,7 +166,7 @@ class GroupCommit:
         directory.in_flight.difference_update(log for log, _ in tasks)
         failure = next((each for each in done.result() if each is not None), None)
         for log, task in tasks:
-            if failure is not None:  # a mistake of ours, and nothing that it touched can be relied on
+            if failure is not None:  # a bug, and nothing that it touched can be relied on
                 task.error = OSError(f"unexpected: {failure!r}")
             try:
                 task.complete()
@@ -189,7 +188,7 @@ class GroupCommit:
 
 
 def _refuse(directory: _Directory, log: UnifiedLog, error: ApiError) -> None:
-    """The log cannot be flushed: nobody is to wait for that."""
+    """Fail the callers that wait for the flush of a log."""
     for rounds in directory.both:
         for waiter in rounds.waiting.pop(log, ()):
             if not waiter.future.done():
@@ -197,7 +196,7 @@ def _refuse(directory: _Directory, log: UnifiedLog, error: ApiError) -> None:
 
 
 def _release(directory: _Directory, log: UnifiedLog) -> None:
-    """Let those go on who waited for what is flushed by now."""
+    """Wake the callers whose records are flushed by now."""
     for rounds in directory.both:
         waiting = rounds.waiting.get(log, deque())
         while waiting and (waiting[0].end_offset <= log.recovery_point or waiting[0].truncations != log.truncations):

@@ -13,7 +13,6 @@ import errno
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from broker.environment.contract import CleanerWorker, Clock, Executor
@@ -24,22 +23,23 @@ from broker.logs.disk_tasks import run_disk_tasks
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.compaction.cleanable_log import CleanableLog, cleanable_log, filthiest, plan_cleaning
 from storage.compaction.segment_replacement import ReplacementTask, is_unchanged
 from storage.directory.log_directory import LogDirectory
-from storage.log.batch_walk import Place
-from storage.log.segment_search import segment_index
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from storage.recovery.scrub import SegmentCheck
+from storage.segment.batch_walk import Place
+from storage.segment.segment_search import segment_index
 
 logger = logging.getLogger("kafka.log.LogCleaner")
 
 LOGS_AT_ONCE = 100
-"""Logs looked at before the event loop gets its turn."""
+"""Logs considered in one turn of the event loop."""
 CHECK_BYTES = 8 << 20
-"""Of a damaged segment, looked through at a time."""
+"""Bytes of a damaged segment that are checked at a time."""
 MOST_DEATHS = 3
 """A partition on which that many workers died, one after the other, is set aside."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -52,8 +52,7 @@ class Uncleanable(NamedTuple):
     bytes: int
 
 
-@dataclass(slots=True)
-class CleanerNumbers:
+class CleanerNumbers(Value, frozen=False):
     """The values of the metrics, all of them replaced and never changed in place: they are read on another thread."""
 
     max_dirty_percent: int = 0
@@ -103,7 +102,7 @@ class LogCleaner:
             self.config_changed(self._config())
 
     def config_changed(self, config: BrokerConfig) -> None:
-        """Go by `config` from now on: threads come and go, rates and pauses change at once."""
+        """Use `config` from now on: threads are started or stopped, rates and pauses change at once."""
         if not self._is_started:
             return
         if config.log_cleaner_dedupe_buffer_size // max(config.log_cleaner_threads, 1) > MOST_MAP_BYTES:
@@ -129,7 +128,7 @@ class LogCleaner:
         self._changed = asyncio.Event()
 
     async def close(self) -> None:
-        """Stop at once; what was being cleaned is cleaned again after the next start."""
+        """Stop at once. Unfinished cleanings are repeated after the next start."""
         if self._is_started:
             logger.info("Shutting down the log cleaner.")
         self._is_started = False
@@ -149,8 +148,8 @@ class LogCleaner:
                     await asyncio.wait_for(self._changed.wait(), self._config().log_cleaner_backoff_ms / 1000)
 
     def abort(self, topic_partition: TopicPartition) -> None:
-        """Give up the cleaning of a log that is being moved from now on (Kafka's `abortAndPauseCleaning`); it is chosen
-        again when the move is over.
+        """Abort the cleaning of a log that is being moved (Kafka's `abortAndPauseCleaning`). It can be chosen again
+        after the move.
         """
         for thread in self._threads:
             if thread.cleaning == topic_partition:
@@ -250,20 +249,20 @@ class LogCleaner:
         raise WorkerFailure("it is being moved to another log directory", FailureKind.ABORTED)
 
     async def _may_leave_gaps(self, log: UnifiedLog) -> bool:
-        """Have recovery know that what is about to be cleaned has been on stable storage: it takes the gaps for losses
-        otherwise.
+        """Record for recovery that the log to be cleaned was on stable storage; without that it takes the gaps for
+        losses.
         """
         try:
             await self._checkpoint_recovery_points(log.directory)
         except ApiError as error:
-            logger.warning("Cleaning of %s has to wait for room on the disk: %s", log.topic_partition, error)
+            logger.warning("Cleaning of %s waits until there is disk space: %s", log.topic_partition, error)
             return False
         return True
 
     async def checkpoint(self) -> None:
         """Write cleaner-offset-checkpoint where it has changed."""
         async with self._checkpointing:
-            await run_disk_tasks(self._executor, *self._log_manager.cleaner_offset_tasks())
+            await run_disk_tasks(self._executor, *self._log_manager.checkpoints.cleaner_offset_tasks())
 
     async def _failed(self, log: UnifiedLog, task: CleanTask, failure: WorkerFailure) -> bool:
         """Whether to go on at once."""
@@ -271,7 +270,7 @@ class LogCleaner:
             logger.info("The cleaning for partition %s is aborted: %s", log.topic_partition, failure)
             return self._is_moved(log)
         if failure.kind is FailureKind.DISK and failure.errno in _FULL:
-            logger.warning("Cleaning of %s has to wait for room on the disk: %s", log.topic_partition, failure)
+            logger.warning("Cleaning of %s waits until there is disk space: %s", log.topic_partition, failure)
             return False
         if failure.kind is FailureKind.DISK:
             doing = f"Failed to clean up log for {log.topic_partition} in dir {log.directory.path} due to IOException"
@@ -283,8 +282,8 @@ class LogCleaner:
         return True
 
     async def _examine(self, log: UnifiedLog, base_offset: int, position: int, message: str) -> None:
-        """Have a segment that a worker found to be damaged looked through as a scrub would: so the damage is told and
-        counted as every other, once, and nobody is given it.
+        """Scrub a segment in which a worker found damage, so that the damage is logged and counted once, and not
+        served.
         """
         at = segment_index(log.segments, base_offset)
         segment = log.segments[at]
@@ -334,7 +333,7 @@ class LogCleaner:
 
     @property
     def recopy_percent(self) -> int:
-        """The share of what they read that the last cleanings of all threads kept."""
+        """Percentage of the bytes read by the last cleanings of all threads that they kept."""
         read = sum(each.bytes_read for each in self._threads)
         written = sum(each.bytes_written for each in self._threads)
         return 100 * written // max(read, 1)
@@ -346,7 +345,7 @@ class LogCleaner:
 
     @property
     def time_since_last_run_ms(self) -> int:
-        """Since logs were last looked at; 0 before the first time."""
+        """Milliseconds since logs were last considered for cleaning; 0 before the first time."""
         last_ms = self.numbers.last_run_ms
         return 0 if last_ms is None else max(self._clock.now_ms() - last_ms, 0)
 

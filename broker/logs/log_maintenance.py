@@ -93,12 +93,12 @@ class LogMaintenance:
         )
 
     async def flush(self) -> None:
-        """Have sealed segments and logs whose flush.ms is over made safe from a power cut."""
+        """Flush sealed segments, and logs whose flush.ms is over."""
         for log, offset in self._log_manager.due_flushes(self._clock.now_ms()):
             self._group_commit.request(log, offset)
 
     async def delete_old_segments(self) -> None:
-        """Let go of what retention and DeleteRecords gave up (Kafka's `LogManager.cleanupLogs`).
+        """Delete segments that retention or DeleteRecords have released (Kafka's `LogManager.cleanupLogs`).
 
         Log starts are on disk before the first file is renamed (see `UnifiedLog.delete_old_segments`).
         """
@@ -129,7 +129,7 @@ class LogMaintenance:
     async def delete_files(self) -> None:
         """Remove what was deleted file.delete.delay.ms ago, whatever was done to the wall clock meanwhile."""
         passed_ms = round(self._clock.monotonic_s() * 1000)
-        await run_disk_tasks(self._executor, *self._log_manager.expired_deletions(passed_ms))
+        await run_disk_tasks(self._executor, *self._log_manager.directories.expired_deletions(passed_ms))
 
     async def checkpoint_recovery_points(self, needed_in: LogDirectory | None = None) -> None:
         """Write recovery-point-offset-checkpoint of every log directory; what recovery points are now in `needed_in` is
@@ -137,7 +137,9 @@ class LogMaintenance:
 
         Raises ApiError KAFKA_STORAGE_ERROR when the disk of `needed_in` is full; a directory that fails is offline.
         """
-        await self._checkpoint(RECOVERY_POINT_CHECKPOINT, self._log_manager.recovery_point_tasks, [needed_in])
+        await self._checkpoint(
+            RECOVERY_POINT_CHECKPOINT, self._log_manager.checkpoints.recovery_point_tasks, [needed_in]
+        )
 
     async def checkpoint_log_start_offsets(self) -> None:
         """Write log-start-offset-checkpoint of every log directory; what log starts are now is durable afterwards.
@@ -145,13 +147,15 @@ class LogMaintenance:
         Raises ApiError KAFKA_STORAGE_ERROR when a disk is full; a directory that fails is offline.
         """
         all_of_them = self._log_manager.directories
-        await self._checkpoint(LOG_START_OFFSET_CHECKPOINT, self._log_manager.log_start_offset_tasks, all_of_them)
+        await self._checkpoint(
+            LOG_START_OFFSET_CHECKPOINT, self._log_manager.checkpoints.log_start_offset_tasks, all_of_them
+        )
 
     async def checkpoint_high_watermarks(self, needed_in: LogDirectory | None = None) -> None:
         """As `checkpoint_recovery_points`, for replication-offset-checkpoint and the high watermarks."""
 
         def new_tasks() -> list[CheckpointTask]:
-            return self._log_manager.high_watermark_tasks(self._high_watermarks())
+            return self._log_manager.checkpoints.high_watermark_tasks(self._high_watermarks())
 
         await self._checkpoint(HIGH_WATERMARK_CHECKPOINT, new_tasks, [needed_in])
 
@@ -169,10 +173,8 @@ class LogMaintenance:
                 raise task.refusal
 
     async def settle_deletions(self) -> None:
-        """To be called after logs were deleted, before others of their names are used.
-
-        Afterwards no checkpoint knows them (after a crash, what it says would be believed of the new logs), and no
-        power cut brings their directories back.
+        """Forget deleted logs durably, before others of their names are created. Afterwards no checkpoint has an entry
+        of them, which a crash would apply to the new logs, and no power cut brings their directories back.
         """
         await self.checkpoint_recovery_points()
         with contextlib.suppress(ApiError):  # a full disk; no topic of a name that is still known is made there
@@ -180,7 +182,7 @@ class LogMaintenance:
         await self.checkpoint_high_watermarks()
         logs = self._log_manager
         online = [each for each in logs.directories if each.failure is None]
-        await run_disk_tasks(self._executor, *map(logs.directory_sync_task, online))
+        await run_disk_tasks(self._executor, *map(logs.directories.sync_task, online))
 
     async def expire_producers(self) -> None:
         """Forget idempotent producers that were silent for producer.id.expiration.ms."""

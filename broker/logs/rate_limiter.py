@@ -10,7 +10,7 @@ _WINDOW_S = 1.0
 _SHORTEST_SLEEP_S = 1e-6
 """Less than that no clock can show: waiting for it might never end."""
 LONGEST_SLEEP_S = 0.3
-"""A new rate counts after this time at the latest, also in the midst of a sleep."""
+"""A new rate counts after this time at the latest, also during a sleep."""
 
 
 class RateLimiter:
@@ -26,7 +26,7 @@ class RateLimiter:
         self._seen = 0
 
     def note(self, size: int) -> None:
-        """So many bytes have passed."""
+        """Count bytes that have passed."""
         self._seen += size
 
     def wait_s(self) -> float:
@@ -43,10 +43,7 @@ class RateLimiter:
 
 
 class Throttle(RateLimiter):
-    """To be called with each number of bytes; sleeps as long as they came too fast.
-
-    `monotonic_s` and `sleep` are the clock's.
-    """
+    """Called with each number of bytes; sleeps when they came too fast. `monotonic_s` and `sleep` are the clock's."""
 
     def __init__(
         self, monotonic_s: Callable[[], float], sleep: Callable[[float], None], bytes_per_second: float = math.inf

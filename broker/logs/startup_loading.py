@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from broker.environment.contract import Clock, Executor
-from storage.log.log_config import LogConfig
 from storage.log.log_flush import FlushTask, run_together
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.directory_loading import DirectoryLoad, LoadProgress
 from storage.recovery.log_directory_survey import LoadReport

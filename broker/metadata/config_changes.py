@@ -13,7 +13,7 @@ from protocol.errors import ApiError, ErrorCode
 
 
 class Change(NamedTuple):
-    """One key of a request; `operation` is a number that nobody has checked yet."""
+    """One key of a request; `operation` has not been checked."""
 
     name: str
     operation: int
@@ -80,7 +80,7 @@ def _list_after(operation: AlterConfigOp, before: str, given: str) -> str:
 
 
 def operation_of(change: Change) -> AlterConfigOp:
-    """Raises ApiError(UNKNOWN_SERVER_ERROR), as Kafka does, for a number that stands for nothing."""
+    """Raises ApiError(UNKNOWN_SERVER_ERROR), as Kafka does, for an unknown operation."""
     try:
         return AlterConfigOp(change.operation)
     except ValueError:

@@ -28,7 +28,7 @@ from config.topic_config import (
 )
 from protocol.config_resources import ConfigResourceType, ConfigSource
 from protocol.errors import ApiError, ErrorCode
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 
 logger = logging.getLogger("kafka.server.DynamicBrokerConfig")
 
@@ -137,11 +137,11 @@ class ConfigService:
         return known
 
     def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
-        """Call `listener` with the configuration in force whenever a dynamic change of the broker's arrives."""
+        """Call `listener` with the new configuration after each dynamic change of the broker's configuration."""
         self._listeners.append(listener)
 
     def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """To be told of every new image."""
+        """Take a new metadata image."""
         if new.configs is old.configs or self._dynamic(old) == self._dynamic(new):
             return
         config = self.in_force(new)
@@ -160,7 +160,7 @@ class ConfigService:
         try:
             return self._static.with_dynamic(properties)
         except ConfigError as error:
-            logger.error("Dynamic configuration cannot be used as it is, key by key instead: %s", error)
+            logger.error("The dynamic configuration is invalid; only its valid keys are used: %s", error)
         usable: dict[str, str] = {}
         config = self._static
         for name, text in properties.items():
@@ -229,8 +229,8 @@ class ConfigService:
     def _synonyms(self, name: str) -> tuple[Synonym, ...]:
         """The values that are set for `name`, the strongest first.
 
-        Kafka drops everything before the first entry of the name itself (it means to drop listener overrides); so
-        log.retention.ms has no synonyms at all as long as only log.retention.hours is set.
+        As in Kafka, everything before the first entry of the name itself is dropped (which is meant for listener
+        overrides), so log.retention.ms has no synonyms while only log.retention.hours is set.
         """
         declared = declared_key(name)
         secret = declared is None or declared.is_sensitive

@@ -19,7 +19,7 @@ class InternalTopicCreator:
         self._creating: dict[str, asyncio.Task[None]] = {}
 
     async def created(self, name: str, patience_s: float) -> None:
-        """Return when the topic is created, cannot be created, or `patience_s` is over; then it goes on by itself."""
+        """Return when the topic is created, cannot be created, or `patience_s` is over; the creation then continues."""
         task = self._creating.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._create(name), name=f"create {name}")
@@ -35,7 +35,7 @@ class InternalTopicCreator:
             del self._creating[name]
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the creations under way."""
         tasks = list(self._creating.values())
         for task in tasks:
             task.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
 from cluster.metadata_image import ConfigResource, MetadataImage, TopicImage
@@ -34,8 +33,7 @@ class MetadataCache:
     def update_metadata(self, command: UpdateMetadata) -> None:
         """Obey a controller. Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH, and then nothing has changed."""
         self._fence.admit(command)
-        image = replace(
-            self._image,
+        image = self._image.replace(
             controller_id=command.controller_id,
             controller_epoch=command.controller_epoch,
             brokers=dict(command.live_brokers),

@@ -12,7 +12,7 @@ from config.topic_config import TOPIC_KEYS, parse_topic_config
 from protocol.config_resources import ConfigResourceType
 from protocol.records.batch import TimestampType
 from protocol.records.compression import CompressionType
-from storage.log.log_config import LogConfig, ValidateRecords
+from storage.log_config import LogConfig, ValidateRecords
 
 _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 _COMPRESSION_TYPES = {"producer": None, "uncompressed": CompressionType.NONE} | {

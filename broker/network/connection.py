@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from broker.environment.contract import Clock, Executor
 from broker.network.limits import ReplyMemory, RequestMemory
 from broker.network.registry import ANYTHING, NOTHING, CloseConnection, RequestKind, Waiting
-from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
+from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
 from broker.network.slices import SLICE_S
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
@@ -25,7 +25,7 @@ MAX_WAITING_REQUESTS: Final = 128
 
 
 class Dispatch(Protocol):
-    """What a connection needs of the dispatcher."""
+    """The dispatcher, as a connection uses it."""
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
         """The reply's parts, now or later, or None when nothing is sent.
@@ -36,13 +36,14 @@ class Dispatch(Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the server that accepted it."""
+    """The server that accepted a connection, as the connection uses it."""
 
     clock: Clock
     executor: Executor
     request_memory: RequestMemory
     reply_memory: ReplyMemory
     receive_buffer: ReceiveBuffer
+    send_buffer: SendBuffer
     max_request_bytes: int
     on_read_error: Callable[[str, OSError], None]
 
@@ -98,11 +99,11 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: deque[Parts | asyncio.Future[Parts | None]] = deque()
         """Replies in request order, beginning with one that waits. A Future marks those that wait."""
         self._barriers: dict[frozenset[ApiKey], int] = {}
-        """What the requests that wait let pass, where that is not anything, and how many of them do."""
+        """How many waiting requests let only these APIs pass, by set of APIs."""
         self._continues = False
         """Whether the next turn of the event loop takes up the requests that this one did not get to."""
         self.kinds: dict[int, RequestKind] = {}
-        """What the dispatcher remembers of the requests here, by API key and version as one number."""
+        """The dispatcher's memory of this connection's requests, by API key and version as one number."""
         self._paused_reasons: dict[str, None] = {}
         self._held_bytes = 0
         """Requests that wait and a frame that arrives in pieces, as charged to queued.max.request.bytes."""
@@ -114,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the interface of asyncio.Transport without being one.
         self._transport = cast("asyncio.Transport", transport)
-        self._writer = ReplyWriter(self, self._server.executor, self._transport)
+        self._writer = ReplyWriter(self, self._server.executor, self._server.send_buffer, self._transport)
         peer = transport.get_extra_info("peername")
         # A dual-stack listener sees an IPv4 peer as ::ffff:a.b.c.d; limits and groups know it as a.b.c.d.
         self.client_address = str(peer[0]).removeprefix("::ffff:") if peer else ""
@@ -134,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.discard()
         for reply in self._replies:
             if isinstance(reply, asyncio.Future):
-                # A waiting fetch has nobody to wait for; what changes state goes on (see the dispatcher).
+                # A waiting fetch ends; a request that changes state continues (see the dispatcher).
                 reply.cancel()
         self._replies.clear()
         self._release_held_bytes()
@@ -142,10 +143,10 @@ class Connection(asyncio.BufferedProtocol):
         self._server.connection_lost(self)
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
-        """Hang up, saying why in the log. Replies that are not sent yet are dropped.
+        """Close the connection, with the reason in the log. Replies that are not sent yet are dropped.
 
         With `soon` in the next turn of the event loop: asyncio's transports do not bear to be aborted by what they call
-        in the midst of a write (`resume_writing`).
+        during a write (`resume_writing`).
         """
         if not self.closed:
             logger.log(level, "Closing connection of %s: %s", self.peer_name, reason)
@@ -283,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
                 logger.debug("A request of %s failed after it hung up", self.peer_name, exc_info=error)
             return
         if future.cancelled():
-            self.close("a request was given up by the broker")
+            self.close("the broker cancelled a request")
             return
         if isinstance(error, CloseConnection | ApiError):
             self.close(str(error), level=logging.WARNING)
@@ -350,13 +351,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def take_up_again(self) -> None:
-        """Go on with the requests that are here, in a turn of its own."""
+        """Take up the received requests in a later turn of the event loop."""
         if not self._continues and not self.closed:
             self._continues = True
             self._loop.call_soon(self._continue)
 
     def _account_held(self, claimed: int) -> None:
-        """Charge what is kept of requests to the broker's memory for them (queued.max.request.bytes)."""
+        """Charge the bytes of waiting requests to the broker's memory for requests (queued.max.request.bytes)."""
         self._release_held_bytes()
         self.resume_reading("queued.max.request.bytes")
         if claimed:
@@ -370,11 +371,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Replies that the client does not read."""
+        """Bytes of replies that the client has not read yet."""
         return self._writer.unsent_bytes if self._writer.is_behind else 0
 
     def has_moved_since(self, time_s: float, now_s: float) -> bool:
-        """Whether any byte went in or out after `time_s`. A socket that is full says only here that it took some."""
+        """Whether any byte was received or sent after `time_s`. Bytes sent to a socket that was full are noticed only
+        here.
+        """
         unsent_bytes = self.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes

@@ -18,6 +18,7 @@ from broker.network.connection import Connection
 from broker.network.registry import (
     NOTHING,
     CloseConnection,
+    Handle,
     HandlerRegistry,
     Reply,
     RequestContext,
@@ -30,13 +31,12 @@ from broker.observability.request_log import log_completed, request_logger
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import ApiVersionsResponse, RequestHeader
-from protocol.wire.schema import Response
+from protocol.wire.schema import Request, Response
 
 _KEY_AND_VERSION = struct.Struct(">hh")
 _START = struct.Struct(">Ii")
 """API key and version as one number, correlation id."""
 _SIZE = struct.Struct(">i")
-_SIZE_AND_CORRELATION_ID = struct.Struct(">ii")
 
 MAX_REMEMBERED_BYTES: Final = 256
 """Longer request headers are decoded every time."""
@@ -58,22 +58,21 @@ class Dispatcher:
 
     def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
         """See `broker.network.connection.Dispatch`."""
-        if len(frame) < _START.size:
-            raise CloseConnection(f"Received a request of {len(frame)} bytes, which is shorter than any header")
-        start, correlation_id = _START.unpack_from(frame)
+        try:
+            start, correlation_id = _START.unpack_from(frame)
+        except struct.error:
+            short = f"Received a request of {len(frame)} bytes, which is shorter than any header"
+            raise CloseConnection(short) from None
         kind = connection.kinds.get(start)
         if kind is None or frame[_START.size : kind.body_at] != kind.header:
             kind = self._kind_of(connection, start, frame)
-        route, _, body_at, reply_head_bytes, context = kind
-        version = context.api_version
+        route = kind.route
         statistics = route.statistics
         statistics.requests += 1
-        if not route.min_version <= version <= route.max_version:
-            return self._refuse_version(route, context, correlation_id)
-        request = route.request_type.decode(frame[body_at:], version)
+        request = kind.decode(frame, kind.body_at)
         started_s = self._now_s()
         try:
-            reply = route.handle(context, request)
+            reply = kind.handle(kind.context, request)
         except Exception:
             statistics.failures += 1
             raise
@@ -81,8 +80,8 @@ class Dispatcher:
             time_s = self._now_s() - started_s
             statistics.total_time_s += time_s
             if request_logger.level <= logging.DEBUG:
-                log_completed(route, context, correlation_id, connection.peer_name, time_s)
-            return None if reply is None else encode_reply(reply_head_bytes, correlation_id, version, reply)
+                log_completed(route, kind.context, correlation_id, connection.peer_name, time_s)
+            return None if reply is None else encode_reply(kind, correlation_id, reply)
         effective: asyncio.Future[None] | None = None
         if isinstance(reply, Waiting):
             lets_pass, work, may_be_cancelled, effective = reply.lets_pass, reply.future, True, reply.effective
@@ -94,19 +93,17 @@ class Dispatcher:
         return Waiting(answer, lets_pass, effective)
 
     def _kind_of(self, connection: Connection, start: int, frame: memoryview) -> RequestKind:
-        """Understand what is in front of a request's body. Raises CloseConnection when nobody serves the API."""
+        """Decode the header of a request. Raises CloseConnection for an API that is not served."""
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
         route = self._routes.get(api_key)
         if route is None:
             raise CloseConnection(f"Received request api key {api_key} which is not enabled")
         header, body_at = RequestHeader.decode_prefix(frame, route.api_key.request_header_version(version))
-        kind = RequestKind(
-            route,
-            bytes(frame[_START.size : body_at]),
-            body_at,
-            9 if route.api_key.response_header_version(version) else 8,
-            RequestContext(version, header.client_id, connection.client_address, connection.listener_name),
-        )
+        handle = route.handle
+        if not route.min_version <= version <= route.max_version:
+            handle, version = _refusal(route, version), 0
+        context = RequestContext(version, header.client_id, connection.client_address, connection.listener_name)
+        kind = RequestKind(route, handle, bytes(frame[_START.size : body_at]), body_at, context)
         if body_at <= MAX_REMEMBERED_BYTES:
             if len(connection.kinds) >= MAX_REMEMBERED_KINDS:
                 connection.kinds.clear()
@@ -116,7 +113,7 @@ class Dispatcher:
     def _when_done(
         self, kind: RequestKind, correlation_id: int, peer: str, work: asyncio.Future[Reply], started_s: float
     ) -> asyncio.Future[Parts | None]:
-        """The encoded reply, when it comes, unless nobody waits for it any more."""
+        """The encoded reply, once it is there, unless the client has left."""
         route, context = kind.route, kind.context
         answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
 
@@ -140,7 +137,7 @@ class Dispatcher:
                     reply = done.result()
                     parts = None
                     if reply is not None:
-                        parts = encode_reply(kind.reply_head_bytes, correlation_id, context.api_version, reply)
+                        parts = encode_reply(kind, correlation_id, reply)
                     answer.set_result(parts)
                 except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it
                     answer.set_exception(mistake)
@@ -150,23 +147,30 @@ class Dispatcher:
         work.add_done_callback(finish)
         return answer
 
-    def _refuse_version(self, route: Route, context: RequestContext, correlation_id: int) -> Parts:
-        if route.api_key != ApiKey.API_VERSIONS:
-            raise CloseConnection(
-                f"Received request for api with key {int(route.api_key)} ({route.name}) and unsupported version "
-                f"{context.api_version}"
-            )
+
+def _refusal(route: Route, version: int) -> Handle:
+    """The handler of ApiVersions requests in a version that is not served: it answers in version 0. Raises
+    CloseConnection for other requests.
+    """
+    if route.api_key != ApiKey.API_VERSIONS:
+        route.statistics.requests += 1
+        raise CloseConnection(
+            f"Received request for api with key {int(route.api_key)} ({route.name}) and unsupported version {version}"
+        )
+
+    def refuse(_context: RequestContext, _request: Request) -> ApiVersionsResponse:
         own_range = ApiVersionsResponse.ApiVersion(
             api_key=int(route.api_key), min_version=route.advertised_from, max_version=route.max_version
         )
-        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own_range])
-        return encode_reply(_SIZE_AND_CORRELATION_ID.size, correlation_id, 0, response)
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own_range])
+
+    return refuse
 
 
 def _give_up(
     work: asyncio.Future[Reply], effective: asyncio.Future[None] | None, answer: asyncio.Future[Parts | None]
 ) -> None:
-    """Cancel the work for an answer that nobody waits for, once it has had its effects."""
+    """Cancel the work for an answer that nobody waits for, once its effects are complete."""
     if not answer.cancelled():
         return
     if effective is None or effective.done():
@@ -175,12 +179,11 @@ def _give_up(
         effective.add_done_callback(lambda _: work.cancel())
 
 
-def encode_reply(head_bytes: int, correlation_id: int, version: int, reply: Response) -> Parts:
-    """Frame a reply: size, response header (together `head_bytes`), body."""
-    head = bytearray(head_bytes)
-    _SIZE_AND_CORRELATION_ID.pack_into(head, 0, 0, correlation_id)
+def encode_reply(kind: RequestKind, correlation_id: int, reply: Response) -> Parts:
+    """Frame a reply: size, response header, body."""
+    head = bytearray(kind.reply_head.pack(0, correlation_id))
     try:
-        parts: Parts = reply.encode_after(head, version)  # type: ignore[assignment]  # nothing else holds the list
+        parts: Parts = kind.encode(reply, head)  # type: ignore[assignment]  # nothing else holds the list
     except ApiError as error:
         # The handler's mistake, not the client's: it set a field that this version does not have.
         raise EncodeError(str(error)) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.io.file_system import File
+from storage.io.file_system import Bytes, File
 
 
 class FileSlice:
@@ -24,16 +24,17 @@ class FileSlice:
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """The path of the file."""
         return self._file.path
 
     def try_read(self, size: int) -> bytes | bytearray | None:
         """The next `size` bytes if they are in memory; None when reading them would block on the disk."""
         return self._file.try_pread(self._position, size)
 
-    def try_send(self, socket: int, size: int) -> int | None:
-        """Have the kernel send the next `size` bytes, or some of them; see `storage.io.file_system.File.try_send`."""
-        return self._file.try_send(socket, self._position, size)
+    def try_read_into(self, buffer: memoryview) -> memoryview | None:
+        """The next bytes, in as much of the buffer as they take; None when reading them would block on the disk."""
+        count = self._file.try_pread_into(self._position, buffer)
+        return None if count is None else buffer[:count]
 
     def read(self, size: int) -> bytes | bytearray:
         """The next `size` bytes, waiting for the disk."""
@@ -45,5 +46,5 @@ class FileSlice:
         self._length -= size
 
 
-Part = bytes | bytearray | memoryview | FileSlice
+Part = Bytes | FileSlice
 """One piece of a reply."""

@@ -1,4 +1,4 @@
-"""What the broker takes on: connections, bytes of requests and of replies (Kafka's ConnectionQuotas and MemoryPool)."""
+"""Limits on connections and on the memory of requests and replies (Kafka's ConnectionQuotas and MemoryPool)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 MAX_UNREAD_REPLY_BYTES: Final = 128 << 20
-"""What encoded replies that their clients do not read may hold in all. Kafka has no limit of this kind."""
+"""Limit on the memory of all encoded replies that clients have not read. Kafka has no such limit."""
 
 
 class Throttled(Protocol):
-    """What the limits need of a connection."""
+    """A connection whose reading the limits can pause."""
 
     def pause_reading(self, reason: str) -> None: ...
 
@@ -28,9 +28,10 @@ class Counted(Throttled, Protocol):
 class ConnectionLimits:
     """max.connections and max.connections.per.ip (with overrides).
 
-    Over the limit of its address a connection is refused. Over the broker's limit it waits unread until another one
-    closes, as Kafka's acceptor blocks; so clients see a slow broker, not a broken one. Those that wait are open, too:
-    above `most_open` in all, every further one is refused, as its descriptor belongs to the logs.
+    A connection over the limit of its address is refused. A connection over the broker's limit is not read until
+    another one closes; Kafka's acceptor blocks in this case, which looks the same to clients. Waiting connections are
+    open and use descriptors: above `most_open` connections in all, every further one is refused, because the remaining
+    descriptors are reserved for the logs.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ConnectionLimits:
         per_ip_overrides: Mapping[str, int],
         most_open: int | None = None,
     ) -> None:
-        """`most_open` None: as many as come."""
+        """`most_open` None means no limit on open connections."""
         self._most_open = most_open
         self.max_connections = max_connections
         self.max_per_ip = max_per_ip
@@ -61,7 +62,7 @@ class ConnectionLimits:
         if self._most_open is not None and self._admitted + len(self._waiting) >= self._most_open:
             return (
                 f"Rejected connection from /{address}, {self._most_open} connections are open, and the other files "
-                "that this process may open (ulimit -n) belong to the logs."
+                "that this process may open (ulimit -n) are reserved for the logs."
             )
         self._by_address[address] += 1
         connection.counted = True
@@ -147,10 +148,10 @@ class Answered(Protocol):
 
 
 class ReplyMemory:
-    """What encoded replies that nobody has read yet hold in all.
+    """Counts the memory of encoded replies that clients have not read.
 
-    A connection takes up no request while replies of its own are unread. Above the limit nobody does, until some are
-    read or those who do not read are hung up on (`SocketServer` sees to that).
+    A connection takes up no request while its own replies are unread. Above the limit no connection does, until some
+    replies are read or `SocketServer` closes the connections that do not read.
     """
 
     def __init__(self, limit_bytes: int = MAX_UNREAD_REPLY_BYTES) -> None:

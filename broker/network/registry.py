@@ -1,35 +1,39 @@
-"""What this broker can be asked: one row per API, beside the handler that answers it.
+"""The APIs that this broker serves: one row for each, with the handler that answers it.
 
-`@api` marks a handler method with the API it answers and the versions it serves; `HandlerRegistry` collects the
-marked methods of the handler objects that the composer built. Dispatch, the ApiVersions response, the README's
-compatibility table and the per-API metrics all come from here, so nothing can be advertised that has no handler.
+`@api` marks a handler method with its API and the versions it serves; `HandlerRegistry` collects the marked methods of
+all handler objects. Dispatch, the ApiVersions response, the table in docs/compatibility.md and the metrics of each API
+come from it, so no API is advertised without a handler.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from protocol.api_keys import ApiKey
-from protocol.messages import REQUEST_TYPES
+from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
+from protocol.value import Value, field
 from protocol.wire.schema import Request, Response
 
 Reply = Response | None
-"""What a handler gives back; None sends nothing (Produce with acks=0)."""
+"""The result of a handler; None sends nothing (Produce with acks=0)."""
 
 _METHOD_ATTRIBUTE = "__odradek_api__"
+_HEAD = struct.Struct(">ii")
+"""In front of a reply's body: its size and the correlation id."""
+_FLEXIBLE_HEAD = struct.Struct(">iix")
+"""As above, and that there are no tagged fields."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
 NOTHING: Final[frozenset[ApiKey]] = frozenset()
 ANYTHING: Final = frozenset(ApiKey)
-"""What may be taken up behind a request whose answer is outstanding; see `Waiting`."""
+"""APIs of the requests that may be taken up behind one whose answer is outstanding; see `Waiting`."""
 
 
-@dataclass(slots=True, eq=False)
-class Waiting(Generic[_T]):
+class Waiting(Value, Generic[_T], frozen=False, eq=False):
     """A request that has had all its effects, or has none; only its answer is outstanding.
 
     The connection takes up the requests behind it whose APIs are in `lets_pass`. `future` is cancelled when the client
@@ -45,12 +49,11 @@ class Waiting(Generic[_T]):
 
 
 class CloseConnection(Exception):
-    """Raised by a handler when Kafka's answer to the request is to hang up; the message says why, for the log."""
+    """Raised by a handler to close the connection, where Kafka does so; the message is the reason for the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """Who asks, in which version, through which listener. Requests of one connection share it.
+class RequestContext(Value):
+    """The client behind a request, its API version and its listener. Requests of one connection share it.
 
     `client_address` is the peer's IP address as text.
     """
@@ -63,17 +66,16 @@ class RequestContext:
 
 
 class Handle(Protocol):
-    """A handler: answers at once, or tells what is left to be done.
+    """A handler: returns the response, or an awaitable of it.
 
-    An awaitable (a coroutine, a future) stands for effects that are not complete: its connection takes up no further
-    request before it is done. `Waiting` lets some pass.
+    While an awaitable is not done, the effects of the request are not complete and its connection takes up no further
+    request. `Waiting` lets some pass.
     """
 
     def __call__(self, context: RequestContext, request: Any, /) -> Reply | Awaitable[Reply] | Waiting[Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ApiMark:
+class ApiMark(Value):
     """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659).
 
     `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up.
@@ -86,8 +88,7 @@ class ApiMark:
     reads_only: bool
 
 
-@dataclass(slots=True)
-class RouteStatistics:
+class RouteStatistics(Value, frozen=False):
     """Counters of one API. Plain integers: read at scrape time, never locked."""
 
     requests: int = 0
@@ -95,8 +96,7 @@ class RouteStatistics:
     total_time_s: float = 0.0
 
 
-@dataclass(slots=True)
-class Route:
+class Route(Value, frozen=False):
     """One API with its handler. `name` is Kafka's name of the API, such as `ListOffsets`."""
 
     api_key: ApiKey
@@ -110,18 +110,26 @@ class Route:
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
 
 
-class RequestKind(NamedTuple):
+class RequestKind:
     """The requests of one connection that have the same in front of their body, apart from the correlation id.
 
     A client says the same in every request of an API, so that it has to be understood only once.
     """
 
-    route: Route
-    header: bytes
-    """What is between correlation id and body."""
-    body_at: int
-    reply_head_bytes: int
-    context: RequestContext
+    __slots__ = ("body_at", "context", "decode", "encode", "handle", "header", "reply_head", "route")
+
+    def __init__(self, route: Route, handle: Handle, header: bytes, body_at: int, context: RequestContext) -> None:
+        """`header` is what is between correlation id and body."""
+        version = context.api_version
+        self.route = route
+        self.handle = handle
+        self.header = header
+        self.body_at = body_at
+        self.context = context
+        self.decode = route.request_type.decoder(version)
+        """Reads a request from the position of its body in the frame on."""
+        self.encode = RESPONSE_TYPES[route.api_key].encoder(version)
+        self.reply_head = _FLEXIBLE_HEAD if route.api_key.response_header_version(version) else _HEAD
 
 
 def api(

@@ -11,27 +11,25 @@ from broker.environment.contract import Executor
 from broker.network.file_slice import FileSlice, Part
 
 CHUNK_BYTES: Final = 1 << 20
-"""What is read from a log at a time when a reply is sent."""
+"""Most bytes read from a log at a time while a reply is sent."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""Slices from here on are sent by the kernel; smaller parts are copied together to leave in one system call."""
+"""Parts that are together no larger are copied together to leave in one system call."""
 
 TURN_BYTES: Final = 4 * CHUNK_BYTES
-"""What is sent from files before others have their turn."""
+"""Bytes sent from files before the event loop serves other connections."""
 
 READ_COST_BYTES: Final = 8 * 1024
 """Reading a small slice takes as long as sending so many bytes: 512 of them are one turn."""
-
-NO_SOCKET: Final = -1
 
 Parts = list[Part]
 
 
 class Replying(Protocol):
-    """What a ReplyWriter needs of its connection."""
+    """A connection, as its ReplyWriter uses it."""
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
-        """Hang up."""
+        """Close the connection."""
         ...
 
     def replies_sent(self) -> None:
@@ -41,6 +39,30 @@ class Replying(Protocol):
     def reading_failed(self, path: str, error: OSError) -> None:
         """The disk refused to read a part."""
         ...
+
+
+class SendBuffer:
+    """The memory through which the large slices of an event loop's connections go from files to sockets.
+
+    It is used again and again while the sockets take at once what they are given: memory that is in the processor's
+    cache costs less than new memory.
+    """
+
+    __slots__ = ("_memory",)
+
+    def __init__(self) -> None:
+        self._memory: memoryview | None = None
+
+    def memory(self, size: int) -> memoryview:
+        """The first `size` bytes, at most CHUNK_BYTES. They hold anything."""
+        if self._memory is None:
+            self._memory = memoryview(bytearray(CHUNK_BYTES))
+        return self._memory[:size]
+
+    def leave_to(self, transport: asyncio.Transport) -> None:
+        """Call after a write from the memory: what the transport has not sent stays, and the next write gets a new one."""
+        if transport.get_write_buffer_size():
+            self._memory = None
 
 
 class ReplyWriter:
@@ -57,16 +79,19 @@ class ReplyWriter:
         "_loop",
         "_queue",
         "_queued_bytes",
-        "_socket",
+        "_send_buffer",
         "_socket_full",
         "_tail",
         "_transport",
         "is_behind",
     )
 
-    def __init__(self, connection: Replying, executor: Executor, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, connection: Replying, executor: Executor, send_buffer: SendBuffer, transport: asyncio.Transport
+    ) -> None:
         self._connection = connection
         self._executor = executor
+        self._send_buffer = send_buffer
         self._transport = transport
         transport.set_write_buffer_limits(high=0)
         self._queue: deque[Part] = deque()
@@ -74,11 +99,11 @@ class ReplyWriter:
         """A reply at the end of the queue that the next one is written behind, so that they leave in one piece."""
         self._queued_bytes = 0
         self._loop = asyncio.get_running_loop()
-        self._socket = _socket_of(transport)
-        """The transport's descriptor, valid while the connection is open; NO_SOCKET where the kernel cannot send."""
         self._socket_full = False
         self._holds = False
-        """Whether a thread reads the slice at the head of the queue, or others have their turn."""
+        """Whether the writer pauses: a thread reads the slice at the head of the queue, or other connections are
+        served.
+        """
         self.is_behind = False
         """Whether replies wait for the client to read, or for the disk."""
 
@@ -114,75 +139,54 @@ class ReplyWriter:
         return self._queued_bytes
 
     def flush(self) -> None:
-        """Send what is queued until the socket is full or others have their turn."""
-        queue = self._queue
+        """Send the queue until the socket is full or other connections are to be served."""
         self._tail = None
         budget = TURN_BYTES
-        while queue and not self._socket_full and not self._holds:
-            part = queue[0]
+        while self._queue and not self._socket_full and not self._holds:
             if budget <= 0:
                 self._holds = True
                 self._loop.call_soon(self._on_next_turn)
                 break
-            if isinstance(part, FileSlice):
-                budget -= len(part)
-                if len(part) >= LARGE_BYTES and self._socket >= 0 and self._send_file(part):
-                    continue
-            budget -= self._write_next() * READ_COST_BYTES
-        self.is_behind = self._socket_full or bool(queue)
+            budget -= self._write_next()
+        self.is_behind = self._socket_full or bool(self._queue)
 
     def _write_next(self) -> int:
-        """Write the parts at the head of the queue that fit together; gives how many slices were read.
+        """Write as many parts from the head of the queue as fit together, and a large one behind them.
 
-        The beginning of a large slice is among them: a packet of its own for the reply's header costs the client and us
-        more than the copy.
+        Gives the cost of what was read from files, in bytes.
         """
         queue = self._queue
-        gathered: list[bytes | bytearray | memoryview] = []
+        small: list[bytes | bytearray | memoryview] = []
+        large: bytes | bytearray | memoryview | None = None
         room = LARGE_BYTES
-        slices = 0
+        cost = 0
         while queue and room > 0 and not self._holds:
             part = queue[0]
-            if gathered and len(part) > room and (self._socket < 0 or not isinstance(part, FileSlice)):
-                break
-            is_slice = isinstance(part, FileSlice)
-            chunk = self._chunk_of(part, room) if isinstance(part, FileSlice) else part
-            if chunk is None:
-                break
-            slices += is_slice
-            if chunk is part:
+            if isinstance(part, FileSlice):
+                chunk = self._read(part)
+                if chunk is None:
+                    break
+                cost += max(len(chunk), READ_COST_BYTES)
+            else:
+                chunk = part
                 queue.popleft()
                 self._queued_bytes -= len(chunk)
-            gathered.append(chunk)
+            if len(chunk) >= LARGE_BYTES:
+                large = chunk
+                break
+            small.append(chunk)
             room -= len(chunk)
-        if gathered:
-            self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
-        return slices
-
-    def _send_file(self, part: FileSlice) -> bool:
-        """Have the kernel send a slice; whether all of it is in the socket.
-
-        If the socket is full, some of the slice has to be written through the transport, which then tells when the
-        socket takes more: the transport itself is not told of a full socket.
-        """
-        for _ in range(TURN_BYTES // CHUNK_BYTES):
-            size = min(len(part), CHUNK_BYTES)
-            try:
-                sent = part.try_send(self._socket, size)
-            except BlockingIOError:
-                return False
-            except OSError:
-                # Reading or writing in the usual way meets the error again, if there is one, and knows whose it is.
-                self._socket = NO_SOCKET
-                return False
-            if sent is None:
-                self._read_on_thread(part, size)
-                return False
-            if not self._advance(part, sent):
-                return True
-            if sent < size:
-                return False
-        return False
+        head = small[0] if len(small) == 1 else b"".join(small)
+        if large is None:
+            if small:
+                self._transport.write(head)
+            return cost
+        if small:
+            self._transport.writelines([head, large])
+        else:
+            self._transport.write(large)
+        self._send_buffer.leave_to(self._transport)
+        return cost
 
     def discard(self) -> None:
         """Drop what is queued: the connection is closed."""
@@ -209,11 +213,17 @@ class ReplyWriter:
         if not self.is_behind:
             self._connection.replies_sent()
 
-    def _chunk_of(self, part: FileSlice, room: int) -> bytes | bytearray | None:
-        """The next bytes of the slice at the head of the queue; None when a thread reads them, or nobody can."""
-        size = min(len(part), CHUNK_BYTES if self._socket < 0 else room)
+    def _read(self, part: FileSlice) -> bytes | bytearray | memoryview | None:
+        """The next bytes of the slice at the head of the queue; None while a thread reads them, or after the read
+        failed.
+        """
+        size = min(len(part), CHUNK_BYTES)
+        chunk: bytes | bytearray | memoryview | None
         try:
-            chunk = part.try_read(size)
+            if size >= LARGE_BYTES:
+                chunk = part.try_read_into(self._send_buffer.memory(size))
+            else:
+                chunk = part.try_read(size)
         except OSError as error:
             self._give_up(part, error)
             return None
@@ -224,7 +234,7 @@ class ReplyWriter:
         return chunk or None
 
     def _advance(self, part: FileSlice, size: int) -> bool:
-        """Account for `size` bytes that are sent or read; whether any are left."""
+        """Count `size` bytes as sent or read. Whether any are left."""
         if not size:
             self._give_up(part, None)
             return False
@@ -256,7 +266,9 @@ class ReplyWriter:
             self._go_on()
 
     def _give_up(self, part: FileSlice, error: BaseException | None) -> None:
-        """The reply is half sent, or about to be, so that the client cannot be told otherwise."""
+        """Close the connection after a failed read: part of the reply may be sent already, so it cannot become an
+        error.
+        """
         self.discard()
         if error is None:
             self._connection.close(f"{part!r} is no longer readable", level=logging.WARNING, soon=True)
@@ -266,10 +278,3 @@ class ReplyWriter:
         self._connection.close(f"{part!r} could not be read: {error}", level=level, soon=True)
         if isinstance(error, OSError) and not is_deleted:
             self._connection.reading_failed(part.path, error)
-
-
-def _socket_of(transport: asyncio.Transport) -> int:
-    if transport.get_extra_info("sslcontext") is not None:
-        return NO_SOCKET
-    socket = transport.get_extra_info("socket")
-    return NO_SOCKET if socket is None else int(socket.fileno())

@@ -1,4 +1,4 @@
-"""Work in slices: a request that costs much lets everybody else have the event loop in between."""
+"""Work in slices: an expensive request lets the event loop serve others in between."""
 
 from __future__ import annotations
 

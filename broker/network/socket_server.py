@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from broker.environment.contract import Clock, Executor, Listener, Network
 from broker.network.connection import Connection, Dispatch
 from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
+from broker.network.reply_writer import SendBuffer
+from protocol.value import Value
 from protocol.wire.frames import ReceiveBuffer
 
 logger = logging.getLogger("kafka.network.SocketServer")
@@ -19,8 +21,7 @@ STALLED_S: Final = 10.0
 """How long a client may read nothing of its replies while others wait for their memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Value):
     """A listener to open. `host` None means every interface."""
 
     listener_name: str
@@ -43,7 +44,7 @@ class SocketServer:
         max_idle_ms: int,
         on_read_error: Callable[[str, OSError], None] = lambda _path, _error: None,
     ) -> None:
-        """`on_read_error` is told the path of a file that a reply was to be read from, and what its disk said."""
+        """`on_read_error` is called with the path and the error when a file cannot be read for a reply."""
         self._network = network
         self.executor = executor
         self.clock = clock
@@ -54,6 +55,7 @@ class SocketServer:
         self.max_idle_ms = max_idle_ms
         self.on_read_error = on_read_error
         self.receive_buffer = ReceiveBuffer()
+        self.send_buffer = SendBuffer()
         self.connections: dict[Connection, None] = {}
         self.ports: dict[str, int] = {}
         """The port each listener really has."""
@@ -91,7 +93,7 @@ class SocketServer:
         self._listeners.clear()
 
     def close_connections(self) -> None:
-        """Hang up on everybody and stop the idle check."""
+        """Close all connections and stop the idle check."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -99,7 +101,7 @@ class SocketServer:
             connection.close("the broker is shutting down")
 
     def connection_made(self, connection: Connection) -> None:
-        """Called by a connection that was accepted: count it or refuse it."""
+        """Count or refuse a connection that was just accepted."""
         connection.last_active_s = asyncio.get_running_loop().time()
         refusal = self.limits.admit(connection)
         if refusal is not None:
@@ -117,7 +119,7 @@ class SocketServer:
         self._idle_timer = asyncio.get_running_loop().call_later(period_s / 2, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Hang up on those that moved no byte for too long, whatever they asked for or have not read."""
+        """Close connections on which no byte has moved for too long, even if requests or replies wait there."""
         now_s = asyncio.get_running_loop().time()
         oldest_s = now_s - self.max_idle_ms / 1000 if self.max_idle_ms > 0 else float("-inf")
         for connection in list(self.connections):
@@ -125,10 +127,11 @@ class SocketServer:
             if not connection.has_moved_since(oldest_s, now_s):
                 connection.close(f"idle for more than connections.max.idle.ms={self.max_idle_ms}")
             elif is_stalled and self.reply_memory.is_exhausted:
-                connection.close(f"it read no reply for {STALLED_S:.0f} s while others waited for their memory")
+                connection.close(f"its client read no reply for {STALLED_S:.0f} s while others waited for memory")
         self._schedule_idle_check()
 
 
 def _bind_error(endpoint: Endpoint, error: OSError) -> OSError:
     address = f"{endpoint.host or '0.0.0.0'}:{endpoint.port}"  # noqa: S104
-    return OSError(error.errno, f"Socket server failed to bind to {address}: {error.strerror or error}")
+    hint = "; stop the program that listens there, or change listeners" if error.errno == errno.EADDRINUSE else ""
+    return OSError(error.errno, f"Socket server failed to bind to {address}: {error.strerror or error}{hint}")

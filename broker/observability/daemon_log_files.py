@@ -27,14 +27,14 @@ _HOUR_S = 3600
 
 
 class HourlyFileHandler(logging.handlers.TimedRotatingFileHandler):
-    """A file that gets its hour as a suffix once that is over, `server.log.2026-11-21-13`, as log4j's
-    DailyRollingFileAppender with Kafka's pattern does; the oldest beyond KEPT_FILES go.
+    """A log file that is renamed after each hour, such as `server.log.2026-11-21-13`, as by log4j's
+    DailyRollingFileAppender with Kafka's pattern. The newest KEPT_FILES are kept.
     """
 
     def __init__(self, path: str, *, delay: bool) -> None:
         super().__init__(path, when="H", backupCount=KEPT_FILES, encoding="utf-8", delay=delay)
         self.suffix = "%Y-%m-%d-%H"
-        # What is old is found by this pattern, and the inherited one goes with another suffix.
+        # This pattern finds the old files; the inherited one has another suffix.
         self.extMatch = re.compile(r"\d{4}-\d{2}-\d{2}-\d{2}\Z")
 
     def computeRollover(self, currentTime: int) -> int:  # noqa: N802, N803  the library's names

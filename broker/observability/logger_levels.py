@@ -44,7 +44,7 @@ class LoggerLevels:
         self._logger(name).setLevel(LEVELS[level])
 
     def unset_level(self, name: str) -> None:
-        """Take the logger's own level away, so that it follows those above it."""
+        """Remove the logger's own level, so that its parent's applies."""
         self._logger(name).setLevel(logging.NOTSET)
 
     @staticmethod

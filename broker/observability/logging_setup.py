@@ -1,4 +1,4 @@
-"""Where log lines go: the terminal, and for a daemon also Kafka's files (`log_files`)."""
+"""The destinations of log lines: the terminal, and for a daemon also Kafka's files (`log_files`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIGURED_LOGGERS = (
     "state.change.logger",
     "kafka.request.logger",
 )
-"""Those that Kafka's log4j.properties names: they are there from the start, so that their levels can be changed."""
+"""Loggers of Kafka's log4j.properties. They exist from the start, so that their levels can be changed."""
 
 
 def configure_logging(log_dir: str | None) -> None:

@@ -122,9 +122,9 @@ class BrokerCollector:
             start.add_metric(labels, partition.log.log_start_offset)
             end.add_metric(labels, partition.log.log_end_offset)
             total = totals[topic]
-            total[0] += partition.statistics.messages_in
-            total[1] += partition.statistics.bytes_in
-            total[2] += partition.statistics.bytes_out
+            total[0] += partition.messages_in
+            total[1] += partition.bytes_in
+            total[2] += partition.bytes_out
         for gauge in (size, start, end):
             yield gauge
         for position, definition in enumerate((metric.MESSAGES_IN, metric.BYTES_IN, metric.BYTES_OUT)):
@@ -183,7 +183,7 @@ def log_directory_metrics(directories: Sequence[LogDirectory]) -> Iterator[Metri
 
 
 class MetricsServer:
-    """The HTTP endpoint of `metrics.listener`. Until `show`, it tells of the process alone."""
+    """The HTTP endpoint of `metrics.listener`. Until `show` is called, it has the metrics of the process only."""
 
     def __init__(self, address: str) -> None:
         """Open the endpoint at http://host:port/metrics; an empty host means every interface.
@@ -211,7 +211,7 @@ class MetricsServer:
         self.port: int = self._server.server_port
 
     def show(self, collector: BrokerCollector) -> None:
-        """From now on, the broker's numbers as well."""
+        """Serve the broker's metrics as well."""
         self._registry.register(collector)
         logger.info("Metrics are served at http://%s:%d/metrics", self._host, self.port)
 

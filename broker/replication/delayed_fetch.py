@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from broker.environment.contract import Executor
 from broker.replication.fetch_session import FetchPartition
 from broker.replication.purgatory import Woken
-from cluster.replication.partition import Partition, PartitionStatistics
+from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -30,14 +30,14 @@ T = TypeVar("T")
 PARTITIONS_PER_SLICE = 200
 """Partitions that are read before the event loop gets its turn: some 3 ms of work."""
 COLD_ATTEMPTS = 3
-"""How often what was just brought into memory may be gone again before the reader is answered without it."""
+"""How often bytes just brought into memory may be evicted again before the reader is answered without them."""
 
 FetchResult = tuple[FetchPartition, LogReadInfo | ApiError]
-"""What one partition answers to what was asked of it."""
+"""A requested partition with what was read of it, or the error."""
 
 
 class DelayedFetch(Generic[T]):
-    """What one request has read so far. `answer` makes the response of the results."""
+    """One Fetch request and what it has read so far. `answer` makes the response of the results."""
 
     __slots__ = (
         "_answer",
@@ -65,8 +65,8 @@ class DelayedFetch(Generic[T]):
         self._wanted = wanted
         self._answer = answer
         self._reads: list[LogReadInfo | ApiError | None] = [None] * len(wanted)
-        self._sources: dict[int, PartitionStatistics] = {}
-        """By position: the counters of the partitions that gave records."""
+        self._sources: dict[int, Partition] = {}
+        """By position: the partitions that gave records."""
         self._positions: dict[TopicPartition, int] = {}
         self._size = 0
         self._reasons = 0
@@ -123,7 +123,7 @@ class DelayedFetch(Generic[T]):
             return
         self._reads[at] = info
         if info.records is not None:
-            self._sources[at] = partition.statistics
+            self._sources[at] = partition
             self._size = size + info.records.size
         elif info.cold is not None:
             self.cold[at] = info.cold
@@ -145,7 +145,7 @@ class DelayedFetch(Generic[T]):
         if not (expired or self.is_satisfied or self.cold):
             return None
         for at, found in enumerate(self._reads):
-            # What was found before may be gone with its file.
+            # A position found before may be outdated, because its file is gone.
             if isinstance(found, LogReadInfo) and found.records is not None and at not in changed:
                 self.read(at)
         return self.respond()
@@ -169,8 +169,8 @@ class DelayedFetch(Generic[T]):
         for wanted, found in zip(self._wanted, self._reads, strict=True):
             assert found is not None
             results.append((wanted, found))
-        for at, statistics in self._sources.items():
+        for at, partition in self._sources.items():
             found = self._reads[at]
             if isinstance(found, LogReadInfo):
-                statistics.bytes_out += found.size
+                partition.bytes_out += found.size
         return self._answer(results)

@@ -27,7 +27,7 @@ PartitionResult = tuple["FetchPartition", PartitionData]
 
 
 class FetchPartition:
-    """What a client wants of one partition, and what it was told last (in a session)."""
+    """A client's request for one partition and, in a session, the offsets last sent to the client."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -60,7 +60,7 @@ class FetchPartition:
         self.last_fetched_epoch = asked.last_fetched_epoch
 
     def report(self, data: PartitionData) -> bool:
-        """Note what the client is being told; whether an incremental answer has to tell it."""
+        """Record the offsets sent to the client; whether an incremental answer needs the partition."""
         changed = (
             len(data.records or b"") > 0
             or data.high_watermark != self.reported_high_watermark
@@ -71,7 +71,7 @@ class FetchPartition:
         self.reported_high_watermark = data.high_watermark
         self.reported_log_start_offset = data.log_start_offset
         if data.error_code:
-            # The next answer without an error has to be told too, so pretend that nothing was reported.
+            # The next answer without an error has to be sent as well, as if nothing had been reported.
             self.reported_high_watermark = -1
             return True
         return changed

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import UUID
 
 from broker.environment.contract import Clock
@@ -18,9 +17,10 @@ from cluster.replication.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
+from protocol.value import Value
 from storage.directory.log_directory import NoRoomError
-from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
@@ -31,10 +31,9 @@ CREATIONS_PER_SLICE = 25
 """Logs made, or renamed, before the event loop gets its turn: some 10 ms of work."""
 
 
-@dataclass(slots=True)
-class OfflineReplica:
-    """A replica that should be here but whose log cannot be used, and why. It goes on knowing the newest state that the
-    controller told: whatever is older is refused when it is served again.
+class OfflineReplica(Value, frozen=False):
+    """A replica that should be here but whose log cannot be used, with the reason. It keeps the newest state from the
+    controller, so that older commands are refused when the log is served again.
     """
 
     error: ApiError
@@ -167,12 +166,12 @@ class HostedPartitions:
         config = self._log_config_of(topic_partition.topic)
         log = logs.get_or_create(topic_partition, topic_id, config, now_ms, is_new=is_new)
         log.config = config
-        high_watermark = logs.high_watermarks.get(topic_partition, 0)
+        high_watermark = logs.checkpoints.high_watermarks.get(topic_partition, 0)
         partition = self.partitions[topic_partition] = Partition(topic_partition, log, high_watermark, state)
         return partition
 
     def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
-        """A disk without room keeps nobody from leading: the log is made when there is some (`retry_failed_logs`)."""
+        """Keep a replica whose log cannot be created. Without disk space that is no error: it is tried again later."""
         error = offline.error
         logger.error("%s is not available here: %s", topic_partition, error)
         if error.error_code is not ErrorCode.KAFKA_STORAGE_ERROR:
@@ -187,7 +186,7 @@ class HostedPartitions:
         led = partition.is_leader
         partition.become_leader(state)
         if partition.log.local.flush_limit_offset < partition.log.log_end_offset:
-            # Recovery found records that may be in the page cache only: nobody sees them before they are flushed.
+            # Recovery found records that may be in the page cache only: they are not shown before they are flushed.
             self._flush(partition.log)
         self._changed(partition.topic_partition)
         if not led:
@@ -254,7 +253,7 @@ class HostedPartitions:
     # -- directories ---------------------------------------------------------------------------------------------------
 
     def directory_failed(self, path: str) -> None:
-        """The replicas in the log directory at `path` are offline: whoever asks is answered KAFKA_STORAGE_ERROR."""
+        """Take the replicas in the log directory at `path` offline: requests get KAFKA_STORAGE_ERROR."""
         lost = [partition for partition in self.partitions.values() if partition.log.directory.path == path]
         for partition in lost:
             self._lose(partition)
@@ -269,7 +268,7 @@ class HostedPartitions:
         self._resign(partition, partition.image)
 
     async def retry_failed_logs(self) -> None:
-        """Make the logs for which a disk had no room. A round: to be called now and then."""
+        """Create the logs for which a disk had no space. A round: to be called regularly."""
         async with self._state_changes:
             refused = [each for each in self._offline.items() if isinstance(each[1].error, NoRoomError)]
             for number, (topic_partition, offline) in enumerate(refused, start=1):
@@ -285,7 +284,7 @@ class HostedPartitions:
                     await asyncio.sleep(0)
 
     def metadata_changed(self, old: MetadataImage, new: MetadataImage) -> None:
-        """To be told of every new image: logs go by the configurations that it has."""
+        """Take a new metadata image: logs use its configurations."""
         if new.configs is old.configs:
             return
         by_topic: dict[str, LogConfig] = {}

@@ -34,7 +34,7 @@ STEP_BYTES = 8 << 20
 """Bytes of one partition copied before the next partition's turn."""
 
 STEP_S = 0.25
-"""Where there is a limit, a step is what may be copied in that time, a batch at least."""
+"""Under a limit, a step copies what may be copied in this time, but at least one batch."""
 
 RETRY_S = 1.0
 """How long a move rests that could not go on, because the disk is full, say."""
@@ -68,22 +68,22 @@ class ReplicaAlterLogDirsManager:
         self._clock = clock
         self._executor = executor
         self._moves: dict[TopicPartition, ApiError | None] = {}
-        """What is being moved, and what is in the way now."""
+        """Partitions that are being moved, with the error that holds up the move at present, if any."""
         self._begun: dict[TopicPartition, UnifiedLog] = {}
-        """Future logs of which the cleaner's checkpoint in their directory knows what it has to."""
+        """Future logs whose entry in the cleaner's checkpoint of their directory has been written."""
         self._flushed: dict[TopicPartition, UnifiedLog] = {}
-        """Future logs that had caught up and were flushed then; what came later is soon copied."""
+        """Future logs that were flushed when they had caught up; only a little has to be copied after that."""
         self._given_up: set[TopicPartition] = set()
-        """Moves that cannot get on, until they are asked for again."""
+        """Moves that failed; they are not tried again until a client asks for them."""
         self.copied_bytes = 0
-        """By all moves since the start."""
+        """Bytes copied by all moves since the start."""
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     def alter(self, topic_partition: TopicPartition, path: str) -> None:
-        """Have the replica moved to the log directory at `path`; a move to another one is given up.
+        """Move the replica to the log directory at `path`; a move to another directory is given up.
 
         A replica that is not here yet will be made there. Raises ApiError: INVALID_TOPIC_EXCEPTION (the name is too
         long), LOG_DIR_NOT_FOUND, KAFKA_STORAGE_ERROR, and NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION for a
@@ -108,7 +108,7 @@ class ReplicaAlterLogDirsManager:
         self._begin(topic_partition)
 
     def resume(self) -> None:
-        """Go on with the moves that the last stop interrupted."""
+        """Continue the moves that the last stop interrupted."""
         for topic_partition in self._futures.logs:
             self._begin(topic_partition)
 
@@ -119,7 +119,7 @@ class ReplicaAlterLogDirsManager:
             self._task = asyncio.create_task(self._run(), name="replica-alter-log-dirs")
 
     async def close(self) -> None:
-        """Stop between two steps; the next start goes on."""
+        """Stop between two steps; the next start continues."""
         self._is_closing = True
         if self._task is not None:
             await self._task
@@ -134,7 +134,7 @@ class ReplicaAlterLogDirsManager:
 
     @property
     def failed_partitions(self) -> int:
-        """Moves that were given up and not asked for again."""
+        """Number of moves that failed and were not requested again."""
         return sum(each in self._futures.logs for each in self._given_up)
 
     # -- moving --------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class ReplicaAlterLogDirsManager:
                 if not moved:
                     await self._rest()
         except Exception:
-            logger.exception("Moves between log directories have stopped; they go on with the next request or start")
+            logger.exception("Moves between log directories have stopped; the next request or start resumes them")
         finally:
             self._task = None
 
@@ -210,7 +210,7 @@ class ReplicaAlterLogDirsManager:
             return True
         known = self._moves.get(topic_partition)
         if known is None or known.message != error.message:
-            logger.error("Moving %s does not get on: %s", topic_partition, error)
+            logger.error("The move of %s is held up: %s", topic_partition, error)
         if error.error_code in GIVEN_UP_AFTER:
             self._moves.pop(topic_partition, None)
             self._given_up.add(topic_partition)
@@ -280,6 +280,6 @@ class ReplicaAlterLogDirsManager:
             logger.error("%s could not be renamed: %s", old.path, error)
             return
         if directory is not None:
-            await run_disk_tasks(self._executor, self._logs.directory_sync_task(directory))
+            await run_disk_tasks(self._executor, self._logs.directories.sync_task(directory))
         await self._cleaner.checkpoint()
         await self._maintenance.settle_deletions()

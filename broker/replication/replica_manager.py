@@ -23,10 +23,10 @@ from cluster.replication.reads import FetchParams
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_config import LogConfig
 from storage.log.log_validator import NotOneBatchError
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
@@ -133,12 +133,12 @@ class ReplicaManager:
         return info
 
     def _changed(self, topic_partition: TopicPartition) -> None:
-        """Have those looked at who wait for something to happen to the partition."""
+        """Wake the requests that wait for a change of the partition."""
         self.delayed_fetches.wake(topic_partition)
         self.delayed_produces.wake(topic_partition)
 
     def _flush_for(self, partition: Partition, last_offset: int) -> None:
-        """Have as much flushed that flush.messages lets the record at `last_offset` be acknowledged."""
+        """Request the flush that flush.messages needs before the record at `last_offset` may be acknowledged."""
         log = partition.log
         if last_offset >= log.local.flush_limit_offset:
             flushed = self.group_commit.wait(log, last_offset + 2 - log.config.flush_messages)
@@ -168,7 +168,7 @@ class ReplicaManager:
         return self.delayed_produces.watch(delayed.keys(), limit_ms, delayed.attempt)
 
     def log_start_offset_after(self, error: ApiError, topic_partition: TopicPartition) -> int:
-        """The log start offset that Kafka's answer to a failed produce carries."""
+        """The log start offset in Kafka's answer to a failed produce."""
         if error.error_code in _ANSWERED_WITHOUT_LOG_START or isinstance(error, NotOneBatchError):
             return UNKNOWN_OFFSET
         partition = self._partitions.get(topic_partition)
@@ -180,8 +180,8 @@ class ReplicaManager:
         wanted: Sequence[FetchPartition],
         answer: Callable[[Sequence[FetchResult]], T],
     ) -> T | asyncio.Future[T]:
-        """What `answer` makes of what was read: now, or when enough has come (see `delayed_fetch`). Nothing is harmed
-        when the future is cancelled.
+        """Read the `wanted` partitions and give `answer` of the results: now, or once enough has come (see
+        `delayed_fetch`). The future may be cancelled at any moment.
         """
         fetch = DelayedFetch(self.hosted.partition, params, wanted, answer)
         if len(fetch) <= PARTITIONS_PER_SLICE:
@@ -194,7 +194,7 @@ class ReplicaManager:
 
     async def _fetch_on(self, fetch: DelayedFetch[T]) -> T:
         """As `fetch`, when that takes some time."""
-        # What changes from now on is noted, so that no change is missed between the parts.
+        # Watch for changes from now on, so that none is missed between the slices.
         operation = DelayedOperation(self.delayed_fetches, fetch.keys(), fetch.attempt)
         try:
             await fetch.read_on(self._executor)

@@ -35,7 +35,7 @@ class StrayLogs:
         }
         for path in self._log_manager.resolve_conflicting_logs(wanted.get, self._clock.now_ms()):
             self.unsettled = True
-            logger.warning("A log of an earlier topic was beside that of today's; it is set aside as %s", path)
+            logger.warning("Found a second log, of an earlier topic of the same name; it was renamed to %s", path)
         return [
             topic_partition
             for topic_partition, log in self._log_manager.logs.items()
@@ -49,10 +49,10 @@ class StrayLogs:
         try:
             path = self._log_manager.set_aside(topic_partition, self._clock.now_ms())
         except ApiError as error:
-            logger.error("%s, which is of no topic, stays where it is: %s", before, error)
+            logger.error("The log %s, of no existing topic, could not be renamed: %s", before, error)
         else:
             self.unsettled = True
-            logger.warning("%s is of no topic that exists; it is set aside as %s", before, path)
+            logger.warning("No topic exists for the log %s; it was renamed to %s", before, path)
 
     def make_room_for(self, topic_partition: TopicPartition, topic_id: UUID | None) -> None:
         """A replica of a new topic is to be made: a log of its name that is there is an earlier topic's."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from broker.broker_identity import BrokerIdentity
-from broker.controller.membership import ClusterMembership
+from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Ensemble, Environment
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
+from protocol.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCoordination:
+class OpenCoordination(Value):
     """The session, the cluster's id (in `metadata`) and the configurations in force."""
 
     ensemble: Ensemble

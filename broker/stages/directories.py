@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.durable_tree import JOURNAL_NAME
 from config.broker_config import BrokerConfig
+from protocol.value import Value
 from storage.directory.meta_properties import LogDirError, write_meta_properties
 from storage.log_manager import LogManager
 
@@ -27,8 +27,7 @@ KEEP_EVERYTHING: Final[Mapping[str, Any]] = MappingProxyType(
 """A log is under its topic's limits once a controller has said that it is wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockedDirectories:
+class LockedDirectories(Value):
     """Directories that no other broker has. Their logs are not loaded yet."""
 
     identity: BrokerIdentity
@@ -42,7 +41,7 @@ class LockedDirectories:
         log_manager = LogManager(
             environment.file_system,
             config.log_dirs,
-            replace(log_config_of(config, MetadataImage(), ""), **KEEP_EVERYTHING),
+            log_config_of(config, MetadataImage(), "").replace(**KEEP_EVERYTHING),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
             on_directory_failure=failures.report,
             on_corruption=corruption_logger.error,
@@ -50,11 +49,11 @@ class LockedDirectories:
         # Whose the directories are is settled before anything in them, the lock files included, is touched.
         identity = identify_broker(environment.file_system, config)
         for path, reason in identity.unreadable.items():
-            log_manager.take_offline(path, reason)
-        log_manager.lock_directories()
+            log_manager.directories.take_offline(path, reason)
+        log_manager.directories.lock()
         first = log_manager.directories[0]
         if first.failure is not None:
-            log_manager.unlock_directories()
+            log_manager.directories.unlock()
             raise LogDirError(f"{JOURNAL_NAME} is kept in the first log directory, which is offline: {first.failure}")
         failures.watch(log_manager.directories)
         space = DiskSpaceWatch(log_manager, environment.executor, config.log_dir_reserve_bytes)
@@ -67,5 +66,5 @@ class LockedDirectories:
                 write_meta_properties(environment.file_system, directory.path, self.identity.broker_id, cluster_id)
 
     def release(self) -> None:
-        """Let other brokers have them."""
-        self.log_manager.unlock_directories()
+        """Release the locks, so that other brokers can use the directories."""
+        self.log_manager.directories.unlock()

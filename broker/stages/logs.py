@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from broker.environment.contract import Environment
 from broker.logs.log_cleaner import LogCleaner
 from broker.logs.log_maintenance import LogMaintenance
@@ -13,13 +11,13 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from protocol.config_resources import ConfigResourceType
+from protocol.value import Value
 from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedLogs:
-    """All logs of this broker, which holds no replica yet."""
+class LoadedLogs(Value):
+    """All logs of this broker, before it has any role for them."""
 
     log_manager: LogManager
     report: LoadReport
@@ -79,6 +77,14 @@ class LoadedLogs:
         """See `LogMaintenance.settle_deletions`."""
         await self.cleaner.checkpoint()
         await self.maintenance.settle_deletions()
+
+    async def retry_refused_checkpoints(self) -> None:
+        """Write the checkpoints that a full disk refused and that still know deleted logs. A round: to be called now
+        and then.
+        """
+        directories = self.log_manager.directories
+        if any(each.failure is None and each.has_stale_checkpoints for each in directories):
+            await self.settle_deletions()
 
     async def close(self, environment: Environment, threads_per_directory: int, broker_epoch: int) -> None:
         """Flush everything, and leave the markers of a clean stop. Nothing works on the logs any more."""

@@ -1,8 +1,6 @@
-"""Last stage: handlers for all requests, and the work that goes on beside them."""
+"""Last stage: handlers for all requests, and the background work."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from broker.environment.contract import Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
@@ -28,17 +26,17 @@ from broker.network.socket_server import SocketServer
 from broker.observability.logger_levels import LoggerLevels
 from broker.observability.metrics import BrokerCollector, MetricsServer
 from broker.replication.fetch_session import FetchSessionCache
+from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
-from broker.stages.membership import ClusterMember
 from broker.supervisor import Supervisor
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from config.broker_config import BrokerConfig
+from protocol.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class ServingBroker:
+class ServingBroker(Value):
     """A broker that serves, and all that it consists of."""
 
     directories: LockedDirectories
@@ -62,7 +60,7 @@ class ServingBroker:
         logs: LoadedLogs,
         member: ClusterMember,
     ) -> ServingBroker:
-        """Put handlers and background work together; `start` begins it."""
+        """Create the handlers and the background work; `start` starts them."""
         clock = environment.clock
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, environment.random, clock.monotonic_s
@@ -113,12 +111,13 @@ class ServingBroker:
         await space.check()
         supervisor.every(DISK_CHECK_MS, "disk-space", space.check)
         supervisor.every(DISK_CHECK_MS, "refused-logs", logs.replicas.hosted.retry_failed_logs)
+        supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         await socket_server.start(self.dispatcher)
 
     async def stop(self, socket_server: SocketServer) -> None:
-        """Answer nobody any more, and end the background work."""
+        """Stop serving, and end the background work."""
         await socket_server.stop_listening()
         await self.internal_topics.close()
         await self.member.groups.close()

@@ -13,11 +13,10 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from broker.environment.contract import Clock, Environment, Executor
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     ANY_VERSION,
     ConnectionLossError,
     CoordinationError,
@@ -37,6 +36,7 @@ from cluster.zookeeper.contract import (
 )
 from cluster.zookeeper.durable_tree import DurableTree
 from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Slices, Transaction
+from protocol.value import Value
 
 T = TypeVar("T")
 
@@ -46,8 +46,7 @@ _MAX_TRANSACTION_BYTES = 64 << 20
 _ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Value, frozen=False):
     """One call in the queue: what to do at its turn, and whom to tell after the flush."""
 
     action: Callable[[], Any]
@@ -86,7 +85,7 @@ async def _with_pauses(work: Slices[T]) -> T:
 
 
 class _WatchTable:
-    """Who waits for what: watch -> owner's session id, by path and kind. A watch set twice on a path fires once."""
+    """Watches and the ids of the sessions that set them, by path and kind. A watch set twice on a path fires once."""
 
     def __init__(self) -> None:
         self._data: dict[str, dict[Watch, int]] = defaultdict(dict)
@@ -286,7 +285,7 @@ async def open_embedded(
 
 
 class EmbeddedCoordination:
-    """A session with the embedded tree; implements `cluster.zookeeper.contract.Coordination`."""
+    """A session with the embedded tree; implements `cluster.zookeeper.coordination.Coordination`."""
 
     max_transaction_bytes = _MAX_TRANSACTION_BYTES
 

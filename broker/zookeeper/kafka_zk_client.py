@@ -9,7 +9,7 @@ from cluster import znodes
 from cluster.controller.start_up import ReadTopic
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import ConfigResource
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     Coordination,
     Create,
     Delete,
@@ -62,7 +62,7 @@ class KafkaZkClient:
         await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
 
     async def register_broker(self, registration: znodes.BrokerRegistration) -> int:
-        """Have the broker known for as long as this session lives; gives its epoch. Raises ClusterError."""
+        """Register the broker for as long as this session lives. Gives its epoch. Raises ClusterError."""
         path = znodes.broker_path(registration.broker_id)
         try:
             _, stat = await self._coordination.create(path, registration.encode(), ephemeral=True)
@@ -96,7 +96,7 @@ class KafkaZkClient:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def topic_names(self) -> list[str]:
-        """All topics of the tree, those that are being deleted included."""
+        """All topics of the tree, including those that are being deleted."""
         return (await self._coordination.children(znodes.BROKER_TOPICS))[0]
 
     async def topic_deletions(self) -> list[str]:
@@ -139,7 +139,7 @@ class KafkaZkClient:
         return operations
 
     async def expired_config_changes(self) -> list[Operation]:
-        """The removal of notices older than 15 minutes, which in Kafka whoever reads them sees to."""
+        """Remove notices older than 15 minutes. In Kafka their readers do so."""
         names, _ = await self._coordination.children(znodes.CONFIG_CHANGES)
         oldest_ms = self._clock.now_ms() - _CONFIG_CHANGE_LIFETIME_MS
         expired: list[Operation] = []

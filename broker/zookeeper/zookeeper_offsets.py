@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from cluster.zookeeper.contract import Coordination, NodeExistsError, NoNodeError
+from cluster.zookeeper.coordination import Coordination, NodeExistsError, NoNodeError
 from protocol.topic_partition import TopicPartition
 
 _ROOT = "/consumers"

@@ -72,7 +72,7 @@ def alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _followers(arranged: Sequence[int], first: int, shift: int) -> Iterator[int]:
-    """The brokers to try after the first, in order, over and over."""
+    """The brokers to try after the first, in order, repeated without end."""
     others = len(arranged) - 1
     step = 0
     while others:

@@ -9,13 +9,13 @@ life of a broker changes anything (KAFKA-6082, KIP-380).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 
 NO_EPOCH = -1
 """As a broker epoch or the leader epoch of a StopReplica: it is not checked."""
@@ -36,16 +36,14 @@ class TopicStates(NamedTuple):
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Who orders, and whom."""
+class Command(Value):
+    """The sender and the receiver of a command."""
 
     controller_id: int
     controller_epoch: int
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
 class LeaderAndIsr(Command):
     """Take these roles. `is_full` says that `topics` are all partitions of which the broker is to hold a replica."""
 
@@ -61,14 +59,12 @@ class StoppedReplica(NamedTuple):
     delete_partition: bool
 
 
-@dataclass(frozen=True, slots=True)
 class StopReplica(Command):
     """Hold these replicas no longer. No log is deleted otherwise."""
 
     partitions: tuple[StoppedReplica, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class UpdateMetadata(Command):
     """Tell clients of this: all live brokers, and the topics that changed. `deleted_topics` are gone with their
     configurations (on the wire, partitions whose leader is -2).
@@ -80,7 +76,9 @@ class UpdateMetadata(Command):
 
 
 class CommandFence:
-    """Knows which commands a broker obeys: of the newest controller it has heard of, and to its own registration."""
+    """Decides which commands a broker obeys: those of the newest known controller that are addressed to the current
+    registration.
+    """
 
     def __init__(self) -> None:
         self.broker_epoch = NO_EPOCH

@@ -1,14 +1,13 @@
-"""Who leads a partition (Kafka's PartitionStateMachine), for one partition at a time."""
+"""Elections of partition leaders (Kafka's PartitionStateMachine), for one partition at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from cluster.controller.context import ControllerContext
 from cluster.metadata_image import PartitionImage
 from cluster.znodes import NO_LEADER, PartitionState, partition_state_path
-from cluster.zookeeper.contract import Operation, SetData
+from cluster.zookeeper.coordination import Operation, SetData
 from protocol.topic_partition import TopicPartition
 
 NO_STATE = -1
@@ -53,8 +52,8 @@ def elect_without(partition: PartitionImage, broker_id: int, context: Controller
 def offline_operations(
     replicas: Iterable[TopicPartition], broker_id: int, context: ControllerContext
 ) -> tuple[list[Operation], dict[str, list[PartitionImage]]]:
-    """Give the operations for replicas that `broker_id` cannot use: the partitions that it leads are led by others, or
-    by nobody. Gives the partitions that changed by topic; a replica known to be offline changes nothing.
+    """Give the operations for replicas that `broker_id` cannot use, and the changed partitions by topic. The partitions
+    that it leads get another leader, or none. A replica already known to be offline changes nothing.
     """
     operations: list[Operation] = []
     changed: dict[str, list[PartitionImage]] = {}
@@ -69,7 +68,7 @@ def offline_operations(
             version = partition.partition_epoch
             operations.append(SetData(partition_state_path(name, number), state.encode(), version))
             after = partition_image(number, partition.replicas, state, version + 1)
-        after = replace(after, offline_replicas=(*partition.offline_replicas, broker_id))
+        after = after.replace(offline_replicas=(*partition.offline_replicas, broker_id))
         changed.setdefault(name, []).append(after)
     return operations, changed
 

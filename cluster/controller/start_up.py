@@ -21,7 +21,7 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
-from cluster.zookeeper.contract import Create, Operation, SetData
+from cluster.zookeeper.coordination import Create, Operation, SetData
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Overrides of an adopted topic where no better are known: its own limits are lost, and the broker's would
@@ -45,10 +45,10 @@ def adopt(
     configs: Mapping[str, Mapping[str, str]],
     new_id: Callable[[], UUID],
 ) -> tuple[list[Operation], list[TopicImage]]:
-    """Topics for logs that no tree knows, because another broker wrote them or the journal was lost.
+    """Create topics for logs that the tree does not know, because another broker wrote them or the journal was lost.
 
-    Each topic gets its partitions up to the highest found, all on this broker, and goes on behind the epochs of its
-    logs. Overrides of its configuration are not kept in a log directory: see `adopted_config`.
+    Each topic gets its partitions up to the highest found, all on this broker. Leader epochs continue those of the
+    logs. A log directory does not hold a topic's configuration: see `adopted_config`.
     """
     by_topic: dict[str, dict[int, FoundReplica]] = {}
     for replica in found:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
@@ -22,9 +21,10 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
-from cluster.zookeeper.contract import Create, Delete, Operation, SetData
+from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import validate_topic_name
+from protocol.value import Value, field
 
 USE_DEFAULT = -1
 """As a number of partitions or a replication factor: the broker's default, or implied by a manual assignment."""
@@ -36,8 +36,7 @@ its code and its words are those of the KRaft controller (ReplicationControlMana
 RandomBelow = Callable[[int], int]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(Value):
     """A topic as asked for. `assignment`, when not empty, says the replicas of each partition by number."""
 
     name: str
@@ -54,8 +53,7 @@ class TopicDefaults(NamedTuple):
     replication_factor: int
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
+class TopicPlan(Value):
     """A topic that may be created."""
 
     name: str
@@ -266,7 +264,7 @@ def growth_operation(topic: TopicImage, added: Mapping[int, tuple[int, ...]]) ->
 
 
 def deletion_mark(topic: str) -> Operation:
-    """Give what marks a topic for deletion. A restart finishes a deletion that is marked."""
+    """The operation that marks a topic for deletion. A restart finishes a marked deletion."""
     return Create(delete_topic_path(topic))
 
 

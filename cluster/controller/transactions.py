@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from cluster.znodes import CONTROLLER_EPOCH
-from cluster.zookeeper.contract import Check, Create, Operation, SetData
+from cluster.zookeeper.coordination import Check, Create, Operation, SetData
+from protocol.value import Value
 
 _OPERATION_OVERHEAD_BYTES = 64
 """Bytes that ZooKeeper adds per operation of a multi (headers, lengths, the default ACL), rounded up."""
@@ -20,8 +20,7 @@ NODES_PER_SHARE = 100
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerTerm:
+class ControllerTerm(Value):
     """This controller's epoch, and the version of /controller_epoch that proves it is still the controller."""
 
     epoch: int

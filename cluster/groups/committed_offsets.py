@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -18,6 +17,7 @@ from cluster.groups.results import Append, Appends, Moment, Reply, Result
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
@@ -44,8 +44,7 @@ _COMMIT_ERRORS: Final = {
 }
 
 
-@dataclass(slots=True)
-class OffsetDeletion:
+class OffsetDeletion(Value, frozen=False):
     """The outcome for the group; with NONE, for each partition as well."""
 
     error_code: ErrorCode
@@ -109,7 +108,7 @@ class CommittedOffsets:
         return ()
 
     def _group_to_commit(self, now: Moment, group_id: str, who: GroupMember) -> Group:
-        """The group that may commit; a member that commits lives."""
+        """The group that may commit; a commit keeps its member alive."""
         group = self._table.groups.get(group_id)
         if group is None:
             if who.generation_id >= 0:
@@ -191,7 +190,9 @@ class CommittedOffsets:
         return Result(None, self._clean_up(group, gone, _log_failure("the end of offsets", group)) if gone else ())
 
     def expire(self, now: Moment, group_id: str) -> Result[None]:
-        """Remove what is past its retention in a group (KIP-211), and a group that has neither members nor offsets."""
+        """Remove the offsets of a group that are past their retention (KIP-211), and a group without members and
+        offsets.
+        """
         group = self._table.groups.get(group_id)
         if group is None or group.state is GroupState.DEAD:
             return Result(None)

@@ -12,7 +12,7 @@ from cluster.groups.results import Append, Appends, Moment
 Action = Callable[[Moment], Appends]
 
 _FEW: Final = 64
-"""So many entries are not worth tidying up."""
+"""Heaps with fewer entries are not tidied up."""
 
 
 class Deadline:
@@ -34,7 +34,7 @@ class Deadline:
             self._deadlines.push(due_ms, self)
 
     def clear(self) -> None:
-        """Not be due any more."""
+        """Remove the deadline."""
         self.due_ms = None
 
     def stands_for(self, entry_ms: int) -> bool:
@@ -42,7 +42,7 @@ class Deadline:
         return self._entry_ms == entry_ms and self.due_ms is not None
 
     def forget_entry(self, entry_ms: int) -> None:
-        """The heap entry of `entry_ms` is gone."""
+        """Note that the heap has no entry for `entry_ms` any more."""
         if self._entry_ms == entry_ms:
             self._entry_ms = None
 

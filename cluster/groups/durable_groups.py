@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, OffsetRecord
 from protocol.messages import GroupMetadataValue
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 
 
-@dataclass(slots=True)
-class DurableGroup:
+class DurableGroup(Value, frozen=False):
     """One group. `pending` holds offsets of open transactions by producer id (KIP-98); they count once committed."""
 
     metadata: GroupMetadataValue | None = None
@@ -18,7 +16,7 @@ class DurableGroup:
     pending: dict[int, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
     def is_void(self) -> bool:
-        """Whether nothing is known of the group any more."""
+        """Whether the group has no state left."""
         return self.metadata is None and not self.offsets and not self.pending
 
 

@@ -277,7 +277,7 @@ class Group:
     # -- protocols -----------------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member of that type with those protocols fits to the others."""
+        """Whether a member with this type and these protocols can join the present members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         return self.protocol_type == protocol_type and any(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -14,14 +13,14 @@ from cluster.groups.group import Group
 from cluster.groups.records import CoordinatorRecord
 from cluster.groups.results import Append, Appends, Moment
 from protocol.errors import ErrorCode
+from protocol.value import Value
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 INT_MAX: Final = 0x7FFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(Value):
     """Kafka's group.* and offsets.* settings, under their names, in the units that the names say."""
 
     group_min_session_timeout_ms: int = 6000
@@ -60,7 +59,7 @@ class GroupTable:
 
 
 def unattended(records: Sequence[CoordinatorRecord], what: str) -> Append:
-    """An append that nobody waits for. Where it fails, the log says that `what` was not written."""
+    """An append without a waiting client. If it fails, the log says that `what` was not written."""
     return Append(records, partial(_log_failure, what))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
+from protocol.value import Value, field
 
 Protocols = list[tuple[str, bytes]]
 """Names and metadata of the assignment protocols a member can do, the preferred one first."""
@@ -14,8 +14,7 @@ Protocols = list[tuple[str, bytes]]
 UNKNOWN_MEMBER_ID = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
+class Joining(Value):
     """Who joins with what, and what its version of JoinGroup can express.
 
     `requires_known_member_id`: a new member is sent away with its id first (v4+, KIP-394). `skips_assignment`: a static
@@ -43,8 +42,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(slots=True)
-class Joined:
+class Joined(Value, frozen=False):
     """The generation that a member belongs to, or why it belongs to none. The leader gets all `members`."""
 
     error_code: ErrorCode
@@ -58,15 +56,14 @@ class Joined:
 
 
 class GroupMember(NamedTuple):
-    """The member that an event is about, in the generation it believes in (-1 and no id: nobody's)."""
+    """The member of an event, and the generation that it knows (-1 and no id stand for no member)."""
 
     member_id: str
     generation_id: int
     group_instance_id: str | None = None
 
 
-@dataclass(slots=True)
-class Synced:
+class Synced(Value, frozen=False):
     """A member's assignment, or why it has none."""
 
     error_code: ErrorCode
@@ -83,8 +80,7 @@ class Leaving(NamedTuple):
     reason: str | None = None
 
 
-@dataclass(slots=True)
-class Left:
+class Left(Value, frozen=False):
     """The outcome for the group, and for each member that leaves in the order of asking."""
 
     error_code: ErrorCode
@@ -100,7 +96,7 @@ def distinct(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
 
 
 def join_error(member_id: str, error_code: ErrorCode) -> Joined:
-    """JoinGroup refused."""
+    """The answer to a JoinGroup that is refused."""
     return Joined(error_code, member_id)
 
 

@@ -19,7 +19,7 @@ logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """A new member cannot send heartbeats before its first join completes, so its request may wait this long."""
 SHORTEST_JOIN_ROUND_MS: Final = 1000
-"""When nobody came in time, the next round lasts this long at least, whatever the members asked for."""
+"""Shortest next round after one in which no member joined in time."""
 
 
 class Rebalancer:
@@ -31,7 +31,7 @@ class Rebalancer:
     # -- sessions ------------------------------------------------------------------------------------------------------
 
     def renew_session(self, now: Moment, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-        """The member was heard of: count its session timeout (or `timeout_ms`) from now."""
+        """Restart the member's session timeout (or `timeout_ms`) from now."""
         if member.session is None:
             member.session = Deadline(self._table.deadlines, partial(self._session_expired, group, member))
         member.session.set(now.monotonic_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
@@ -43,7 +43,7 @@ class Rebalancer:
         return self.remove_member(now, group, member, "its session expired")
 
     def add_pending(self, now: Moment, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Expect a member to come back with its new id."""
+        """Expect a member to join again with its new id."""
         deadline = Deadline(self._table.deadlines, partial(self._pending_expired, group, member_id))
         group.pending_members[member_id] = deadline
         deadline.set(now.monotonic_ms + timeout_ms)
@@ -102,7 +102,7 @@ class Rebalancer:
         return self.try_complete_join(now, group)
 
     def try_complete_join(self, now: Moment, group: Group) -> Appends:
-        """Start the next generation if nobody is missing."""
+        """Start the next generation if no member is missing."""
         waits = group.state is GroupState.PREPARING_REBALANCE and group.initial_join_remaining_ms is None
         if waits and group.all_members_joined:
             return self._complete_join(now, group)
@@ -125,7 +125,7 @@ class Rebalancer:
         group.initial_join_remaining_ms = None
         missing = [each for each in group.members.values() if each.awaiting_join is None and not each.is_static]
         for member in missing:
-            logger.info("Group %s goes on without %s, which did not join", group.group_id, member.member_id)
+            logger.info("Group %s continues without %s, which did not join", group.group_id, member.member_id)
             group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
             # Only absent static members are left: their sessions decide.

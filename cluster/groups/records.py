@@ -8,12 +8,12 @@ an expiry of its own; GroupMetadataValue v3. No value: a tombstone. (Kafka class
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from protocol.errors import DecodeError
 from protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 from protocol.wire.schema import decode_versioned, encode_versioned
 
 NO_TIMESTAMP: Final = -1
@@ -34,8 +34,7 @@ _VALUE_VERSIONS: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
-class CommittedOffset:
+class CommittedOffset(Value, frozen=False):
     """A committed position. Times are wall-clock milliseconds; leader epoch and expiry are -1 when there is none.
 
     `log_offset` is where the record stands in the partition of __consumer_offsets.
@@ -84,8 +83,7 @@ class OffsetRecord(NamedTuple):
         return key, encode_versioned(value, _OFFSET_VALUE_WITH_EXPIRY if expires else _OFFSET_VALUE)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
+class GroupRecord(Value):
     """A group's generation with its members and their assignments; without a value, the group's end."""
 
     group_id: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from cluster.groups.records import CoordinatorRecord
 from protocol.errors import ErrorCode
+from protocol.value import Value
 
 R = TypeVar("R")
 
@@ -41,12 +41,11 @@ class Reply(Generic[R]):
         self._receive = receive
 
 
-@dataclass(slots=True)
-class Append:
+class Append(Value, frozen=False):
     """Records to append as one batch, atomically.
 
-    Once it is known whether they are committed, `settled` is called with NONE or the log's error, such as
-    NOT_LEADER_OR_FOLLOWER; what a client is told of it is decided there. More appends may follow from it.
+    When the batch is committed or has failed, `settled` is called with NONE or the log's error, such as
+    NOT_LEADER_OR_FOLLOWER. It decides the answer to the client, and may give more appends.
     """
 
     records: Sequence[CoordinatorRecord]
@@ -54,11 +53,10 @@ class Append:
 
 
 Appends = Sequence[Append]
-"""To be made in their order."""
+"""Appends to be made in this order."""
 
 
-@dataclass(slots=True)
-class Result(Generic[R]):
+class Result(Value, Generic[R], frozen=False):
     """The response to an event, and the records that have to be appended because of it.
 
     A response that rests on the records is a `Reply` that is set when they are committed.

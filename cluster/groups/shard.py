@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group, GroupState
+from cluster.groups.group_membership import Membership
 from cluster.groups.group_table import GroupConfig, GroupTable
-from cluster.groups.membership import Membership
 from cluster.groups.membership_events import join_error, sync_error
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.results import Append, Appends, Moment
 from protocol.errors import ErrorCode
+from protocol.value import Value, field
 
 
 class DescribedMember(NamedTuple):
@@ -28,8 +28,7 @@ class DescribedMember(NamedTuple):
     assignment: bytes
 
 
-@dataclass(slots=True)
-class GroupDescription:
+class GroupDescription(Value, frozen=False):
     """A group as administrators see it."""
 
     state: GroupState
@@ -63,11 +62,11 @@ class GroupShard:
         return self._table.groups
 
     def restore(self, now: Moment) -> None:
-        """Make the groups of what was loaded. Nobody uses the shard yet, so this may run on any thread."""
+        """Create the groups from the loaded records. The shard is not in use yet, so this may run on any thread."""
         self._table.restore(now)
 
     def start(self, now: Moment) -> Appends:
-        """Begin to serve what was restored: members have a session timeout from now to be heard of."""
+        """Begin to serve the restored groups. Session timeouts of the members begin now."""
         appends: list[Append] = []
         for group in self._table.groups.values():
             if len(group.members) > self._table.config.group_max_size:
@@ -96,7 +95,7 @@ class GroupShard:
         return self._table.deadlines.expire(now)
 
     def resign(self, now: Moment) -> None:
-        """Another broker coordinates from now on: send everybody there who waits."""
+        """Resign: another broker coordinates now. Waiting members are sent there."""
         for group in self._table.groups.values():
             group.transition_to(GroupState.DEAD, now.now_ms)
             for member in group.members.values():

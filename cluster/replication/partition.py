@@ -6,7 +6,6 @@ which broker leads belongs to the controller. This class owns only what follows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -18,24 +17,16 @@ from protocol.topic_partition import TopicPartition
 from storage.log.aborted_transactions import AbortedTransactions
 from storage.log.leader_epoch import EpochEntry
 from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_config import UNLIMITED
 from storage.log.producer_state import AppendOrigin
 from storage.log.truncation import TruncationTask
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import UNLIMITED
 
 NO_EPOCH = -1
 """A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
 ACKS_ALL = -1
 UNKNOWN_OFFSET = -1
-
-
-@dataclass(slots=True)
-class PartitionStatistics:
-    """Counters of one partition since this broker took it up."""
-
-    messages_in: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
+_CLIENT = AppendOrigin.CLIENT
 
 
 class Partition:
@@ -49,11 +40,13 @@ class Partition:
     __slots__ = (
         "_is_leader",
         "aborted_transactions",
+        "bytes_in",
+        "bytes_out",
         "high_watermark",
         "image",
         "leader_epoch_start_offset",
         "log",
-        "statistics",
+        "messages_in",
         "topic_partition",
     )
 
@@ -64,7 +57,8 @@ class Partition:
         self.log = log
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
         self.image = image
-        self.statistics = PartitionStatistics()
+        self.messages_in = self.bytes_in = self.bytes_out = 0
+        """Since this broker took it up."""
         self.aborted_transactions = AbortedTransactions()
         self.leader_epoch_start_offset = 0
         self._is_leader = False
@@ -203,11 +197,10 @@ class Partition:
         if required_acks == ACKS_ALL and len(image.isr) < log.local.config.min_insync_replicas:
             self._check_min_isr(image)
         info = log.appender.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
-        statistics = self.statistics
-        statistics.messages_in += info.last_offset - info.first_offset + 1
-        statistics.bytes_in += len(records)
+        self.messages_in += info.last_offset - info.first_offset + 1
+        self.bytes_in += len(records)
         self.advance_high_watermark()
-        if origin is not AppendOrigin.CLIENT:
+        if origin is not _CLIENT:
             log.on_high_watermark(self.high_watermark)  # it may have been the marker of a transaction
         if info.last_offset >= self.high_watermark:
             info.is_acknowledged = self.is_acknowledged(info.last_offset, required_acks)
@@ -224,10 +217,8 @@ class Partition:
             )
 
     def is_acknowledged(self, last_offset: int, required_acks: int) -> bool:
-        """Whether the producer of the record at `last_offset` may be told that it is appended: with acks=all once the
-        high watermark is above it, else once flush.messages allows it.
-
-        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR: it will not be.
+        """Whether the record at `last_offset` may be acknowledged: with acks=all once the high watermark is above it,
+        else once flush.messages allows it. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR when it never will be.
         """
         log = self.log
         if not self._is_leader:
@@ -248,8 +239,8 @@ class Partition:
         return False
 
     def begin_truncation(self, offset: int, now_ms: int) -> TruncationTask:
-        """Drop what is at or above `offset` from the log of a follower that has split from its leader's: `run` the task
-        on another thread, then call `end_truncation`.
+        """Begin to drop the records from `offset` on, for a follower whose log has diverged from its leader's. Run the
+        task on another thread, then call `end_truncation`.
 
         Nothing may be appended in between. Raises INVALID_REQUEST when this replica leads, and KAFKA_STORAGE_ERROR.
         """
@@ -265,7 +256,9 @@ class Partition:
         self._lower_high_watermark()
 
     def _lower_high_watermark(self) -> None:
-        """The log may end below the offset that was asked for: with its last whole batch."""
+        """Move the high watermark down to the log end, which may be below the requested offset: a truncation ends on a
+        batch.
+        """
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
 
     def delete_records_before(self, offset: int) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
 from storage.log.leader_epoch import EpochEntry
 from storage.log.log_reader import FetchDataInfo
-from storage.log.transaction_index import AbortedTxn
+from storage.segment.transaction_index import AbortedTxn
 
 
 class IsolationLevel(IntEnum):
@@ -28,8 +28,7 @@ class IsolationLevel(IntEnum):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown isolation level {value}")
 
 
-@dataclass(frozen=True, slots=True)
-class FetchParams:
+class FetchParams(Value):
     """Parameters of a read, for all its partitions together (Kafka class `FetchParams`).
 
     `is_consumer` is False for a broker that fetches as a follower. `reads_zstd` says whether the reader knows zstd.
@@ -43,8 +42,7 @@ class FetchParams:
     max_bytes: int
 
 
-@dataclass(slots=True)
-class LogReadInfo:
+class LogReadInfo(Value, frozen=False):
     """The result of reading one partition. The offsets are of one moment, so that they agree.
 
     `records` is None when there is nothing to read. `aborted` is None for a reader of uncommitted records. With a

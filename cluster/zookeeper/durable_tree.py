@@ -12,7 +12,7 @@ import errno
 import posixpath
 
 from cluster.zookeeper import journal_format
-from cluster.zookeeper.contract import CoordinationError, NoSpaceError
+from cluster.zookeeper.coordination import CoordinationError, NoSpaceError
 from cluster.zookeeper.journal_format import FormatError, Restorer
 from cluster.zookeeper.znode_tree import Applied, CloseSession, Slices, Transaction, ZnodeTree, to_the_end
 from storage.io.file_system import File, FileSystem, is_disk_full

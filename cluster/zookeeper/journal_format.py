@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 
-from cluster.zookeeper.contract import Check, Create, Delete, Operation, SetData
+from cluster.zookeeper.coordination import Check, Create, Delete, Operation, SetData
 from cluster.zookeeper.znode_tree import (
     OPERATIONS_PER_SLICE,
     CloseSession,
@@ -58,7 +58,7 @@ class FormatError(Exception):
 
 
 def frame(payload: bytes) -> bytes:
-    """`payload` with its header in front."""
+    """`payload` behind its header."""
     return FRAME_HEADER.pack(FRAME_MARK, len(payload), zlib.crc32(payload)) + payload
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     ANY_VERSION,
     BadArgumentsError,
     BadVersionError,
@@ -32,6 +31,7 @@ from cluster.zookeeper.contract import (
     WatchEvent,
     ZnodeStat,
 )
+from protocol.value import Value
 
 T = TypeVar("T")
 
@@ -79,22 +79,19 @@ class Znode:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSession:
+class CreateSession(Value):
     """Begin session `session_id`, which the caller took from `ZnodeTree.next_session_id`."""
 
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(Value):
     """End a session and delete its ephemeral nodes."""
 
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Multi:
+class Multi(Value):
     """Operations of one session, all or none."""
 
     session_id: int
@@ -107,7 +104,7 @@ OPERATIONS_PER_SLICE: Final = 250
 """Operations of a transaction that are carried out, or encoded, in one go: some 3 ms of work."""
 
 Slices = Generator[None, None, T]
-"""Work that pauses now and then, and returns its result in the end."""
+"""Work that pauses at times, and returns its result in the end."""
 
 
 def to_the_end(work: Slices[T]) -> T:
@@ -120,8 +117,7 @@ def to_the_end(work: Slices[T]) -> T:
             return result
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Value):
     """The effects of a transaction: one result per operation, and the events in the order they came about."""
 
     results: list[OperationResult]

@@ -94,7 +94,7 @@ class FetchResponse(Response, api_key=ApiKey.FETCH, versions="0-17", flexible="1
     """
 
     class EpochEndOffset(Struct):
-        """Where the leader's log and the follower's part ways."""
+        """The offset at which the logs of leader and follower diverge."""
 
         epoch: int32 = -1
         end_offset: int64 = -1

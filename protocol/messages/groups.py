@@ -73,7 +73,7 @@ class JoinGroupResponse(Response, api_key=ApiKey.JOIN_GROUP, versions="0-9", fle
 
 
 class SyncGroupRequest(Request, api_key=ApiKey.SYNC_GROUP, versions="0-5", flexible="4+"):
-    """Asks for the assignment; the leader brings everybody's.
+    """Asks for the assignment; the leader sends all assignments.
 
     - v3: static members (KIP-345)
     - v4: flexible

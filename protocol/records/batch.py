@@ -5,7 +5,7 @@ with the CRC; its `assign_offsets` rewrites base offset and leader epoch in plac
 records themselves (protocol.records.record_codec) are decoded only by those who ask for them.
 
 Layout and rules: Kafka's `DefaultRecordBatch`, `LogValidator.validateBatch` and KIP-98 (format v2), KIP-534 (delete
-horizon). This module stands alone: it imports nothing of ours but its neighbours in `protocol`.
+horizon). This module stands alone: it imports only other modules of `protocol`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum
 
-from crc32c import crc32c
-
 from protocol.errors import ApiError, ErrorCode, invalid_record
+from protocol.records.checksum import crc32c
 from protocol.records.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress, decompress
 from protocol.records.record_builder import BatchOptions, RecordBatchBuilder, build_batch, build_values_batch
 from protocol.records.record_codec import Header, Record, decode_records
@@ -76,7 +75,7 @@ _SIZE_AND_MAGIC = struct.Struct(">iib")
 
 
 class TimestampType(IntEnum):
-    """Who set the timestamps of a batch: its producer, or the broker when it appended it."""
+    """The origin of a batch's timestamps: the producer, or the broker at the append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -122,31 +121,32 @@ class RecordBatch:
 
     def __init__(self, buffer: memoryview) -> None:
         """Raises ApiError CORRUPT_MESSAGE when `buffer` is shorter than a batch header."""
-        if len(buffer) < HEADER_BYTES:
+        self.buffer = buffer
+        try:
+            (
+                self.base_offset,
+                self.length,
+                self.partition_leader_epoch,
+                self.magic,
+                self.crc,
+                self.attributes,
+                self.last_offset_delta,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.count,
+            ) = HEADER.unpack_from(buffer)
+        except struct.error:
             raise ApiError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Record batch of {len(buffer)} bytes is shorter than its header ({HEADER_BYTES} bytes)",
-            )
-        self.buffer = buffer
-        (
-            self.base_offset,
-            self.length,
-            self.partition_leader_epoch,
-            self.magic,
-            self.crc,
-            self.attributes,
-            self.last_offset_delta,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.producer_id,
-            self.producer_epoch,
-            self.base_sequence,
-            self.count,
-        ) = HEADER.unpack_from(buffer)
+            ) from None
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the whole batch, the 12 bytes before `length` counts included."""
+        """Size of the whole batch, including the 12 bytes that `length` does not count."""
         return self.length + LOG_OVERHEAD_BYTES
 
     @property

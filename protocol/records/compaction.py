@@ -19,10 +19,9 @@ from itertools import repeat
 from operator import le
 from typing import cast
 
-from crc32c import crc32c
-
 from protocol.errors import invalid_record
 from protocol.records.batch import RecordBatch
+from protocol.records.checksum import crc32c
 from protocol.records.compression import MAX_DECOMPRESSED_BYTES, CompressionType, compress
 from protocol.records.record_format import (
     ATTRIBUTES_AT,

@@ -7,8 +7,7 @@ from itertools import repeat
 from operator import sub
 from typing import TypedDict, Unpack
 
-from crc32c import crc32c
-
+from protocol.records.checksum import crc32c
 from protocol.records.compression import CompressionType, compress
 from protocol.records.record_codec import Header, Record, encode_records
 from protocol.records.record_format import (

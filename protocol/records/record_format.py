@@ -1,4 +1,4 @@
-"""Where things stand in a v2 record batch, and the numbers that mean "none" (Kafka's `DefaultRecordBatch`, KIP-98)."""
+"""The layout of a v2 record batch, and the numbers that mean "none" (Kafka's `DefaultRecordBatch`, KIP-98)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from protocol.records.varint import SMALL_VARINTS, VARLONG_MAX_BYTES, decode_varint
 
 CHUNK_RECORDS = 512
-"""So many records are looked at together: enough for columns to pay, few enough to stay in the processor's cache."""
+"""Records that are handled together: enough for columns to pay off, few enough for the processor's cache."""
 
 MIN_RUN_RECORDS = 16
 """Shorter runs gain nothing."""

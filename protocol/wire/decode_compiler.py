@@ -2,19 +2,23 @@
 
 Fields of fixed width that lie side by side are read by one `struct` call, together with the length that follows them;
 arrays become loops in place, so that a message of any shape is decoded by a single Python function. In the generated
-code `b` is the buffer, `e` its length, `p` the position, `g` how many array elements are still allowed.
+code `b` is the buffer, `e` its length, `p` the position, and `g`, unless it is 0 because there cannot be too many array
+elements, one more than are still allowed.
 
 Nothing is allocated on the word of a length: strings and bytes have to be there, arrays have to fit into what is left.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from struct import error as struct_error
 from struct import unpack_from
 from typing import Any
 from uuid import UUID
 
+from protocol.errors import DecodeError
 from protocol.wire.source_writer import SMALL_ARRAY, SourceWriter
 from protocol.wire.wire_types import (
     MAX_ELEMENTS,
@@ -34,6 +38,9 @@ from protocol.wire.wire_types import (
 )
 
 FieldsOf = Callable[[Any], list[FieldSpec]]
+
+_MISTAKES = (struct_error, IndexError, ValueError)
+"""Raised by a decode function for bytes that are no message."""
 
 
 def read_varint(buffer: bytes | memoryview, position: int, first: int) -> tuple[int, int]:
@@ -85,6 +92,10 @@ def _tag_size(tag: int) -> None:
     raise Malformed(f"size of tagged field {tag} is not that of its value")
 
 
+def _left_over(size: int) -> None:
+    raise Malformed(f"{size} bytes left over")
+
+
 def has_records(struct: Any, fields_of: FieldsOf) -> bool:
     """Whether `struct` holds records anywhere: then its bytes are never copied as a whole."""
     for spec in fields_of(struct):
@@ -97,37 +108,70 @@ def has_records(struct: Any, fields_of: FieldsOf) -> bool:
 
 
 class DecodeCompiler:
-    """Compiles `struct` for `version`. `function(buffer)` gives (instance, bytes read).
+    """Compiles `struct` for `version`. `function(buffer, position)` gives an instance, read from `position` to the end
+    of the buffer, or raises DecodeError; with `is_prefix` it gives the instance and where it ends.
 
-    The function for `from_bytes` is faster and takes bytes alone, so its caller may have to copy; the other reads any
-    buffer where it lies.
+    The function for `from_bytes` is faster, but copies what is not bytes; the other reads any buffer where it lies.
     """
 
-    def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf, from_bytes: bool) -> None:
+    def __init__(
+        self,
+        struct: Any,
+        version: int,
+        flexible: bool,
+        fields_of: FieldsOf,
+        *,
+        from_bytes: bool = False,
+        may_be_followed: bool = False,
+        is_prefix: bool = False,
+    ) -> None:
+        self._name = struct.__name__
         self._version = version
         self._flexible = flexible
         self._fields_of = fields_of
-        self.from_bytes = from_bytes
+        self._from_bytes = from_bytes
         self._run: list[tuple[Fixed, str, str]] = []
         self._classes: dict[Any, str] = {}
-        self.writer = SourceWriter(
+        self._writer = writer = SourceWriter(
             new=object.__new__, varint=read_varint, uuid_of=_uuid_of, null=_null, short=_short, count=_count,
             too_long=_too_long, unpack_from=unpack_from, elements=_elements, tags=_tags, tag_size=_tag_size,
+            left_over=_left_over, mistakes=_MISTAKES, failure_of_this=self._failure,
         )  # fmt: skip
-        with self.writer.block("def decode(b):"):
-            self.writer.line("e = len(b)")
-            self.writer.line("p = 0")
-            self.writer.line(f"g = {MAX_ELEMENTS}")
-            self._struct(struct, "o", "")
-            self._flush()
-            self.writer.line("return o, p")
-        self.function = self.writer.compile("decode", f"<decode {struct.__name__} v{version}>")
+        with writer.block("def decode(b, p):"):
+            if from_bytes:
+                writer.line("b = bytes(b[p:])")
+                writer.line("p = 0")
+            writer.line("e = len(b)")
+            # An element has at least a byte: a small message cannot have too many.
+            writer.line(f"g = {MAX_ELEMENTS + 1} if e > {MAX_ELEMENTS} else 0")
+            with writer.block("try:"):
+                self._struct(struct, "o", "")
+                self._flush()
+                if not is_prefix and not may_be_followed:
+                    writer.line("if p != e: left_over(e - p)")
+                writer.line("return o, p" if is_prefix else "return o")
+            with writer.block("except mistakes:"):
+                writer.line("failure = failure_of_this()")
+            # Outside the handler: a chained traceback would keep views of the receive buffer alive.
+            writer.line("raise failure")
+        self.function = writer.compile("decode", f"<decode {struct.__name__} v{version}>")
+
+    def _failure(self) -> DecodeError:
+        """The error to raise for the exception that is being handled."""
+        error = sys.exception()
+        assert error is not None
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"not UTF-8: {error.reason}"
+        else:
+            reason = str(error) if isinstance(error, ValueError) else "the bytes end too early"
+        field = self._writer.field_at(error.__traceback__, self.function)
+        return DecodeError(self._name, self._version, field, reason)
 
     def _flush(self) -> None:
         """Read the pending run of fixed-width fields with one call."""
         if not self._run:
             return
-        writer, run = self.writer, self._run
+        writer, run = self._writer, self._run
         self._run = []
         unpack = writer.struct_method("unpack_from", "".join(fixed.code for fixed, _, _ in run))
         targets = [writer.fresh("u") if fixed is UUID_TYPE else target for fixed, target, _ in run]
@@ -143,15 +187,15 @@ class DecodeCompiler:
     def _struct(self, struct: Any, variable: str, path: str) -> None:
         """Make an instance in `variable` and read every field of it."""
         if struct not in self._classes:
-            self._classes[struct] = self.writer.constant("C", struct)
-        self.writer.line(f"{variable} = new({self._classes[struct]})")
+            self._classes[struct] = self._writer.constant("C", struct)
+        self._writer.line(f"{variable} = new({self._classes[struct]})")
         tagged: list[FieldSpec] = []
         for spec in self._fields_of(struct):
             target = f"{variable}.{spec.name}"
             if spec.tag is None and spec.versions.has(self._version):
                 self._value(spec.type, target, f"{path}{spec.name}", spec)
                 continue
-            self.writer.line(f"{target} = {self._default(spec)}")
+            self._writer.line(f"{target} = {self._default(spec)}")
             if spec.versions.has(self._version):
                 tagged.append(spec)
         if self._flexible:
@@ -163,7 +207,7 @@ class DecodeCompiler:
             return "[]"
         if spec.default is None or isinstance(spec.default, int | str | bytes):
             return repr(spec.default)
-        return self.writer.constant("D", spec.default)
+        return self._writer.constant("D", spec.default)
 
     def _value(self, wire_type: WireType, target: str, path: str, spec: FieldSpec) -> None:
         """Read one value into `target`. `spec` tells what may be null: the field itself, never an array's elements."""
@@ -175,9 +219,9 @@ class DecodeCompiler:
                 if nullable and spec.tag is None:
                     self._nullable_struct(wire_type, target, path)
                 else:
-                    variable = self.writer.fresh("o")
+                    variable = self._writer.fresh("o")
                     self._struct(wire_type.struct, variable, f"{path}.")
-                    self.writer.line(f"{target} = {variable}")
+                    self._writer.line(f"{target} = {variable}")
             case ArrayOf():
                 self._array(wire_type, target, path, spec, nullable)
             case _:
@@ -185,7 +229,7 @@ class DecodeCompiler:
 
     def _length(self, code: str, size: int, path: str, spec: FieldSpec) -> str:
         """Read a length (or count) and give its variable: -1 for null."""
-        writer = self.writer
+        writer = self._writer
         length = writer.fresh("n")
         if not self._flexible or spec.always_classic:
             self._run.append((Fixed("length", code, size, 0), length, path))
@@ -197,45 +241,45 @@ class DecodeCompiler:
         return length
 
     def _varint(self, variable: str, path: str) -> None:
-        self.writer.line(f"{variable} = b[p]", path)
-        self.writer.line("p += 1")
-        with self.writer.block(f"if {variable} > 127:"):
-            self.writer.line(f"{variable}, p = varint(b, p, {variable})", path)
+        self._writer.line(f"{variable} = b[p]", path)
+        self._writer.line("p += 1")
+        with self._writer.block(f"if {variable} > 127:"):
+            self._writer.line(f"{variable}, p = varint(b, p, {variable})", path)
 
     def _or_null(self, length: str, target: str, path: str, nullable: bool) -> None:
         """Write the branch of a negative length."""
-        with self.writer.block(f"if {length} < 0:"):
+        with self._writer.block(f"if {length} < 0:"):
             if nullable:
-                with self.writer.block(f"if {length} != -1:"):
-                    self.writer.line(f"null({length})", path)
-                self.writer.line(f"{target} = None")
+                with self._writer.block(f"if {length} != -1:"):
+                    self._writer.line(f"null({length})", path)
+                self._writer.line(f"{target} = None")
             else:
-                self.writer.line(f"null({length})", path)
+                self._writer.line(f"null({length})", path)
 
     def _bytes(
         self, wire_type: Text | Blob | RecordsBlob, target: str, path: str, spec: FieldSpec, nullable: bool
     ) -> None:
-        writer = self.writer
+        writer = self._writer
         text = isinstance(wire_type, Text)
         length = self._length(*(("h", 2) if text else ("i", 4)), path, spec)
         self._or_null(length, target, path, nullable)
         with writer.block("else:"):
-            writer.line(f"q = p + {length}")
-            with writer.block("if q > e:"):
-                writer.line(f"short({length}, e - p)", path)
+            writer.line("q = p")
+            writer.line(f"p += {length}")
+            with writer.block("if p > e:"):
+                writer.line(f"short({length}, e - q)", path)
             if text and self._flexible and not spec.always_classic:
                 with writer.block(f"if {length} > {MAX_STRING_BYTES}:"):
                     writer.line(f"too_long({length})", path)
             if text:
-                source = "b[p:q].decode()" if self.from_bytes else "str(b[p:q], 'utf-8')"
+                source = "b[q:p].decode()" if self._from_bytes else "str(b[q:p], 'utf-8')"
             else:
-                copied = isinstance(wire_type, RecordsBlob) or self.from_bytes
-                source = "b[p:q]" if copied else "bytes(b[p:q])"
+                copied = isinstance(wire_type, RecordsBlob) or self._from_bytes
+                source = "b[q:p]" if copied else "bytes(b[q:p])"
             writer.line(f"{target} = {source}", path)
-            writer.line("p = q")
 
     def _array(self, wire_type: ArrayOf, target: str, path: str, spec: FieldSpec, nullable: bool) -> None:
-        writer = self.writer
+        writer = self._writer
         count = self._length("i", 4, path, spec)
         element = wire_type.element
         self._or_null(count, target, path, nullable)
@@ -243,9 +287,10 @@ class DecodeCompiler:
             least = minimum_size(element, self._version, self._flexible, self._fields_of)
             with writer.block(f"if {count} > {'e - p' if least == 1 else f'(e - p) // {least}'}:"):
                 writer.line(f"count({count}, e - p)", path)
-            writer.line(f"g -= {count}")
-            with writer.block("if g < 0:"):
-                writer.line("elements()", path)
+            with writer.block("if g:"):
+                writer.line(f"g -= {count}")
+                with writer.block("if g <= 0:"):
+                    writer.line("elements()", path)
             if isinstance(element, Fixed) and element is not UUID_TYPE:
                 small = writer.small_array_methods("unpack_from", element.code)
                 with writer.block(f"if {count} < {SMALL_ARRAY}:"):
@@ -265,7 +310,7 @@ class DecodeCompiler:
                 writer.line(f"{items}.append({item})")
 
     def _nullable_struct(self, wire_type: StructOf, target: str, path: str) -> None:
-        writer = self.writer
+        writer = self._writer
         mark = writer.fresh("n")
         self._run.append((Fixed("mark", "b", 1, 0), mark, path))
         self._flush()
@@ -279,7 +324,7 @@ class DecodeCompiler:
 
     def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
         """Read the tagged fields that the version knows and step over the others (KIP-482)."""
-        writer = self.writer
+        writer = self._writer
         count, tag, size, end = (writer.fresh(prefix) for prefix in "ntse")
         where = f"{path}tags"
         self._flush()

@@ -8,10 +8,11 @@ Records above `OWN_PART_BYTES` become a part of their own, uncopied.
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import error as struct_error
 from struct import pack
 from typing import Any, Final, NoReturn
 
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.wire.source_writer import SMALL_ARRAY, SourceWriter
 from protocol.wire.wire_types import (
     MAX_STRING_BYTES,
@@ -30,9 +31,12 @@ OWN_PART_BYTES: Final = 2048
 """From this size on a part of its own costs less than the copy."""
 
 IN_MEMORY: Final = (bytes, bytearray, memoryview)
-"""What can be copied into a part. Anything else that has a length, such as a slice of a file, is passed through."""
+"""Types whose bytes can be copied into a part. Other values with a length, such as slices of a file, become parts."""
 
 FieldsOf = Callable[[Any], list[FieldSpec]]
+
+_MISTAKES = (struct_error, TypeError, AttributeError, ValueError)
+"""Raised by an encode function for values that do not fit."""
 
 
 class EncodedItems(list[Any]):
@@ -83,7 +87,10 @@ def _blank(struct: Any, fields_of: FieldsOf) -> Any:
 
 
 class EncodeCompiler:
-    """Compiles `struct` for `version`. `function(instance, bytearray, parts)` appends everything to `parts`."""
+    """Compiles `struct` for `version`. `function(instance, bytearray)` writes behind what the bytearray has, and gives
+    the parts of which it is the first. Raises EncodeError when a value does not fit its field, and ApiError
+    UNSUPPORTED_VERSION when a field is set that the version does not have.
+    """
 
     def __init__(self, struct: Any, version: int, flexible: bool, fields_of: FieldsOf) -> None:
         self._name = f"{struct.__name__} v{version}"
@@ -91,14 +98,24 @@ class EncodeCompiler:
         self._flexible = flexible
         self._fields_of = fields_of
         self._run: list[tuple[str, str, str]] = []
-        self.writer = SourceWriter(
-            varint=varint, pack=pack, null=_null, too_long=_too_long, in_memory=IN_MEMORY, encoded_items=EncodedItems
-        )
-        with self.writer.block("def encode(o, w, parts):"):
-            self._struct(struct, "o", "")
-            self._flush()
-            self.writer.line("if w: parts.append(w)")
-        self.function = self.writer.compile("encode", f"<encode {self._name}>")
+        self._writer = writer = SourceWriter(
+            varint=varint, pack=pack, null=_null, too_long=_too_long, in_memory=IN_MEMORY, encoded_items=EncodedItems,
+            mistakes=_MISTAKES, failure=self._failure,
+        )  # fmt: skip
+        with writer.block("def encode(o, w):"):
+            with writer.block("try:"):
+                writer.line("parts = []")
+                self._struct(struct, "o", "")
+                self._flush()
+            with writer.block("except mistakes as mistake:"):
+                writer.line("raise failure(mistake) from mistake")
+            writer.line("if w: parts.append(w)")
+            writer.line("return parts")
+        self.function = writer.compile("encode", f"<encode {self._name}>")
+
+    def _failure(self, error: Exception) -> EncodeError:
+        where = self._writer.field_at(error.__traceback__, self.function)
+        return EncodeError(f"{self._name}, field {where}: {error}")
 
     def _add(self, code: str, expression: str, path: str) -> None:
         """Put one value of fixed width into the pending run."""
@@ -110,11 +127,11 @@ class EncodeCompiler:
             return
         run, self._run = self._run, []
         if run[0][:2] == ("B", "0") and len(run) == 1:  # no tagged fields
-            self.writer.line("w.append(0)")
+            self._writer.line("w.append(0)")
             return
-        method = self.writer.struct_method("pack", "".join(code for code, _, _ in run))
+        method = self._writer.struct_method("pack", "".join(code for code, _, _ in run))
         names = dict.fromkeys(path for _, _, path in run if path)
-        self.writer.line(f"w += {method}({', '.join(value for _, value, _ in run)})", " or ".join(names))
+        self._writer.line(f"w += {method}({', '.join(value for _, value, _ in run)})", " or ".join(names))
 
     def _struct(self, struct: Any, variable: str, path: str) -> None:
         tagged: list[FieldSpec] = []
@@ -139,7 +156,7 @@ class EncodeCompiler:
             return f"{value} is None or {value}" if isinstance(spec.type, ArrayOf) and spec.type.nullable else value
         if spec.default is None:
             return f"{value} is not None"
-        return f"{value} != {self.writer.constant('D', spec.default)}"
+        return f"{value} != {self._writer.constant('D', spec.default)}"
 
     def _refuse_unless_default(self, spec: FieldSpec, variable: str, path: str) -> None:
         """Kafka's rule: what the version cannot carry may be dropped only if it says nothing, or is ignorable."""
@@ -148,8 +165,8 @@ class EncodeCompiler:
         def refuse() -> NoReturn:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, message)
 
-        with self.writer.block(f"if {self._differs(spec, f'{variable}.{spec.name}')}:"):
-            self.writer.line(f"{self.writer.constant('R', refuse)}()")
+        with self._writer.block(f"if {self._differs(spec, f'{variable}.{spec.name}')}:"):
+            self._writer.line(f"{self._writer.constant('R', refuse)}()")
 
     def _value(self, wire_type: WireType, value: str, path: str, spec: FieldSpec) -> None:
         nullable = wire_type is spec.type and spec.nullable_in(self._version)
@@ -164,16 +181,16 @@ class EncodeCompiler:
                 self._bytes(wire_type, value, path, spec, nullable)
 
     def _nested(self, wire_type: StructOf, value: str, path: str, nullable: bool) -> None:
-        variable = self.writer.fresh("o")
-        self.writer.line(f"{variable} = {value}")
+        variable = self._writer.fresh("o")
+        self._writer.line(f"{variable} = {value}")
         if not nullable:
             self._struct(wire_type.struct, variable, f"{path}.")
             return
         self._flush()
-        with self.writer.block(f"if {variable} is None:"):
-            self.writer.line("w.append(255)")
-        with self.writer.block("else:"):
-            self.writer.line("w.append(1)")
+        with self._writer.block(f"if {variable} is None:"):
+            self._writer.line("w.append(255)")
+        with self._writer.block("else:"):
+            self._writer.line("w.append(1)")
             self._struct(wire_type.struct, variable, f"{path}.")
             self._flush()
 
@@ -184,13 +201,13 @@ class EncodeCompiler:
             self._flush()
             return
         self._flush()
-        self.writer.line(f"if {length} < 127: w.append({length} + 1)")
-        self.writer.line(f"else: w += varint({length} + 1)")
+        self._writer.line(f"if {length} < 127: w.append({length} + 1)")
+        self._writer.line(f"else: w += varint({length} + 1)")
 
     def _bytes(
         self, wire_type: Text | Blob | RecordsBlob, value: str, path: str, spec: FieldSpec, nullable: bool
     ) -> None:
-        writer = self.writer
+        writer = self._writer
         text = isinstance(wire_type, Text)
         data, length = writer.fresh("s"), writer.fresh("n")
         writer.line(f"{data} = {value}", path)
@@ -218,7 +235,7 @@ class EncodeCompiler:
             writer.line("w = bytearray()")
 
     def _array(self, wire_type: ArrayOf, value: str, path: str, spec: FieldSpec, nullable: bool) -> None:
-        writer = self.writer
+        writer = self._writer
         items, count, item = writer.fresh("a"), writer.fresh("n"), writer.fresh("i")
         writer.line(f"{items} = {value}", path)
         if nullable:
@@ -256,7 +273,7 @@ class EncodeCompiler:
 
     def _tag_section(self, tagged: list[FieldSpec], variable: str, path: str) -> None:
         """Write the tagged fields that are not at their default, in the order of their tags."""
-        writer = self.writer
+        writer = self._writer
         self._flush()
         count, outer = writer.fresh("c"), writer.fresh("w")
         present = {}

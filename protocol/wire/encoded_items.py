@@ -36,14 +36,13 @@ class ItemEncoder(Generic[S]):
     def add(self, item: S) -> None:
         """Encode one more."""
         self._count += 1
-        parts: list[Any] = []
-        self._function(item, self._last, parts)
+        parts = self._function(item, self._last)
         if len(parts) > 1 or len(self._last) >= PART_BYTES:
             self._parts += parts
             self._last = bytearray()
 
     def array(self) -> list[S]:
-        """What the field of the message is set to."""
+        """The encoded items, as the value of the message's field."""
         if self._last:
             self._parts.append(self._last)
             self._last = bytearray()

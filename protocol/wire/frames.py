@@ -49,7 +49,7 @@ class ReceiveBuffer:
         return bytearray(capacity)
 
     def give_back(self, buffer: bytearray) -> None:
-        """Keep a buffer that nobody reads any more for the next large frame, if there is room."""
+        """Keep an unused buffer for the next large frame, if there is space."""
         if len(buffer) >= _DIRECT_BYTES and self._spare_bytes + len(buffer) <= _SPARE_BYTES:
             self._spares.append(buffer)
             self._spare_bytes += len(buffer)
@@ -96,7 +96,7 @@ class FrameReader:
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes are here that `next_frame` has not looked at."""
+        """Whether there are received bytes that `next_frame` has not used."""
         return self._position < self._end or self._size == self._filled
 
     @property
@@ -106,7 +106,7 @@ class FrameReader:
         return max(self._size, 0) + kept
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  asyncio's hint says nothing of a socket
-        """Where the next bytes of this connection are to be received."""
+        """The buffer into which the next bytes of this connection are received."""
         self._direct = self._size - self._filled >= _DIRECT_BYTES and self._filled > 0 and self._position == self._end
         if not self._direct:
             return self._shared.view
@@ -154,7 +154,7 @@ class FrameReader:
         return self._next_in_pieces()
 
     def put_back(self) -> None:
-        """Have the frame that was handed out last handed out again by the next call of `next_frame`."""
+        """Put the last frame back; the next call of `next_frame` gives it again."""
         if self._lent is None:
             self._position = self._frame_at
         else:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Final, ParamSpec, Self, TypeVar, da
 from uuid import UUID
 
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
-from protocol.errors import ApiError, DecodeError, EncodeError, ErrorCode
+from protocol.errors import ApiError, DecodeError, ErrorCode
 from protocol.wire.decode_compiler import DecodeCompiler, has_records
 from protocol.wire.encode_compiler import EncodeCompiler
 from protocol.wire.wire_types import (
@@ -53,6 +53,10 @@ nullable_bytes = Annotated[bytes | None, Blob(nullable=True)]
 records = Annotated[bytes | memoryview, RecordsBlob()]
 nullable_records = Annotated[bytes | memoryview | None, RecordsBlob(nullable=True)]
 
+Buffer = bytes | memoryview
+Parts = list[bytes | bytearray | memoryview]
+"""An encoded message, to be written one part after the other."""
+
 P = ParamSpec("P")
 S = TypeVar("S")
 
@@ -61,7 +65,7 @@ _ALL: Final = Versions.parse("0+")
 
 
 class _FieldOptions:
-    """What `field()` was given."""
+    """The arguments of `field()`."""
 
     __slots__ = ("always_classic", "default", "ignorable", "nullable", "tag", "versions")
 
@@ -203,7 +207,7 @@ def _specify(where: str, name: str, hint: Any, options: _FieldOptions) -> FieldS
 
 
 def _wire_type(hint: Any, where: str) -> WireType:
-    """What an annotation means on the wire."""
+    """The wire type that an annotation stands for. Raises TypeError for one that has none."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated and isinstance(arguments[1], Fixed | Text | Blob | RecordsBlob):
         return arguments[1]
@@ -227,9 +231,9 @@ class Message(Struct):
     max_version: ClassVar[int]
     flexible_version: ClassVar[int]
     may_be_followed: ClassVar[bool] = False
-    _decoders: ClassVar[dict[int, DecodeCompiler]]
-    _prefix_decoders: ClassVar[dict[int, DecodeCompiler]]
-    _encoders: ClassVar[dict[int, EncodeCompiler]]
+    _decoders: ClassVar[dict[int, Any]]
+    _prefix_decoders: ClassVar[dict[int, Any]]
+    _encoders: ClassVar[dict[int, Any]]
 
     def __init_subclass__(cls, *, versions: str = "", flexible: str = "") -> None:
         cls.min_version, cls.max_version = Versions.parse(versions)
@@ -239,7 +243,23 @@ class Message(Struct):
         cls._encoders = {}
 
     @classmethod
-    def decode(cls, buffer: bytes | memoryview, version: int) -> Self:
+    def decoder(cls, version: int) -> Callable[[Buffer, int], Self]:
+        """The function that reads a message of `version` from a position of a buffer to its end; see `decode`."""
+        function: Callable[[Buffer, int], Self] | None = cls._decoders.get(version)
+        if function is None:
+            cls._check_version(version)
+            function = cls._decoders[version] = DecodeCompiler(
+                cls,
+                version,
+                version >= cls.flexible_version,
+                fields_of,
+                from_bytes=not has_records(cls, fields_of),
+                may_be_followed=cls.may_be_followed,
+            ).function
+        return function
+
+    @classmethod
+    def decode(cls, buffer: Buffer, version: int) -> Self:
         """Decode the whole of `buffer`. Raises DecodeError for anything but exactly one message of `version`.
 
         Bytes behind the message are ignored where it `may_be_followed`.
@@ -247,44 +267,34 @@ class Message(Struct):
         Fields of type `records` are slices of `buffer` (give a memoryview to avoid a copy); nothing else refers to it.
         Raises ApiError UNSUPPORTED_VERSION when `version` is not declared.
         """
-        compiled = cls._decoders.get(version) or cls._compile_decoder(version)
-        message: Self
-        try:
-            message, size = compiled.function(bytes(buffer) if compiled.from_bytes else buffer)
-        except (struct.error, IndexError, ValueError) as error:
-            failure = cls._failure(compiled, error, version)
-        else:
-            if size != len(buffer) and not cls.may_be_followed:
-                raise DecodeError(cls.__name__, version, "", f"{len(buffer) - size} bytes left over")
-            return message
-        # Raised outside the handler: a chained traceback would keep views of the receive buffer alive.
-        raise failure
+        return cls.decoder(version)(buffer, 0)
 
     @classmethod
-    def decode_prefix(cls, buffer: bytes | memoryview, version: int) -> tuple[Self, int]:
+    def decode_prefix(cls, buffer: Buffer, version: int) -> tuple[Self, int]:
         """Decode a message from the start of `buffer`; gives it and the bytes it took. Raises as `decode`.
 
         What follows the message is not touched, however much it is.
         """
-        compiled = cls._prefix_decoders.get(version) or cls._compile_prefix_decoder(version)
-        try:
-            result: tuple[Self, int] = compiled.function(buffer)
-        except (struct.error, IndexError, ValueError) as error:
-            failure = cls._failure(compiled, error, version)
-        else:
-            return result
-        raise failure
+        function = cls._prefix_decoders.get(version)
+        if function is None:
+            cls._check_version(version)
+            flexible = version >= cls.flexible_version
+            function = DecodeCompiler(cls, version, flexible, fields_of, is_prefix=True).function
+            cls._prefix_decoders[version] = function
+        result: tuple[Self, int] = function(buffer, 0)
+        return result
 
     @classmethod
-    def _failure(cls, compiled: DecodeCompiler, error: Exception, version: int) -> DecodeError:
-        if isinstance(error, UnicodeDecodeError):
-            reason = f"not UTF-8: {error.reason}"
-        else:
-            reason = str(error) if isinstance(error, ValueError) else "the bytes end too early"
-        field = compiled.writer.field_at(error.__traceback__, compiled.function)
-        return DecodeError(cls.__name__, version, field, reason)
+    def encoder(cls, version: int) -> Callable[[Self, bytearray], Parts]:
+        """The function that encodes messages in `version`; see `encode_after`."""
+        function: Callable[[Self, bytearray], Parts] | None = cls._encoders.get(version)
+        if function is None:
+            cls._check_version(version)
+            function = EncodeCompiler(cls, version, version >= cls.flexible_version, fields_of).function
+            cls._encoders[version] = function
+        return function
 
-    def encode(self, version: int) -> list[bytes | bytearray | memoryview]:
+    def encode(self, version: int) -> Parts:
         """The message as parts to be written one after the other.
 
         Large `records` are parts of their own, uncopied; so is, at any size, an object that is no bytes but has a
@@ -293,18 +303,11 @@ class Message(Struct):
         Raises ApiError UNSUPPORTED_VERSION when `version` is not declared or cannot carry a field that is set, and
         EncodeError when a value does not fit its field.
         """
-        return self.encode_after(bytearray(), version)
+        return self.encoder(version)(self, bytearray())
 
-    def encode_after(self, head: bytearray, version: int) -> list[bytes | bytearray | memoryview]:
+    def encode_after(self, head: bytearray, version: int) -> Parts:
         """As `encode`, with `head` (which is changed) in front: a frame's length and header."""
-        compiled = self._encoders.get(version) or self._compile_encoder(version)
-        parts: list[bytes | bytearray | memoryview] = []
-        try:
-            compiled.function(self, head, parts)
-        except (struct.error, TypeError, AttributeError, ValueError) as error:
-            where = compiled.writer.field_at(error.__traceback__, compiled.function)
-            raise EncodeError(f"{type(self).__name__} v{version}, field {where}: {error}") from error
-        return parts
+        return self.encoder(version)(self, head)
 
     def to_bytes(self, version: int) -> bytes:
         """The message as one piece. Raises as `encode`."""
@@ -317,28 +320,6 @@ class Message(Struct):
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"{cls.__name__} v{version} does not exist; v{cls.min_version} to v{cls.max_version} do",
             )
-
-    @classmethod
-    def _compile_decoder(cls, version: int) -> DecodeCompiler:
-        cls._check_version(version)
-        from_bytes = not has_records(cls, fields_of)
-        compiled = DecodeCompiler(cls, version, version >= cls.flexible_version, fields_of, from_bytes)
-        cls._decoders[version] = compiled
-        return compiled
-
-    @classmethod
-    def _compile_prefix_decoder(cls, version: int) -> DecodeCompiler:
-        cls._check_version(version)
-        compiled = DecodeCompiler(cls, version, version >= cls.flexible_version, fields_of, from_bytes=False)
-        cls._prefix_decoders[version] = compiled
-        return compiled
-
-    @classmethod
-    def _compile_encoder(cls, version: int) -> EncodeCompiler:
-        cls._check_version(version)
-        compiled = EncodeCompiler(cls, version, version >= cls.flexible_version, fields_of)
-        cls._encoders[version] = compiled
-        return compiled
 
 
 class Request(Message):

@@ -1,17 +1,16 @@
-"""What a field of a message can be on the wire, and in which versions: the vocabulary that the two compilers read.
+"""The wire types of message fields, and the versions that have a field. Both compilers read them.
 
-The annotations that declarations use (`int32`, `nullable_string`, ...) are in `protocol.wire.schema`; this module holds
-what they stand for.
+`protocol.wire.schema` has the annotations (`int32`, `nullable_string`, ...) that stand for these types in declarations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from protocol.uuids import ZERO_UUID
+from protocol.value import Value
 
 MAX_ELEMENTS: Final = 1 << 21
 """Most array elements of one message. An element costs up to a hundred times its bytes once it is a Python object."""
@@ -46,9 +45,8 @@ class Versions(NamedTuple):
         return self.low <= version <= self.high
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A value of fixed width: `code` is its letter in the `struct` module, `zero` what it is when nobody sets it."""
+class Fixed(Value):
+    """A value of fixed width: `code` is its letter in the `struct` module, `zero` its default."""
 
     name: str
     code: str
@@ -56,37 +54,32 @@ class Fixed:
     zero: int | float | bool | UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Value):
     """UTF-8 behind an int16 length, or a varint of length + 1 in flexible versions."""
 
     nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(Value):
     """Bytes behind an int32 length, or a varint of length + 1 in flexible versions."""
 
     nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsBlob:
+class RecordsBlob(Value):
     """Bytes that are never copied: decoded to a slice of the input, encoded as a part of their own when large."""
 
     nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayOf:
+class ArrayOf(Value):
     """Elements behind an int32 count, or a varint of count + 1 in flexible versions."""
 
     element: WireType
     nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StructOf:
+class StructOf(Value):
     """A nested struct; behind one byte (-1 for null) when it is nullable and not tagged."""
 
     struct: Any
@@ -98,8 +91,7 @@ WireType = Fixed | Text | Blob | RecordsBlob | ArrayOf | StructOf
 UUID_TYPE: Final = Fixed("uuid", "16s", 16, ZERO_UUID)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSpec:
+class FieldSpec(Value):
     """One declared field, its type resolved.
 
     `default` is what it holds where a version does not carry it: a value, or for arrays a callable that makes one.

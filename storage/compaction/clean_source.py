@@ -10,13 +10,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.records.batch import RecordBatch
 from protocol.records.control_records import ControlRecordType, control_type
 from storage.compaction.clean_task import CleanTask, SegmentSize
-from storage.io.file_system import File, FileSystem
-from storage.log.batch_scan import check_header, scan_headers
-from storage.log.log_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
-from storage.log.transaction_index import AbortedTxn, decode_aborted
+from storage.io.file_system import FileSystem
+from storage.segment.batch_reader import HEADERS, BatchReader, Reading, header_of
+from storage.segment.log_files import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from storage.segment.transaction_index import AbortedTxn, decode_aborted
 
 
 class LogCleaningAbortedError(Exception):
@@ -46,58 +46,28 @@ class SourceSegment:
         self.path = f"{directory}/{file_name(segment.base_offset, LOG_SUFFIX)}"
 
     def batches(self, throttle: Callable[[int], None]) -> Iterator[RecordBatch]:
-        """All batches, whole and checked; `throttle` is told of every read (bytes).
+        """All batches, whole and checked; `throttle` is called with the bytes of every read.
 
         Raises CorruptSegmentError, LogCleaningAbortedError, OSError.
         """
         file = self._file_system.attach(self.path, self.size)
-        data = memoryview(b"")
-        position = at = 0
+        reading = Reading(self._read_bytes, checks_crc=True, is_whole=True)
+        reader = BatchReader(self.path, file.pread, self.size, reading, throttle)
         next_offset = self.base_offset
         try:
-            while position < self.size:
-                wanted = HEADER_BYTES
-                if len(data) - at >= HEADER_BYTES:
-                    batch = RecordBatch(data[at:])
-                    self._check_header(batch, position)
-                    wanted = batch.size_in_bytes
-                    if len(data) - at >= wanted:
-                        batch.buffer = data[at : at + wanted]
-                        self._check(batch, position, next_offset)
-                        next_offset = batch.next_offset
-                        yield batch
-                        position += wanted
-                        at += wanted
-                        continue
-                rest = data[at:]
-                more = self._read(file, position, wanted, len(rest))
-                throttle(len(more))
-                data, at = memoryview(b"".join((rest, more))), 0
-        finally:
-            file.close()
-
-    def _read(self, file: File, position: int, wanted: int, have: int) -> bytes:
-        """The bytes after the `have` bytes at `position`, so much that it is `wanted` bytes or more with them."""
-        left = self.size - position
-        if wanted > left:
-            raise self._corrupt(position, f"batch size {wanted} > {left} bytes left in segment")
-        try:
-            data = file.pread(position + have, min(max(wanted - have, self._read_bytes), left - have))
+            for position, size, window, at, _ in reader.batches(0):
+                batch = RecordBatch(window[at : at + size])
+                self._check_offsets(batch, position, next_offset)
+                next_offset = batch.next_offset
+                yield batch
         except FileNotFoundError as error:
             raise LogCleaningAbortedError(f"{self.path} is gone") from error
-        if have + len(data) < wanted:
-            raise self._corrupt(position, "the file is shorter than it was")
-        return data
+        finally:
+            file.close()
+        if reader.fault is not None:
+            raise self._corrupt(reader.fault.position, reader.fault.reason)
 
-    def _check_header(self, batch: RecordBatch, position: int) -> None:
-        try:
-            check_header(self.path, position, batch)
-        except ApiError as error:
-            raise CorruptSegmentError(self.base_offset, position, error.message) from error
-
-    def _check(self, batch: RecordBatch, position: int, next_offset: int) -> None:
-        if not batch.is_valid:
-            raise self._corrupt(position, "wrong CRC or size")
+    def _check_offsets(self, batch: RecordBatch, position: int, next_offset: int) -> None:
         if not next_offset <= batch.base_offset <= batch.last_offset < self.end_offset:
             raise self._corrupt(
                 position,
@@ -113,11 +83,14 @@ class SourceSegment:
         file = self._file_system.attach(self.path, self.size)
         end = 0
         try:
-            for position, header in scan_headers(self.path, file.pread, 0, self.size):
-                end = position + header.size_in_bytes
-                if header.is_control:
-                    batch = RecordBatch(memoryview(file.pread(position, header.size_in_bytes)))
-                    self._check(batch, position, self.base_offset)
+            for found in BatchReader(self.path, file.pread, self.size, HEADERS).batches(0):
+                position, size, _, _, _ = found
+                end = position + size
+                if header_of(found).is_control:
+                    batch = RecordBatch(memoryview(file.pread(position, size)))
+                    if not batch.is_valid:
+                        raise self._corrupt(position, "wrong CRC or size")
+                    self._check_offsets(batch, position, self.base_offset)
                     yield batch
         except CorruptSegmentError:
             raise

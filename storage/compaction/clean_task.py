@@ -5,8 +5,9 @@ or a simulation can do the work alike.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
+
+from protocol.value import Value, field
 
 DEFAULT_READ_BYTES = 256 * 1024
 """Half of Kafka's log.cleaner.io.buffer.size; the other half is for writing."""
@@ -29,8 +30,7 @@ class LastRecord(NamedTuple):
     last_data_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanTask:
+class CleanTask(Value, kw_only=True):
     """One log to clean, as it was when the task was made; see `storage.compaction.cleanable_log.plan_cleaning`."""
 
     path: str
@@ -43,11 +43,11 @@ class CleanTask:
     """The base of a segment; nothing from here on is cleaned."""
     producers: list[LastRecord]
     truncations: int
-    """Of the log: if it was cut meanwhile, the result is worth nothing."""
+    """Truncations of the log so far. A truncation during the cleaning makes the result worthless."""
     map_capacity: int
     """How many keys the offset map may hold."""
     read_bytes: int = DEFAULT_READ_BYTES
-    """How much is read at a time; larger batches are read all the same."""
+    """Bytes read at a time; larger batches are read nevertheless."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -64,7 +64,7 @@ class CleanTask:
 
     def to_json(self) -> str:
         """For `from_json` in another process."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.fields())
 
     @classmethod
     def from_json(cls, text: str) -> CleanTask:
@@ -75,8 +75,7 @@ class CleanTask:
         return cls(**fields)
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedGroup:
+class CleanedGroup(Value):
     """`sources`, which follow each other in the log, became one segment at the base of the first. Files of `targets`
     have the suffix `.cleaned` and are on stable storage.
     """
@@ -90,8 +89,7 @@ class CleanedGroup:
         return self.sources[0].base_offset
 
 
-@dataclass(slots=True)
-class CleanerStats:
+class CleanerStats(Value, frozen=False):
     """The cost and the gain of a cleaning (Kafka class `CleanerStats`). What could stay as it was counts as written."""
 
     map_bytes_read: int = 0
@@ -102,8 +100,7 @@ class CleanerStats:
     messages_written: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CleanResult:
+class CleanResult(Value):
     """The outcome of `storage.compaction.cleaner.clean`; nothing has changed in the log until `ReplacementTask`.
 
     Segments that can stay as they are do not occur in `groups`.
@@ -116,7 +113,8 @@ class CleanResult:
 
     def to_json(self) -> str:
         """For `from_json` in another process."""
-        return json.dumps(asdict(self))
+        groups = [group.fields() for group in self.groups]
+        return json.dumps({"end_offset": self.end_offset, "groups": groups, "stats": self.stats.fields()})
 
     @classmethod
     def from_json(cls, text: str) -> CleanResult:

@@ -8,16 +8,15 @@ could recovery tell what compaction has dropped from what the power cut took.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from protocol.value import Value
 from storage.compaction.clean_task import DEFAULT_READ_BYTES, CleanTask, LastRecord, SegmentSize
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import segment_index
 from storage.log.unified_log import UnifiedLog
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
 
 
-@dataclass(frozen=True, slots=True)
-class CleanableLog:
+class CleanableLog(Value):
     """A compacted log as it is now. Offsets from `first_dirty_offset` on were never cleaned; those from
     `first_uncleanable_offset` on, the base of a segment, may not be yet.
     """
@@ -30,7 +29,7 @@ class CleanableLog:
     max_compaction_delay_ms: int
     """For how long the oldest dirty record is overdue by `max.compaction.lag.ms`; 0 when none is."""
     warning: str | None
-    """Why the checkpointed first dirty offset was not believed, in Kafka's words."""
+    """The reason why the checkpointed first dirty offset was not used, in Kafka's words."""
 
     @property
     def total_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from protocol.records.batch import RecordBatch
 from protocol.records.control_records import ControlRecordType
 from storage.compaction.clean_source import TransactionEnds, marker_type
-from storage.log.transaction_index import AbortedTxn
+from storage.segment.transaction_index import AbortedTxn
 
 
 class CleanedTransactions:
@@ -22,8 +22,8 @@ class CleanedTransactions:
         self._aborted: list[AbortedTxn] = []
 
     def can_discard(self, batch: RecordBatch) -> bool:
-        """Whether the batch, a transactional or a control one, says nothing to anybody: the records of an aborted
-        transaction, or the marker of one that nothing is left of.
+        """Whether the batch can be dropped: it holds records of an aborted transaction, or the marker of a transaction
+        without any records left.
         """
         if batch.is_control:
             return self._can_discard_marker(batch)

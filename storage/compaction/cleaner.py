@@ -20,7 +20,7 @@ from storage.compaction.clean_task import CleanedGroup, CleanerStats, CleanResul
 from storage.compaction.cleaned_segment import CleanedSegment
 from storage.compaction.cleaned_transactions import CleanedTransactions
 from storage.io.file_system import FileInfo, FileSystem
-from storage.log.log_files import (
+from storage.segment.log_files import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -28,8 +28,8 @@ from storage.log.log_files import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from storage.log.log_segment import MAX_RELATIVE_OFFSET
-from storage.log.transaction_index import AbortedTxn
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET
+from storage.segment.transaction_index import AbortedTxn
 
 _IN_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 
 from storage.compaction.clean_task import CleanedGroup, CleanResult, CleanTask, SegmentSize
-from storage.log.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, file_name
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import segment_index
-from storage.log.segment_swap import put_in_place
 from storage.log.unified_log import UnifiedLog
+from storage.segment.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, SEGMENT_SUFFIXES, file_name
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
+from storage.segment.segment_swap import put_in_place
 
 
 def is_unchanged(log: UnifiedLog, task: CleanTask) -> bool:
-    """Whether `log` still is what `task` was made from, segments dropped at its start aside.
-
-    When not, its result is worth nothing, and an error that it ended with says nothing.
+    """Whether `log` is still as it was when `task` was made, apart from segments dropped at its start. Otherwise the
+    result or error of the task is void.
     """
     return log.directory.failure is None and log.path == task.path and log.truncations == task.truncations
 
@@ -72,7 +71,7 @@ class ReplacementTask:
         for segment, following in pairwise([*new, after[0]]):
             segment.batches.limit_offset = following.base_offset
         put_in_place(new, lambda: self._take_away(old))
-        log.local.segments = [*log.segments[:first], *new, *after]
+        log.local.segments = (*log.segments[:first], *new, *after)
         log.durability.has_unsynced_names = True
         # The one at the base of the first still is right. Those between mark places that recovery no longer starts at.
         log.local.defer_deletion(log.producer_state.mark_deleted(segment.base_offset for segment in old[1:]))

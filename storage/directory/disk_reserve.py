@@ -4,7 +4,7 @@ Clients may write to a log directory until only the reserve is left of its disk.
 internal topics, replication, compaction, checkpoints and the coordination journal, so that groups, reads and deletions
 go on, and space can come back.
 
-How much is left is asked of the disk now and then; in between, what the directory's logs append is counted
+How much is left is asked of the disk regularly; in between, what the directory's logs append is counted
 (`LogDirectory.headroom_bytes`), so a fast producer cannot run through the reserve. Where several directories may share
 a disk, each may use its share of what is left before the disk is asked again.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.errors import ApiError, ErrorCode
-from storage.directory.log_directory import LogDirectory
+from storage.directory.log_directory import LogDirectory, Reserve
 from storage.io.file_system import FileSystem
 
 _RESUMES_AT = 16
@@ -25,7 +25,7 @@ _DEFAULT_PART = 10
 
 
 class DiskReserveError(ApiError):
-    """A write by a client that would reach into the reserve. Worth trying again: space may come back."""
+    """A client's write that would use the reserve. Retriable: space may be freed."""
 
 
 class DiskReserve:
@@ -49,14 +49,14 @@ class DiskReserve:
         self._share = share
         self._on_change = on_change
         self._refused_bytes = 0
-        """The batch that was refused when the reserve was reached: it shall not be refused again at once."""
+        """Size of the batch that was refused when the reserve was reached. Clients write again once it fits."""
 
     def measure(self) -> tuple[int, int]:
-        """(total, usable) bytes of the disk. Any thread may. Raises OSError."""
+        """(total, usable) bytes of the disk. Any thread may call it. Raises OSError."""
         return self._file_system.disk_space(self._directory.path)
 
     def take(self, total_bytes: int, usable_bytes: int) -> None:
-        """Go by what was measured."""
+        """Use these sizes from now on."""
         directory = self._directory
         directory.total_bytes, directory.usable_bytes = total_bytes, usable_bytes
         if self._configured_bytes < 0:
@@ -82,7 +82,9 @@ class DiskReserve:
             self._on_change(directory)
 
     def admit(self, size: int) -> None:
-        """`size` bytes of a client are more than the headroom known of: ask the disk. Raises DiskReserveError."""
+        """Ask the disk whether a client may append `size` bytes, which exceed the known headroom. Raises
+        DiskReserveError.
+        """
         directory = self._directory
         if not directory.is_reserve_reached:
             try:
@@ -103,13 +105,13 @@ class DiskReserve:
 
 
 class SpaceTask:
-    """Asking a disk how much is left. `run` may be called on any thread; making it and `complete` belong to the owner
-    of the logs.
+    """Asks a disk how much space is left. Any thread may call `run`; the owner of the logs makes the task and calls
+    `complete`.
     """
 
     __slots__ = ("_directory", "_error", "_found", "_headroom_bytes", "_reserve")
 
-    def __init__(self, directory: LogDirectory, reserve: DiskReserve) -> None:
+    def __init__(self, directory: LogDirectory, reserve: Reserve) -> None:
         self._directory = directory
         self._reserve = reserve
         self._headroom_bytes = directory.headroom_bytes
@@ -117,19 +119,19 @@ class SpaceTask:
         self._error: OSError | None = None
 
     def run(self) -> None:
-        """Ask; an error is kept for `complete`."""
+        """Ask the disk. An error is kept for `complete`."""
         try:
             self._found = self._reserve.measure()
         except OSError as error:
             self._error = error
 
     def complete(self) -> None:
-        """Go by the answer. A directory that does not give one goes offline."""
+        """Use the answer. A directory whose disk gives none goes offline."""
         directory = self._directory
         if self._error is not None:
             directory.fail(self._error, f"Error while asking for the space in {directory.path}")
         elif self._found is not None:
             total_bytes, usable_bytes = self._found
-            # What was appended since the task was made may or may not be in the answer.
+            # The answer may or may not include what was appended since the task was made.
             appended = max(self._headroom_bytes - directory.headroom_bytes, 0)
             self._reserve.take(total_bytes, usable_bytes - appended)

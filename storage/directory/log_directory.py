@@ -7,19 +7,16 @@ after a failed fsync the kernel may have dropped the pages and would call the ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value
 from storage.io.file_system import FileSystem
-
-if TYPE_CHECKING:
-    from storage.directory.disk_reserve import DiskReserve
 
 
 class NoRoomError(ApiError):
-    """KAFKA_STORAGE_ERROR: the disk is too full to make a log. It is to be made once there is room."""
+    """KAFKA_STORAGE_ERROR: the disk is too full to create a log. The creation is repeated once there is space."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
@@ -29,11 +26,28 @@ class Closable(Protocol):
     """An object that holds descriptors, a segment for example."""
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close them."""
 
 
-@dataclass(slots=True)
-class DeferredDeletion:
+class Reserve(Protocol):
+    """The space that clients leave free on the disk of a directory (`storage.directory.disk_reserve`)."""
+
+    def measure(self) -> tuple[int, int]:
+        """(total, usable) bytes of the disk. Any thread may call it. Raises OSError."""
+        ...
+
+    def take(self, total_bytes: int, usable_bytes: int) -> None:
+        """Use these sizes from now on."""
+
+    def admit(self, size: int) -> None:
+        """Ask the disk whether a client may append `size` bytes. Raises ApiError KAFKA_STORAGE_ERROR."""
+
+    def describe(self) -> str:
+        """Say in one sentence why clients cannot write."""
+        ...
+
+
+class DeferredDeletion(Value, frozen=False):
     """Files (or one tree) already renamed out of the way, to be removed `delay_ms` after they were first seen as
     such.
     """
@@ -78,8 +92,8 @@ class LogDirectory:
         on_failure: Callable[[str, str], None],
         on_corruption: Callable[[str], None] = lambda _message: None,
     ) -> None:
-        """`on_failure` is called once with path and reason when the directory goes offline, `on_corruption` on any
-        thread with one line for each damage that is found.
+        """`on_failure` is called once, with path and reason, when the directory goes offline. `on_corruption` is called
+        on any thread with a line for each corrupt range.
         """
         self.path = path
         self.failure: str | None = None
@@ -87,28 +101,28 @@ class LogDirectory:
         self.log_count = 0
         """Logs and future logs here: a new log goes to where the fewest are."""
         self.headroom_bytes = NO_LIMIT
-        """The bytes that clients may append before somebody has to look (`storage.directory.disk_reserve`); every
-        append is counted.
+        """Bytes that clients may append before the disk is asked (`storage.directory.disk_reserve`); every append is
+        counted.
         """
         self.is_reserve_reached = False
-        self.reserve: DiskReserve | None = None
+        self.reserve: Reserve | None = None
         self.total_bytes = self.usable_bytes = -1
-        """Of the disk when it was last asked; -1 before."""
+        """Sizes of the disk when it was last asked; -1 before."""
         self.written_checkpoints: dict[str, int] = {}
         """Hash of what each checkpoint file holds since this process wrote it, so that an idle one writes nothing."""
         self.corruptions: dict[tuple[str, int], str] = {}
-        """The damages that were found, by file and byte position."""
+        """The corrupt ranges found, by file and byte position."""
         self.deleted_logs = 0
         """Logs that were taken out of the checkpoints so far."""
         self._stale_entries: dict[str, dict[TopicPartition, int]] = {}
         """Of each checkpoint file, logs it may still know although they are gone; the number that each of them was."""
         self._refused_checkpoints: dict[str, None] = {}
-        """Those that a full disk did not let us write when they were due."""
+        """Checkpoints that a full disk refused when they were due."""
         self._on_failure = on_failure
         self._on_corruption = on_corruption
 
     def report_corruption(self, path: str, position: int, message: str) -> None:
-        """`message` tells what is wrong with the file at `path`; each position of it is told once. Any thread may."""
+        """Report `message` about the file at `path`, once for each position. Any thread may call it."""
         if self.corruptions.setdefault((path, position), message) is message:
             self._on_corruption(message)
 
@@ -131,9 +145,14 @@ class LogDirectory:
         """The disk is too full for the checkpoint file at `path`."""
         self._refused_checkpoints[path] = None
 
+    @property
+    def has_stale_checkpoints(self) -> bool:
+        """Whether a checkpoint file that could not be written still knows a log which is gone."""
+        return any(path in self._stale_entries for path in self._refused_checkpoints)
+
     def stale_checkpoint(self, topic: str) -> str | None:
-        """A checkpoint file that could not be written and still knows a log of the topic which is gone: after a crash,
-        what it says would be believed of another log of that name.
+        """A checkpoint that could not be written and still has an entry of a deleted log of the topic. After a crash
+        the entry would be applied to another log of that name.
         """
         for path in self._refused_checkpoints:
             if any(partition.topic == topic for partition in self._stale_entries.get(path, ())):
@@ -153,13 +172,13 @@ class LogDirectory:
         return self.offline_error()
 
     def take_offline(self, reason: str) -> None:
-        """Nothing of this directory is used any more; the first reason counts."""
+        """Stop using this directory. Only the first reason is kept."""
         if self.failure is None:
             self.failure = reason
             self._on_failure(self.path, reason)
 
     def defer_tree(self, path: str, delay_ms: int) -> None:
-        """Have a directory, already renamed out of the way, removed after `delay_ms`."""
+        """Remove a directory, already renamed out of the way, after `delay_ms`."""
         self.deferred_deletions.append(DeferredDeletion((path,), is_tree=True, delay_ms=delay_ms))
 
     def take_expired(self, now_ms: int) -> list[DeferredDeletion]:

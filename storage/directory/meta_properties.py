@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from protocol.value import Value
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import FileSystem
 
@@ -24,8 +24,7 @@ class LogDirError(Exception):
     """A log directory that this broker must not use. The message is one line that names it and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetaProperties:
+class MetaProperties(Value):
     """The content of one `meta.properties`; None for a key that it lacks."""
 
     version: int

@@ -15,4 +15,4 @@ class DiskTask(Protocol):
         """Do what waits for the disk."""
 
     def complete(self) -> None:
-        """Make the outcome known. Raises ApiError KAFKA_STORAGE_ERROR where the task says so."""
+        """Hand the result to the owner of the logs. Raises ApiError KAFKA_STORAGE_ERROR where the task says so."""

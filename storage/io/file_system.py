@@ -3,7 +3,7 @@
 Everything storage does to a disk goes through these few calls, so that a test (or a whole simulated cluster) can
 put `tests.kit.memory_file_system.MemoryFileSystem` in their place and lose, tear or refuse any single one of them.
 
-Threads: a File may be read (`pread`, `try_pread`, `try_send`) and flushed by other threads while its owner appends to
+Threads: other threads may read a File (`pread`, `try_pread`, `try_pread_into`) and flush it while its owner appends to
 it. Every other call on one File belongs to the thread that owns the log.
 """
 
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class FileInfo(NamedTuple):
@@ -34,7 +36,7 @@ class File(Protocol):
     unsynced: bool
     """Whether the file may hold something that was not fsynced. True for a new handle, as others may have written."""
 
-    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+    def append(self, parts: Sequence[Bytes]) -> None:
         """Write all parts at the end, in order, in one system call where the platform has it.
 
         On OSError `size` has not moved; bytes beyond it may have reached the file (`truncate(size)` removes them).
@@ -44,13 +46,11 @@ class File(Protocol):
         """Up to `size` bytes from `position`; fewer only at the end of the file. May wait for the disk."""
 
     def try_pread(self, position: int, size: int) -> bytes | bytearray | None:
-        """As `pread`, or None when the disk would have to be waited for (always answers where that cannot be told)."""
+        """As `pread`, but None instead of waiting for the disk. Reads in any case where the platform cannot tell."""
 
-    def try_send(self, socket: int, position: int, size: int) -> int | None:
-        """Send up to `size` bytes from `position` to a socket (a descriptor that does not block); how many it took.
-
-        None when the disk would have to be waited for. Raises BlockingIOError when the socket is full and
-        io.UnsupportedOperation where only reading is possible. Other errors may be the socket's or the disk's.
+    def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
+        """Fill `buffer` from `position`; how many bytes that were, fewer only at the end of the file. None instead of
+        waiting for the disk, as with `try_pread`; the buffer may have changed then.
         """
 
     def truncate(self, size: int) -> None:
@@ -63,7 +63,7 @@ class File(Protocol):
         """Give the file another name, replacing what has it; readers of this handle do not notice."""
 
     def close(self) -> None:
-        """Let go of the descriptor. The handle opens it again if it is used once more."""
+        """Close the descriptor. The handle opens it again on the next use."""
 
 
 class WouldWaitError(Exception):
@@ -148,9 +148,7 @@ class FileSystem(Protocol):
         """Fsync a directory: what was created, renamed and removed in it survives a power cut afterwards."""
 
     def start_sync(self) -> None:
-        """Have the operating system write out everything at once. Proves nothing; makes many fsyncs that follow
-        cheap.
-        """
+        """Ask the operating system to write out everything. Proves nothing, but makes many later fsyncs cheap."""
 
     def disk_space(self, path: str) -> tuple[int, int]:
         """(total bytes, bytes usable by this process) of the disk that holds `path`."""

@@ -8,13 +8,12 @@ import fcntl
 import os
 import resource
 import stat
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from io import FileIO, UnsupportedOperation
+from io import FileIO
 from typing import TypeVar
 
-from storage.io.file_system import FileInfo
+from storage.io.file_system import Bytes, FileInfo
 
 T = TypeVar("T")
 
@@ -42,8 +41,6 @@ _HAS_PWRITEV = hasattr(os, "pwritev")
 _MAX_PARTS = 1024  # IOV_MAX on Linux and macOS
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _CANNOT_TELL = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-_PROBED_EVERY_BYTES = 128 * 1024
-_PROBE = (bytearray(1),)
 _FULL_FSYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
@@ -86,7 +83,7 @@ class OsFile:
                 self._files._hold(self, descriptor)
                 return descriptor
 
-    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+    def append(self, parts: Sequence[Bytes]) -> None:
         descriptor = self._descriptor or self._open()
         descriptor.recently_used = True
         self.unsynced = True
@@ -94,17 +91,12 @@ class OsFile:
         for part in parts:
             total += len(part)
         position = self.size
-        if _HAS_PWRITEV and len(parts) <= _MAX_PARTS:
-            written = os.pwritev(descriptor.fd, parts, position)
-        else:
-            written = 0
+        written = os.pwritev(descriptor.fd, parts, position) if _HAS_PWRITEV and len(parts) <= _MAX_PARTS else 0
         if written != total:
             self._append_rest(descriptor, parts, written)
         self.size = position + total
 
-    def _append_rest(
-        self, descriptor: _Descriptor, parts: Sequence[bytes | bytearray | memoryview], written: int
-    ) -> None:
+    def _append_rest(self, descriptor: _Descriptor, parts: Sequence[Bytes], written: int) -> None:
         """Write what is left after a short write; a full disk shows itself here as OSError."""
         position = self.size + written
         for part in parts:
@@ -134,45 +126,30 @@ class OsFile:
         return data
 
     def try_pread(self, position: int, size: int) -> bytes | bytearray | None:
-        if not self._files.can_read_without_waiting:
-            return self.pread(position, size)
-        descriptor = self._descriptor or self._open()
-        descriptor.recently_used = True
-        size = min(size, max(self.size - position, 0))
-        data = bytearray(size)
-        try:
-            count = os.preadv(descriptor.fd, (data,), position, _NOWAIT)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno not in _CANNOT_TELL:
-                raise
-            self._files.can_read_without_waiting = False
-            return self.pread(position, size)
-        return data if count == size else None
+        data = bytearray(min(size, max(self.size - position, 0)))
+        return data if self.try_pread_into(position, data) == len(data) else None
 
-    def try_send(self, socket: int, position: int, size: int) -> int | None:
-        if not self._files.can_send_without_waiting:
-            raise UnsupportedOperation("sendfile")
-        descriptor = self._descriptor or self._open()
-        descriptor.recently_used = True
-        fd = descriptor.fd
-        end = min(position + size, self.size)
-        if end <= position:
-            return 0
-        try:
-            # The kernel reads ahead, and drops, many pages together: one of each run of them speaks for the others.
-            for at in range(position, end, _PROBED_EVERY_BYTES):
-                os.preadv(fd, _PROBE, at, _NOWAIT)
-            os.preadv(fd, _PROBE, end - 1, _NOWAIT)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno not in _CANNOT_TELL:
-                raise
-            self._files.can_send_without_waiting = False
-            raise UnsupportedOperation("RWF_NOWAIT") from error
-        return os.sendfile(socket, fd, position, end - position)
+    def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
+        size = len(buffer)
+        if position + size > self.size:  # what lies behind may be the rest of an append that failed
+            size = max(self.size - position, 0)
+            buffer = memoryview(buffer)[:size]
+        if self._files.can_read_without_waiting:
+            descriptor = self._descriptor or self._open()
+            descriptor.recently_used = True
+            try:
+                count = os.preadv(descriptor.fd, (buffer,), position, _NOWAIT)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno not in _CANNOT_TELL:
+                    raise
+                self._files.can_read_without_waiting = False
+            else:
+                return count if count == size else None
+        data = self.pread(position, size)
+        buffer[: len(data)] = data
+        return len(data)
 
     def truncate(self, size: int) -> None:
         descriptor = self._descriptor or self._open()
@@ -218,7 +195,7 @@ class _OsLock:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
-    """Of a file, whatever its names."""
+    """The identity of a file, whatever its names."""
     return status.st_dev, status.st_ino
 
 
@@ -235,7 +212,6 @@ class OsFileSystem:
             max_open_files = 8192 if soft == resource.RLIM_INFINITY else min(8192, soft // 2)
         self.max_open_files = max(max_open_files, 8)
         self.can_read_without_waiting = _NOWAIT != 0 and hasattr(os, "preadv")
-        self.can_send_without_waiting = self.can_read_without_waiting and sys.platform == "linux"
         self._open_files: OrderedDict[OsFile, None] = OrderedDict()
         self._locked: set[tuple[int, int]] = set()
 

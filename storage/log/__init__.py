@@ -1,1 +1,6 @@
-"""One replica's log in use: segments, indexes, producer state, leader epochs, reads, appends and flushes."""
+"""One replica's log in use: appends, reads, flushes, truncation and retention over its segments, and its producers and
+leader epochs.
+
+`UnifiedLog` is made of parts that own one state each (docs/decisions/storage.md): `LocalLog` the segments and offsets,
+`LogDurability` the recovery point, `LogProducers` and `LogEpochs` what they are named after.
+"""

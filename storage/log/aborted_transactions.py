@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.errors import ApiError, ErrorCode
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import segment_index
-from storage.log.transaction_index import AbortedTxn
 from storage.log.unified_log import UnifiedLog
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
+from storage.segment.transaction_index import AbortedTxn
 
 
 def read_aborted(log: UnifiedLog) -> list[AbortedTxn]:
-    """Those of all segments, in the order of their markers. May wait for the disk, on any thread.
+    """The aborted transactions of all segments, in the order of their markers. May wait for the disk, on any thread.
 
     Raises ApiError CORRUPT_MESSAGE when a file cannot be understood, KAFKA_STORAGE_ERROR.
     """
@@ -56,8 +56,8 @@ class AbortedTransactions:
     __slots__ = ("_known_segments",)
 
     def __init__(self) -> None:
-        self._known_segments: list[LogSegment] = []
-        """`log.segments` when all of them were known; every change makes a new list."""
+        self._known_segments: Sequence[LogSegment] = ()
+        """`log.segments` when all of them were known; every change makes a new tuple."""
 
     def are_known(self, log: UnifiedLog) -> bool:
         """Whether `between` can be asked about `log`."""

@@ -5,29 +5,32 @@ It knows neither producers nor leader epochs: `UnifiedLog` has those, and decide
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import DeferredDeletion, LogDirectory
 from storage.io.file_system import FileSystem, is_disk_full
-from storage.log.log_config import LogConfig
 from storage.log.log_durability import LogDurability
-from storage.log.log_files import DELETED_SUFFIX, LOG_SUFFIX, file_name
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import BatchBoundaries
+from storage.log_config import LogConfig
+from storage.segment.log_files import DELETED_SUFFIX, LOG_SUFFIX, file_name
+from storage.segment.log_segment import LogSegment
 
 if TYPE_CHECKING:
     from storage.log.truncation import TruncationTask
+
+
+_REMEMBERED_BOUNDARIES = 64
+"""The newest that are known in any case; there are twice as many at most."""
 
 
 class LocalLog:
     """See the module's docstring. Reads may come from any thread; everything else belongs to the log's owner."""
 
     __slots__ = (
+        "_boundaries",
         "active_segment",
-        "boundaries",
         "config",
         "directory",
         "durability",
@@ -49,7 +52,7 @@ class LocalLog:
         path: str,
         topic_partition: TopicPartition,
         config: LogConfig,
-        segments: list[LogSegment],
+        segments: Sequence[LogSegment],
         log_start_offset: int,
         log_end_offset: int,
         durability: LogDurability,
@@ -60,13 +63,14 @@ class LocalLog:
         self.topic_partition = topic_partition
         self.config = config
         """May be replaced at any time; holds from the next call on."""
-        self.segments = segments
-        """Replaced by another list with every change, as other threads may be reading it."""
+        self.segments = tuple(segments)
+        """Replaced by others with every change, as other threads may be reading them."""
         self.active_segment = segments[-1]
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.durability = durability
-        self.boundaries = BatchBoundaries()
+        self._boundaries: dict[int, tuple[LogSegment, int]] | None = None
+        """Segments and positions at which batches begin, by offset; None while there are none, as in most logs."""
         self.truncations = 0
         """How often the end was cut off; what began before such a moment, a flush or a read, proves nothing."""
         self.truncation: TruncationTask | None = None
@@ -87,11 +91,33 @@ class LocalLog:
         for segment in self.segments:
             segment.files.use_directory(path)
 
+    def remember_boundary(self, offset: int, segment: LogSegment, position: int) -> None:
+        """Remember that the batch with base offset `offset` is, or will be, at `position` of `segment`, as an append or
+        a read has ended there. An entry that compaction outdates does no harm.
+        """
+        boundaries = self._boundaries
+        if boundaries is None:
+            boundaries = self._boundaries = {}
+        boundaries[offset] = segment, position
+        if len(boundaries) >= 2 * _REMEMBERED_BOUNDARIES:
+            for oldest in list(boundaries)[:_REMEMBERED_BOUNDARIES]:
+                boundaries.pop(oldest, None)  # another thread may have been faster
+
+    def known_boundary(self, offset: int, segment: LogSegment) -> int | None:
+        """Position in `segment` of the batch with `offset`, if it was remembered."""
+        boundaries = self._boundaries
+        known = None if boundaries is None else boundaries.get(offset)
+        return known[1] if known is not None and known[0] is segment else None
+
+    def forget_boundaries(self) -> None:
+        """Positions are about to change."""
+        self._boundaries = None
+
     def begin_segment(self, base_offset: int, now_ms: int) -> LogSegment:
-        """Go on at `base_offset` in a new segment. Raises OSError; then nothing has changed."""
+        """Begin a new segment at `base_offset`. Raises OSError; then nothing has changed."""
         self.file_system.create(f"{self.path}/{file_name(base_offset, LOG_SUFFIX)}")
         segment = LogSegment(self.file_system, self.path, base_offset, 0, now_ms, is_new=True)
-        self.segments = [*self.segments, segment]
+        self.segments = (*self.segments, segment)
         self.active_segment = segment
         self.log_end_offset = base_offset
         self.durability.has_unsynced_names = True
@@ -129,7 +155,7 @@ class LocalLog:
         return self.failed(error, doing)
 
     def read_failed(self, error: OSError) -> ApiError:
-        """The directory is offline now, as it could not be read."""
+        """Take the directory offline after a failed read. Gives the error to raise."""
         return self.directory.fail(error, f"Exception while reading from {self.topic_partition}")
 
     def refuse_offline(self) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from protocol.value import Value
 
 
-@dataclass(slots=True)
-class LogAppendInfo:
+class LogAppendInfo(Value, frozen=False):
     """The place of an append in the log. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
 
     Of a duplicate, the offsets (and time) are those of the batch that was appended first.
@@ -18,4 +17,4 @@ class LogAppendInfo:
     log_start_offset: int
     duplicate: bool = False
     is_acknowledged: bool = True
-    """Whether the producer may be told. Set by the `Partition`, which knows what has to happen first."""
+    """Whether the append may be acknowledged. Set by the `Partition`, which knows the conditions."""

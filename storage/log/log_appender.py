@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from protocol.errors import ApiError
-from protocol.records.batch import RecordBatch, TimestampType, read_batches
+from protocol.records.batch import RecordBatch, read_batches
 from storage.log.local_log import LocalLog
 from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_config import LogConfig
 from storage.log.log_epochs import LogEpochs
 from storage.log.log_flush import FlushTask
 from storage.log.log_producers import LogProducers
-from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.log.log_validator import check_copied, validate_produced
-from storage.log.producer_state import AppendOrigin, CompletedTxn
-from storage.log.transaction_index import aborted_by
+from storage.log.producer_state import AppendOrigin
+from storage.log_config import LogConfig
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.segment.transaction_index import CompletedTxn, aborted_by
 
 ANY_EPOCH = 2**31 - 1
 
@@ -67,11 +67,11 @@ class LogAppender:
                     duplicate=True,
                 )
         last_offset = first_offset + batch.last_offset_delta
-        if config.message_timestamp_type is TimestampType.CREATE_TIME:
+        if config.uses_append_time:
+            append_time_ms = max_timestamp = now_ms
+        else:
             append_time_ms = None
             max_timestamp = batch.max_timestamp if latest is None else latest
-        else:
-            append_time_ms = max_timestamp = now_ms
         batch.assign_offsets(first_offset, leader_epoch, append_time_ms, latest)
         if leader_epoch != self._epochs.written:
             self._write_epoch(leader_epoch, first_offset, now_ms)
@@ -142,13 +142,13 @@ class LogAppender:
             local.durability.has_unsynced_names = True
 
     def _append_one_by_one(self, batches: Sequence[RecordBatch], now_ms: int) -> LogAppendInfo:
-        """They come out of a segment that reaches further than one of ours may."""
+        """Append batches from a segment that spans more offsets than one of our segments may."""
         for batch in batches:
             self.append_as_follower(batch.buffer, now_ms=now_ms)
         return LogAppendInfo(batches[0].base_offset, batches[-1].last_offset, -1, self._local.log_start_offset)
 
     def _forget_epochs_behind_the_end(self) -> None:
-        """Those of batches that a full disk did not take; they began behind a gap, or behind each other."""
+        """Forget the epochs of batches that a full disk did not take."""
         local = self._local
         if local.directory.failure is None:
             self._epochs.load(local).truncate_from_end(local.log_end_offset + 1)
@@ -165,17 +165,18 @@ class LogAppender:
         local = self._local
         segment = local.active_segment
         config = local.config
+        size = len(data)
         try:
             jitter_ms = _jitter_ms(segment, config) if config.segment_jitter_ms else 0
-            if segment.should_roll(len(data), last_offset, max_timestamp, now_ms, config, jitter_ms):
+            if segment.should_roll(size, last_offset, max_timestamp, now_ms, config, jitter_ms):
                 is_far = last_offset - local.log_end_offset > MAX_RELATIVE_OFFSET
                 segment = self.roll(now_ms, RecordBatch(data).base_offset if is_far else None)
             segment.append(data, last_offset, max_timestamp, max_timestamp_offset, config.index_interval_bytes)
         except OSError as error:
             raise local.append_failed(error, segment) from error
-        local.directory.headroom_bytes -= len(data)
-        local.log_end_offset = last_offset + 1
-        local.boundaries.remember(last_offset + 1, segment, segment.batches.size)
+        local.directory.headroom_bytes -= size
+        local.log_end_offset = end_offset = last_offset + 1
+        local.remember_boundary(end_offset, segment, segment.batches.size)
 
     def _write_epoch(self, leader_epoch: int, offset: int, now_ms: int) -> None:
         """Whatever has to be on disk before a batch of an epoch that the one before did not have."""
@@ -225,9 +226,7 @@ class LogAppender:
             raise local.failed(error, doing) from error
 
     def skip_to(self, offset: int, now_ms: int) -> None:
-        """Go on at `offset`, above the log end: compaction has left nothing in between. Raises ApiError
-        KAFKA_STORAGE_ERROR.
-        """
+        """Continue at `offset`, above the log end, where compaction has left nothing in between."""
         local = self._local
         local.refuse_offline()
         local.refuse_while_truncated()

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from storage.io.file_system import FileSystem
-from storage.log.log_files import TRUNCATION_MARKER
+from storage.segment.log_files import TRUNCATION_MARKER
 
 if TYPE_CHECKING:
     from storage.log.log_flush import FlushTask
@@ -29,7 +29,7 @@ class LogDurability:
     )
 
     def __init__(
-        self, file_system: FileSystem, recovery_point: int, log_end_offset: int, now_ms: int, *, names_are_synced: bool
+        self, file_system: FileSystem, recovery_point: int, log_end_offset: int, now_ms: int, names_are_synced: bool
     ) -> None:
         self._file_system = file_system
         self.recovery_point = min(recovery_point, log_end_offset)

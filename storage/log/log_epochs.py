@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochFileCache
 from storage.log.local_log import LocalLog
-from storage.log.segment_search import headers_from
+from storage.segment.segment_search import headers_from
 
 NO_EPOCH_WRITTEN = -2
 """Below every epoch that a batch can have."""
@@ -20,7 +20,7 @@ class LogEpochs:
     def __init__(self) -> None:
         self._loaded: LeaderEpochFileCache | None = None
         self._led_from: EpochEntry | None = None
-        """An epoch that began, and that nobody has asked for yet."""
+        """An epoch that has begun and is not in the file yet."""
         self.written = -1
         """The epoch of the batch before; one of another epoch has to be noted on disk first."""
 
@@ -40,7 +40,7 @@ class LogEpochs:
                 epochs = LeaderEpochFileCache.load(local.file_system, path, lambda: _epochs_in_batches(local))
             except OSError as error:
                 raise local.directory.fail(error, f"Error while reading {path}") from error
-            # What a crash took from the log, or retention, may still be in the file.
+            # The file may still have epochs of records that a crash or retention removed.
             epochs.truncate_from_end(local.log_end_offset)
             epochs.truncate_from_start(local.log_start_offset)
             self._loaded = epochs
@@ -50,7 +50,7 @@ class LogEpochs:
         return epochs
 
     def use(self, epochs: LeaderEpochFileCache) -> None:
-        """These are the leader epochs, whatever there were."""
+        """Replace the leader epochs."""
         self._loaded = epochs
         self._led_from = None
 

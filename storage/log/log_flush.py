@@ -10,10 +10,10 @@ from storage.io.file_system import File
 from storage.log.local_log import LocalLog
 from storage.log.log_durability import LogDurability, remove_truncation_marker
 from storage.log.log_epochs import LogEpochs
-from storage.log.log_files import SNAPSHOT_SUFFIX, file_name
 from storage.log.log_producers import LogProducers
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import segment_index
+from storage.segment.log_files import SNAPSHOT_SUFFIX, file_name
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
 
 _MANY_FLUSHES = 64
 
@@ -149,7 +149,7 @@ class FlushTask:
             raise log.directory.fail(error, doing) from error
 
     def finish(self) -> None:
-        """`run` and `complete`, waiting for the disk. Raises as `complete`."""
+        """Call `run` and `complete`, which waits for the disk. Raises as `complete`."""
         self.run()
         self.complete()
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.log.local_log import LocalLog
-from storage.log.log_segment import LogSegment
 from storage.log.producer_state import ProducerStateManager
-from storage.log.segment_search import headers_from
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import headers_from
 
 
 class LogProducers:
-    """Either a `ProducerStateManager`, or the snapshots that it will be read from."""
+    """The producers of a log: a `ProducerStateManager`, or the snapshots that it will be loaded from."""
 
     __slots__ = ("_snapshot_offsets", "loaded")
 
     def __init__(self, snapshot_offsets: Sequence[int]) -> None:
         self._snapshot_offsets = snapshot_offsets
         self.loaded: ProducerStateManager | None = None
-        """The state up to the log end; None when nobody has asked for it yet."""
+        """The state up to the log end; None until it is first used."""
 
     @property
     def snapshot_offsets(self) -> Sequence[int]:
-        """Of the producer snapshots in the directory."""
+        """Offsets of the producer snapshots in the directory."""
         return self._snapshot_offsets if self.loaded is None else self.loaded.snapshot_offsets
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
@@ -30,7 +30,7 @@ class LogProducers:
         return 0 if self.loaded is None else self.loaded.remove_expired(now_ms, expiration_ms)
 
     def use(self, state: ProducerStateManager) -> None:
-        """Take the state that somebody has gathered up to the log end."""
+        """Take the state that was gathered up to the log end."""
         self.loaded = state
         self._snapshot_offsets = ()
 
@@ -49,7 +49,9 @@ class LogProducers:
         return state
 
 
-def load_producers(state: ProducerStateManager, segments: list[LogSegment], start_offset: int, end_offset: int) -> None:
+def load_producers(
+    state: ProducerStateManager, segments: Sequence[LogSegment], start_offset: int, end_offset: int
+) -> None:
     """Read `state` as of `end_offset`, where `segments` end, from the newest snapshot and the batches behind it.
 
     `start_offset` is the base of the first segment of the log, not the log start: what can still be known of a producer

@@ -8,16 +8,17 @@ ended, and the next one neither searches an index nor walks headers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
 from storage.io.file_system import File, WouldWaitError
-from storage.log.indexes import TimestampAndOffset
 from storage.log.local_log import LocalLog
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import segment_index
+from storage.segment.batch_reader import BASE_OFFSET, LAST_OFFSET_DELTA
+from storage.segment.indexes import TimestampAndOffset
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
 
 T = TypeVar("T")
 
@@ -25,8 +26,7 @@ _CHECK_AHEAD_BYTES = 2 << 20
 """How much is checked at once, so that a consumer in sequence waits once for several reads."""
 
 
-@dataclass(slots=True)
-class FetchDataInfo:
+class FetchDataInfo(Value, frozen=False):
     """`size` bytes at `position` of `file` are whole batches, the first of which reaches the offset asked for.
 
     With size 0 there is nothing to read and `file` is None; `first_entry_incomplete` then says that it is only
@@ -97,20 +97,26 @@ def _read_segment(
         start, sound_end = _checked(log, segment, offset, start, max_bytes, may_wait=may_wait)
     if start is None:
         return None
-    if end_of_segment is not None and end_of_segment <= bound:
-        end, next_offset = segment.batches.size, end_of_segment
+    limit = start + max_bytes
+    indexed = segment.batches.boundary_before(limit, start, may_wait=may_wait) if limit < sound_end else None
+    if indexed is not None and indexed[1] <= bound:
+        # The usual case, unless the log ends here: where the readable part ends does not matter.
+        end, next_offset = indexed
     else:
-        end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
-    if end > sound_end:
-        end, next_offset = sound_end, segment.batches.offset_at(sound_end)
-    if end - start > max_bytes:
-        end, next_offset = _cut(segment, start, end, start + max_bytes, min_one_message, may_wait)
-        if end == start:
-            return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
+        if end_of_segment is not None and end_of_segment <= bound:
+            end, next_offset = segment.batches.size, end_of_segment
+        else:
+            end, next_offset = _end_position(log, segment, bound, may_wait=may_wait), bound
+        if end > sound_end:
+            end, next_offset = sound_end, segment.batches.offset_at(sound_end)
+        if end > limit:
+            end, next_offset = _cut(segment, start, end, limit, min_one_message, may_wait)
+            if end == start:
+                return FetchDataInfo(None, 0, 0, first_entry_incomplete=True)
     if end <= start:
         return None
     if next_offset >= 0:
-        log.boundaries.remember(next_offset, segment, end)
+        log.remember_boundary(next_offset, segment, end)
     return FetchDataInfo(segment.batches.file, start, end - start)
 
 
@@ -140,10 +146,10 @@ def _checked(
 
 
 def _position_of(log: LocalLog, segment: LogSegment, offset: int, *, may_wait: bool) -> int | None:
-    """Where the first batch that reaches `offset` begins; None when this segment has none."""
+    """Position of the first batch that reaches `offset`; None when this segment has none."""
     if offset <= segment.base_offset:
         return 0
-    known = log.boundaries.position_of(offset, segment)
+    known = log.known_boundary(offset, segment)
     if known is not None:
         return known
     found = segment.find_batch(offset, may_wait=may_wait)
@@ -164,23 +170,20 @@ def _end_position(log: LocalLog, segment: LogSegment, bound: int, *, may_wait: b
 def _cut(
     segment: LogSegment, start: int, end: int, limit: int, min_one_message: bool, may_wait: bool
 ) -> tuple[int, int]:
-    """End of the whole batches between `start` and `limit` < `end`, and the offset there; (`start`, -1) if not even
-    one fits.
+    """End of the whole batches between `start` and `limit` < `end`, none of which is indexed, and the offset there;
+    (`start`, -1) if not even one fits.
     """
-    indexed = segment.boundary_before(limit, start, may_wait=may_wait)
-    if indexed is not None:
-        return indexed
     cut, next_offset = start, -1
-    for position, batch in segment.batches.headers(start, may_wait=may_wait):
-        after = position + batch.size_in_bytes
+    for position, size, _, _, fields in segment.batches.headers(start, may_wait=may_wait):
+        after = position + size
         if after > limit and (position > start or not min_one_message):
             break
-        cut, next_offset = min(after, end), batch.next_offset
+        cut, next_offset = min(after, end), fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1
     return cut, next_offset
 
 
 def of_one_moment(log: LocalLog, look: Callable[[], T]) -> T:
-    """The result of `look`, on any thread, in a log whose end nobody has cut off meanwhile."""
+    """The result of `look`, on any thread, in a log that is not truncated meanwhile."""
     has_missed = False
     while True:
         truncations = log.truncations

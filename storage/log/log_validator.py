@@ -21,12 +21,13 @@ from protocol.records.record_format import (
 )
 from protocol.records.record_validation import TimestampRule, validate_records_deep
 from protocol.topic_partition import TopicPartition
-from storage.log.log_config import UNLIMITED, LogConfig, ValidateRecords
 from storage.log.producer_state import AppendOrigin
+from storage.log_config import UNLIMITED, LogConfig, ValidateRecords
 
 SMALLEST_RECORD_BYTES = 14
 """A record of message format 0 without key and value (Kafka's LegacyRecord.RECORD_OVERHEAD_V0)."""
 _LENGTH = struct.Struct(">i")
+_CLIENT = AppendOrigin.CLIENT
 
 
 class NotOneBatchError(ApiError):
@@ -54,12 +55,16 @@ def validate_produced(
     if size > config.max_message_bytes:
         _refuse_size(size, name, config)
     latest = None
-    if origin is AppendOrigin.CLIENT:
+    if origin is _CLIENT:
         if batch.attributes & TRANSACTIONAL_FLAG:
             problem = f"A transactional batch came for {name}, but there are no transactions"
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, problem)
         batch.validate()
-        if _must_decode(batch, config, now_ms):
+        if config.header_suffices:
+            must_decode = batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        else:
+            must_decode = _must_decode(batch, config, now_ms)
+        if must_decode:
             rule = TimestampRule(
                 config.message_timestamp_type,
                 now_ms - config.message_timestamp_before_max_ms,
@@ -162,10 +167,10 @@ def _refuse_size(size: int, name: TopicPartition, config: LogConfig) -> None:
 
 
 def _must_decode(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether the header leaves something open, or shows a fault that has to be told record by record."""
+    """Whether the header leaves something open, or shows a fault that has to be reported for each record."""
     if config.validate_records is ValidateRecords.DEEP or config.is_compacted:
         return True
-    if config.message_timestamp_type is not TimestampType.CREATE_TIME:
+    if config.uses_append_time:
         return batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     if batch.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
         return True

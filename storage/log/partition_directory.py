@@ -15,10 +15,10 @@ from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory, NoRoomError
 from storage.directory.partition_metadata import write_topic_id
 from storage.io.file_system import FileSystem, is_disk_full
-from storage.log.log_config import LogConfig
-from storage.log.log_files import LOG_SUFFIX, file_name
-from storage.log.log_segment import LogSegment
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.segment.log_files import LOG_SUFFIX, file_name
+from storage.segment.log_segment import LogSegment
 
 MAX_NAME = 255
 DELETE_SUFFIX = "-delete"
@@ -96,9 +96,8 @@ def _path_away(log: UnifiedLog, suffix: str, seed: str) -> str:
 
 
 def rename_away(file_system: FileSystem, log: UnifiedLog, suffix: str, now_ms: int) -> str:
-    """Rename the directory of `log`, which refuses every access from now on; gives the new path.
-
-    What still reads one of its files goes on. Raises ApiError KAFKA_STORAGE_ERROR.
+    """Rename the directory of `log`, which refuses every access from now on. Gives the new path. Reads under way
+    continue. Raises ApiError KAFKA_STORAGE_ERROR.
     """
     directory = log.directory
     if directory.failure is not None:

@@ -18,13 +18,13 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import NO_SEQUENCE, RecordBatch, increment_sequence
+from protocol.records.checksum import crc32c
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import FileSystem, is_disk_full
-from storage.log.log_files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from storage.segment.log_files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from storage.segment.transaction_index import CompletedTxn
 
 BATCHES_TO_RETAIN = 5
 NO_PRODUCER_EPOCH = -1
@@ -37,7 +37,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class AppendOrigin(Enum):
-    """Who appends: it decides which checks a batch has to pass (Kafka class `AppendOrigin`)."""
+    """The origin of an append, which decides the checks of a batch (Kafka class `AppendOrigin`)."""
 
     CLIENT = 0
     COORDINATOR = 1
@@ -45,7 +45,7 @@ class AppendOrigin(Enum):
 
 
 class CorruptSnapshotError(ValueError):
-    """A producer snapshot that cannot be believed; the message names the file."""
+    """A producer snapshot with invalid content; the message names the file."""
 
 
 class BatchMetadata(NamedTuple):
@@ -65,17 +65,6 @@ class BatchMetadata(NamedTuple):
         return increment_sequence(self.last_sequence, -self.offset_delta)
 
 
-class CompletedTxn(NamedTuple):
-    """A transaction whose marker, at `last_offset`, was just appended. At `last_stable_offset` the oldest one begins
-    that is still open; behind the marker when none is.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
 class ProducerStateEntry:
     """One producer: its epoch and its newest batches, oldest first."""
 
@@ -87,7 +76,7 @@ class ProducerStateEntry:
         self.coordinator_epoch = -1
         self.last_timestamp = -1
         self.current_txn_first_offset = NO_OFFSET
-        """Where the producer's open transaction began; -1 when it has none."""
+        """First offset of the producer's open transaction; -1 when it has none."""
 
     @property
     def last_sequence(self) -> int:
@@ -131,7 +120,7 @@ class ProducerStateManager:
         self.entries: dict[int, ProducerStateEntry] = {}
         self.map_end_offset = 0
         self._ongoing: dict[int, int] = {}
-        """Where the open transactions began, by producer, the oldest first."""
+        """First offsets of the open transactions by producer, the oldest first."""
         self._unreplicated: dict[int, int] = {}
         """Transactions that are over and whose marker may not be below the high watermark yet: last offset by first."""
 

@@ -12,19 +12,19 @@ from typing import NamedTuple
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.io.file_system import FileSystem
-from storage.log.indexes import TimeIndex, TimestampOffset
 from storage.log.local_log import LocalLog
-from storage.log.log_files import TIME_INDEX_SUFFIX
-from storage.log.log_segment import LogSegment
-from storage.log.segment_search import segment_index
+from storage.segment.indexes import TimeIndex, TimestampOffset
+from storage.segment.log_files import TIME_INDEX_SUFFIX
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
 
 UNLIMITED_RETENTION = -1
 """Any negative limit means that there is none."""
 
 
 class Expiry(NamedTuple):
-    """The first `expired` segments of a log are to go. `reasons` say why, in Kafka's words; `warning` tells of records
-    from the future that keep others.
+    """The first `expired` segments of a log have expired. `reasons` say why, in Kafka's words; `warning` names records
+    with future timestamps that keep other segments.
     """
 
     expired: int
@@ -69,7 +69,9 @@ class _Rules:
             )
 
     def time(self, retention_ms: int, now_ms: int) -> None:
-        """Those whose newest record is older than `retention_ms`; the file's time counts when no record has one."""
+        """The segments whose newest record is older than `retention_ms`. A segment without timestamps counts by the
+        time of its file.
+        """
         if retention_ms <= UNLIMITED_RETENTION:
             return
         while self.count < self._deletable:

@@ -15,11 +15,11 @@ from storage.log.leader_epoch import LEADER_EPOCH_CHECKPOINT, LeaderEpochFileCac
 from storage.log.local_log import take_away
 from storage.log.log_durability import write_truncation_marker
 from storage.log.log_epochs import NO_EPOCH_WRITTEN
-from storage.log.log_files import LOG_SUFFIX, file_name
 from storage.log.log_producers import load_producers
-from storage.log.log_segment import LogSegment
 from storage.log.producer_state import ProducerStateManager
-from storage.log.segment_search import segment_index
+from storage.segment.log_files import LOG_SUFFIX, file_name
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
 
 if TYPE_CHECKING:
     from storage.log.unified_log import UnifiedLog
@@ -90,7 +90,7 @@ class TruncationTask:
         # Not `offset`: the next flush covers the whole segment again, its indexes included.
         self._recovery_point = offset if self.is_full else log.segments[keep - 1].base_offset
         self.unreadable_from = log.segments[0].base_offset if self.is_full else self._recovery_point
-        """Nobody reads from here on until the task is complete."""
+        """First position that must not be read until the task is complete."""
         self._new_segment: LogSegment | None = None
         self._leader_epochs: LeaderEpochFileCache | None = None
         self._producer_state = ProducerStateManager(
@@ -184,8 +184,8 @@ class TruncationTask:
         unified, log, new, end_offset = self._unified, self._log, self._new_segment, self._end_offset
         durability = log.durability
         assert new is not None
-        replaced = [] if self.is_full else log.segments[-1:]
-        log.segments = [*([] if self.is_full else log.segments[:-1]), new]
+        replaced = () if self.is_full else log.segments[-1:]
+        log.segments = (*(() if self.is_full else log.segments[:-1]), new)
         log.active_segment = new
         for segment in replaced:
             segment.files.close_indexes()
@@ -203,7 +203,7 @@ class TruncationTask:
         else:
             unified.leader_epochs.truncate_from_end(self.offset)
         unified.producers.use(self._producer_state)
-        log.boundaries.forget()
+        log.forget_boundaries()
         unified.epochs.written = NO_EPOCH_WRITTEN
         # Last: a reader that does not see the task sees the new segment.
         log.truncation = None

@@ -14,41 +14,37 @@ from uuid import UUID
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileSystem, WouldWaitError
-from storage.log.indexes import TimestampAndOffset
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
 from storage.log.local_log import LocalLog, take_away
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_appender import ANY_EPOCH, LogAppender
-from storage.log.log_config import LogConfig
 from storage.log.log_durability import LogDurability
 from storage.log.log_epochs import LogEpochs
 from storage.log.log_flush import FlushTask, is_as_loaded
 from storage.log.log_producers import LogProducers
 from storage.log.log_reader import FetchDataInfo, of_one_moment, offset_for_timestamp, offset_of_max_timestamp, read
-from storage.log.log_segment import LogSegment
 from storage.log.producer_state import AppendOrigin, ProducerStateManager
 from storage.log.retention import Expiry, check_new_start, find_expired
-from storage.log.segment_search import segment_index
 from storage.log.truncation import TruncationTask
+from storage.log_config import LogConfig
+from storage.segment.indexes import TimestampAndOffset
+from storage.segment.log_segment import LogSegment
+from storage.segment.segment_search import segment_index
 
 _NO_TIMESTAMP = -1
 
 
 class UnifiedLog:
-    """See the module's docstring. Made by `storage.recovery.log_loader` (existing directories) and
-    `storage.log.partition_directory` (new ones).
-    """
+    """Made by `storage.recovery.log_loader` (existing directories) and `storage.log.partition_directory` (new ones)."""
 
     __slots__ = (
         "appender",
         "cleaner_checkpoint",
-        "durability",
         "epochs",
         "local",
         "producers",
         "replacements",
         "topic_id",
-        "topic_partition",
         "uncleanable_reason",
     )
 
@@ -61,7 +57,7 @@ class UnifiedLog:
         topic_partition: TopicPartition,
         topic_id: UUID | None,
         config: LogConfig,
-        segments: list[LogSegment],
+        segments: Sequence[LogSegment],
         log_start_offset: int,
         log_end_offset: int,
         recovery_point: int,
@@ -69,11 +65,8 @@ class UnifiedLog:
         names_are_synced: bool = True,
         now_ms: int = 0,
     ) -> None:
-        self.topic_partition = topic_partition
         self.topic_id = topic_id
-        self.durability = LogDurability(
-            file_system, recovery_point, log_end_offset, now_ms, names_are_synced=names_are_synced
-        )
+        durability = LogDurability(file_system, recovery_point, log_end_offset, now_ms, names_are_synced)
         self.local = LocalLog(
             file_system=file_system,
             directory=directory,
@@ -83,7 +76,7 @@ class UnifiedLog:
             segments=segments,
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
-            durability=self.durability,
+            durability=durability,
         )
         self.producers = LogProducers(snapshot_offsets)
         self.epochs = LogEpochs()
@@ -96,6 +89,14 @@ class UnifiedLog:
         """Why the cleaner has set this log aside until the next start."""
 
     # -- the log as it is ---------------------------------------------------------------------------------------------
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.local.topic_partition
+
+    @property
+    def durability(self) -> LogDurability:
+        return self.local.durability
 
     @property
     def directory(self) -> LogDirectory:
@@ -117,8 +118,8 @@ class UnifiedLog:
         self.local.config = config
 
     @property
-    def segments(self) -> list[LogSegment]:
-        """The segments, oldest first; every change makes a new list."""
+    def segments(self) -> tuple[LogSegment, ...]:
+        """The segments, oldest first; every change makes a new tuple."""
         return self.local.segments
 
     @property
@@ -139,7 +140,7 @@ class UnifiedLog:
     @property
     def recovery_point(self) -> int:
         """Everything below is on stable storage."""
-        return self.durability.recovery_point
+        return self.local.durability.recovery_point
 
     @property
     def truncations(self) -> int:
@@ -158,7 +159,7 @@ class UnifiedLog:
         return self.producers.load(self.local)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction is decided, and the marker that says so is below the high watermark."""
+        """Offset below which every transaction is decided, with its marker below the high watermark."""
         state = self.producers.loaded
         if state is None:
             state = self.producers.load(self.local)
@@ -180,9 +181,7 @@ class UnifiedLog:
         return self.epochs.load(self.local)
 
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
-        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its first record
-        is.
-        """
+        """To be called on becoming leader: `leader_epoch` begins at the log end. In the file before its records are."""
         if leader_epoch >= 0:
             self.epochs.begin(EpochEntry(leader_epoch, self.local.log_end_offset))
 
@@ -254,7 +253,7 @@ class UnifiedLog:
             raise log.read_failed(error) from error
 
     def offset_after_corrupt_range(self, offset: int) -> int | None:
-        """The first offset that can be read again, when a damage that was found has taken `offset`, else None."""
+        """The first readable offset behind the corrupt range that has `offset`; None when there is none."""
         segments = self.local.segments
         corrupt_range = segments[segment_index(segments, offset)].batches.corrupt_range_of(offset)
         return None if corrupt_range is None else corrupt_range.end_offset
@@ -316,7 +315,7 @@ class UnifiedLog:
             self._move_log_start(local.segments[expiry.expired].base_offset)
         return expiry
 
-    def delete_old_segments(self, limit: int | None = None) -> list[LogSegment]:
+    def delete_old_segments(self, limit: int | None = None) -> Sequence[LogSegment]:
         """Drop the oldest segments that lie wholly below the log start, at most `limit` of them; returns them.
 
         After a power cut some of them may be back, and others not. So the log start has to be durable before, or
@@ -337,7 +336,7 @@ class UnifiedLog:
             doing = f"Error while deleting segments for {local.topic_partition} in dir {local.directory.path}"
             raise local.directory.fail(error, doing) from error
         local.defer_deletion(paths, dropped)  # readers may still be at it
-        local.boundaries.forget()
+        local.forget_boundaries()
         local.segments = local.segments[len(dropped) :]
         return dropped
 
@@ -362,7 +361,7 @@ class UnifiedLog:
     # -- letting go ---------------------------------------------------------------------------------------------------
 
     def discard(self) -> None:
-        """The partition is being deleted: let go of all files, and refuse every access from now on."""
+        """Close all files of a partition that is being deleted, and refuse every access from now on."""
         self.release_files()
         gone = LogDirectory(self.directory.path, lambda _path, _reason: None)
         gone.failure = f"{self.topic_partition} has been deleted"
@@ -392,7 +391,7 @@ class UnifiedLog:
             self.producers.loaded.use_directory(path)
 
     def release_files(self) -> None:
-        """Let go of all descriptors; they are opened again when needed."""
+        """Close all descriptors; they are opened again when needed."""
         for segment in self.segments:
             segment.close()
 

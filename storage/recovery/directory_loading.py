@@ -16,7 +16,7 @@ from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory
 from storage.io.file_system import FileInfo, FileSystem
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.recovery.load_options import LoadOptions, LoadResult, bytes_to_recover
 from storage.recovery.log_loader import LogLoader
 
@@ -34,8 +34,8 @@ class LoadProgress(NamedTuple):
 
 
 class LoadTask:
-    """One log to open. `run` may be called on any thread and touches nothing that others do; what came of it is in
-    `result`, or in `refusal` (its files cannot be used) or `failure` (its disk cannot be).
+    """One log to open. Any thread may call `run`, which touches nothing shared. It sets `result`, `refusal` (the files
+    cannot be used) or `failure` (the disk failed).
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class LoadTask:
         self._files: list[FileInfo] | None = None
         self.topic_partition = topic_partition
         self.directory = LogDirectory(path, lambda _path, _reason: None)
-        """Stands for the log directory, which belongs to the owner of the logs, while this log is loaded."""
+        """A stand-in for the log directory, which belongs to the owner of the logs, while this log is loaded."""
         self.total_bytes = 0
         self.recovered_bytes = 0
         self.is_done = False
@@ -128,7 +128,7 @@ class DirectoryLoad:
                 self._to_run.clear()
 
     def progress(self) -> LoadProgress:
-        """May be called by anybody at any time."""
+        """May be called on any thread at any time."""
         done = recovered_bytes = total_bytes = 0
         for task in self.tasks:
             done += task.is_done

@@ -8,8 +8,8 @@ import re
 from protocol.errors import ApiError
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from storage.io.file_system import FileInfo, FileSystem
-from storage.log.batch_scan import scan_headers
-from storage.log.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
+from storage.segment.batch_reader import BASE_OFFSET, HEADERS, LAST_OFFSET_DELTA, BatchReader
+from storage.segment.log_files import CLEANED_SUFFIX, DELETED_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 _LOG_FILE = re.compile(r"\d{20}\.log")
@@ -37,10 +37,10 @@ def finish_interrupted_swaps(file_system: FileSystem, path: str, files: dict[str
         first, end = int(swaps[0][:20]), int(swaps[-1][:20]) + 1
         for name in swaps:
             file = file_system.attach(f"{path}/{name}", files[name].size)
-            # What was split may be damaged. Then all that it replaces is the one segment that it was copied from.
+            # The split segment may be damaged. Then its pieces replace only the segment that they were copied from.
             with contextlib.suppress(ApiError):
-                for _, batch in scan_headers(file.path, file.pread, 0, file.size):
-                    end = max(end, batch.next_offset)
+                for *_, fields in BatchReader(file.path, file.pread, file.size, HEADERS).batches(0):
+                    end = max(end, fields[BASE_OFFSET] + fields[LAST_OFFSET_DELTA] + 1)
         first = _first_replaced(file_system, path, files, first)
         for name in list(files):
             match = _SEGMENT_FILE.fullmatch(name)

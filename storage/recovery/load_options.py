@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+from protocol.value import Value, field
 from storage.io.file_system import FileInfo
 from storage.log.unified_log import UnifiedLog
 
 _LOG_FILE = re.compile(r"\d{20}\.log")
 
 
-@dataclass(slots=True)
-class LoadResult:
+class LoadResult(Value, frozen=False):
     """A loaded log, and what had to be repaired in it."""
 
     log: UnifiedLog
@@ -28,8 +27,7 @@ class LoadResult:
     """Paths of the segments that reached further than an index can."""
 
 
-@dataclass(slots=True, frozen=True)
-class LoadOptions:
+class LoadOptions(Value):
     """The knowledge of a log before it is opened. Offsets are those of the directory's checkpoints, 0 where they have
     none.
     """

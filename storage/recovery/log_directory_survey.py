@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
 from storage.directory.checkpoints import (
     CHECKPOINTS,
     CLEANER_OFFSET_CHECKPOINT,
@@ -22,7 +22,7 @@ from storage.directory.clean_shutdown import take_clean_shutdown
 from storage.directory.log_directory import LogDirectory
 from storage.directory.meta_properties import LogDirError
 from storage.io.file_system import FileSystem
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.recovery.directory_loading import DirectoryLoad, LoadTask
 from storage.recovery.load_options import LoadOptions, LoadResult
 
@@ -32,16 +32,15 @@ _NOT_PARTITIONS = frozenset({"lost+found", "__cluster_metadata-0", "remote-log-i
 """The root of a file system has the first; Kafka leaves the other two beside its partitions."""
 
 
-@dataclass(slots=True)
-class LoadReport:
+class LoadReport(Value, frozen=False):
     """The findings of a start. `repaired` holds only logs that were not sound."""
 
     clean: bool = True
     broker_epoch: int = -1
-    """Of the run that ended in order; -1 when it did not or did not say."""
+    """Broker epoch of the run that ended cleanly; -1 when it did not, or did not record it."""
     repaired: list[LoadResult] = field(default_factory=list)
     has_stale_checkpoints: bool = False
-    """Whether a checkpoint knows a log that is no longer there: it must not be believed of the next one of its name."""
+    """Whether a checkpoint has an entry of a log that is gone. It must not be applied to the next log of that name."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions whose files cannot be used, with the reason. They answer KAFKA_STORAGE_ERROR."""
     ignored: list[str] = field(default_factory=list)

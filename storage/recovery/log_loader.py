@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -19,11 +18,19 @@ from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import DeferredDeletion, LogDirectory
 from storage.directory.partition_metadata import read_topic_id
 from storage.io.file_system import FileInfo, FileSystem
-from storage.log.batch_scan import refuse_old_format
-from storage.log.batch_walk import CorruptRange, Place, walk
 from storage.log.leader_epoch import EpochEntry
-from storage.log.log_config import LogConfig
-from storage.log.log_files import (
+from storage.log.log_producers import load_producers
+from storage.log.producer_state import ProducerStateManager
+from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.recovery.interrupted_swaps import finish_interrupted_swaps
+from storage.recovery.load_options import LoadOptions, LoadResult
+from storage.recovery.old_formats import refuse_old_format
+from storage.recovery.segment_recovery import recover_segment
+from storage.recovery.segment_split import Piece, SegmentOverflowError, find_overflow, split_segment
+from storage.recovery.transaction_recovery import AbortedTransactionsFound, rebuild_torn_indexes
+from storage.segment.batch_walk import CorruptRange, Place, walk
+from storage.segment.log_files import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -32,20 +39,12 @@ from storage.log.log_files import (
     TRUNCATION_MARKER,
     file_name,
 )
-from storage.log.log_producers import load_producers
-from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
-from storage.log.producer_state import ProducerStateManager
-from storage.log.segment_search import segment_index
-from storage.log.segment_swap import put_in_place
-from storage.log.unified_log import UnifiedLog
-from storage.recovery.interrupted_swaps import finish_interrupted_swaps
-from storage.recovery.load_options import LoadOptions, LoadResult
-from storage.recovery.segment_recovery import recover_segment
-from storage.recovery.segment_split import Piece, SegmentOverflowError, find_overflow, split_segment
-from storage.recovery.transaction_recovery import AbortedTransactionsFound, rebuild_torn_indexes
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.segment.segment_search import segment_index
+from storage.segment.segment_swap import put_in_place
 
 _OLD_MESSAGE_MAX_BYTES = 16 << 20
-"""A first message larger than this is taken for damage, not for an old format."""
+"""Size above which a first message counts as damage, not as an old format."""
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.[a-z]+)")
 
 
@@ -61,7 +60,7 @@ class LogLoader:
         options: LoadOptions,
         on_bytes: Callable[[int], None] = lambda _count: None,
     ) -> None:
-        """`on_bytes` is told how many bytes were read to repair the log, again and again."""
+        """`on_bytes` is called with the bytes read so far, while the log is repaired."""
         self._file_system = file_system
         self._directory = directory
         self._topic_partition = topic_partition
@@ -86,7 +85,7 @@ class LogLoader:
         files = {info.name: info for info in listed if not info.is_dir}
         topic_id = read_topic_id(self._file_system, self._path)
         files = finish_interrupted_swaps(self._file_system, self._path, files)
-        noted = self._heed_cut_note(files)
+        noted = self._heed_truncation_marker(files)
         segments = self._find_segments(files)
         snapshots = [
             int(match[1]) for name in files if (match := _SEGMENT_FILE.fullmatch(name)) and match[2] == SNAPSHOT_SUFFIX
@@ -135,7 +134,7 @@ class LogLoader:
 
     # -- files --------------------------------------------------------------------------------------------------------
 
-    def _heed_cut_note(self, files: dict[str, FileInfo]) -> int | None:
+    def _heed_truncation_marker(self, files: dict[str, FileInfo]) -> int | None:
         """Heed a TRUNCATION_MARKER and give its offset: the end was cut off, and the checkpoint may still say more than
         is true; unless the log was closed since.
         """
@@ -146,11 +145,11 @@ class LogLoader:
             self._file_system.remove(f"{self._path}/{name}")
             return None
         noted = int(name.removeprefix(TRUNCATION_MARKER))
-        self._options = replace(self._options, recovery_point=min(noted, self._options.recovery_point))
+        self._options = self._options.replace(recovery_point=min(noted, self._options.recovery_point))
         return noted
 
     def _pass_on_cut(self, log: UnifiedLog, noted: int | None) -> None:
-        """Have the next process that opens the log know of a cut. Raises OSError."""
+        """Leave a truncation marker for the next process that opens the log. Raises OSError."""
         log.durability.highest_recovery_point = max(self._checkpointed, log.recovery_point)
         if noted is not None:
             log.durability.has_unsynced_cut, log.durability.truncation_marker = True, noted
@@ -183,8 +182,8 @@ class LogLoader:
             refuse_old_format(segment.path, segment.file.pread(0, size))
 
     def _rebuild_missing_indexes(self, segments: list[LogSegment], files: dict[str, FileInfo]) -> None:
-        """Make indexes anew that are missing, cut off, or of records that a power cut took away; where recovery will do
-        that it is left to it.
+        """Rebuild indexes that are missing, cut off, or refer to records that a power cut removed, unless recovery will
+        do so.
         """
         at, recovered_from = 0, segments[self._first_to_recover(segments)].base_offset
         while at < len(segments):
@@ -377,7 +376,7 @@ class LogLoader:
 
 
 def _note_epochs(log: UnifiedLog, found: Sequence[EpochEntry], from_offset: int) -> None:
-    """Have `log` know the epochs `found` in its batches from `from_offset` on."""
+    """Add the epochs `found` in batches from `from_offset` on to `log`."""
     epochs = log.leader_epochs
     if found and found[-1].epoch < epochs.latest_epoch:
         # A power cut can undo that the end was cut off, and leave the epoch that was to begin there.

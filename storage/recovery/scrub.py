@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from protocol.topic_partition import TopicPartition
-from storage.log.batch_walk import Place
-from storage.log.log_segment import LogSegment
 from storage.log.unified_log import UnifiedLog
+from storage.segment.batch_walk import Place
+from storage.segment.log_segment import LogSegment
 
 
 class SegmentCheck:
@@ -41,7 +41,7 @@ class SegmentCheck:
             self.place = None
 
     def complete(self) -> None:
-        """Report what was damaged. A disk that cannot read takes its directory offline."""
+        """Report the corrupt ranges found. A disk that cannot be read takes its directory offline."""
         if self.segment in self.log.segments:  # otherwise it was deleted or compacted meanwhile, and proves nothing
             if self._error is not None:
                 self.log.directory.fail(self._error, f"Exception while reading from {self.log.topic_partition}")

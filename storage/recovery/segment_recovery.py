@@ -7,23 +7,14 @@ This is the loop that a start after a crash waits for, so it makes no object for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from itertools import chain, pairwise
 
-from crc32c import crc32c
-
-from protocol.records.batch import HEADER_BYTES, RecordBatch
-from protocol.records.record_format import ATTRIBUTES_AT, HEADER, LOG_OVERHEAD_BYTES, MAGIC_V2
-from storage.log.batch_walk import CorruptRange, Place, walk
-from storage.log.indexes import IndexBuilder
-from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from protocol.records.batch import RecordBatch
 from storage.recovery.segment_split import refuse_overflow
-
-_CHUNK_BYTES = 1 << 20
-
-_Found: TypeAlias = tuple[int, int, int, int, int, int, int, memoryview, int]
-"""Position, size, base offset, last offset, largest timestamp, leader epoch and producer id of a batch; and the piece
-of the file that it is in, and where in it.
-"""
+from storage.segment.batch_reader import SOUND, BatchReader, Found
+from storage.segment.batch_walk import UNKNOWN_EPOCH, CorruptRange, Place, walk
+from storage.segment.indexes import IndexBuilder
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 
 
 def recover_segment(
@@ -43,8 +34,9 @@ def recover_segment(
     behind such a `CorruptRange`, and the log does not end before that offset.
 
     Valid: size, magic and CRC agree; and, because the CRC does not cover them, offsets ascend from the base offset
-    and stay below `end_offset` (the base of the next segment). `on_batch` sees each valid batch that begins a leader
-    epoch or has a producer id (its header at least, and all of a control batch), `on_bytes` how many bytes were read.
+    and stay below `end_offset` (the base of the next segment), and leader epochs agree below `recovery_point`.
+    `on_batch` sees each valid batch that begins a leader epoch or has a producer id (its header at least, and all of a
+    control batch), `on_bytes` how many bytes were read.
     Raises OSError, and SegmentOverflowError when it is to be split first; `may_have_gaps` is for `find_overflow`, too.
     """
     if segment.size == 0:
@@ -55,11 +47,12 @@ def recover_segment(
     limit = segment.base_offset + MAX_RELATIVE_OFFSET + 1
     if end_offset is not None:
         limit = min(limit, end_offset)
-    found = _without_impostor(segment.base_offset, _valid_batches(segment, limit, on_bytes))
-    for position, size, base_offset, last_offset, max_timestamp, epoch, producer_id, chunk, at in found:
+    for position, size, window, at, fields in _valid_batches(segment, limit, recovery_point, on_bytes):
+        base_offset, _, epoch, _, _, delta, max_timestamp, producer_id = fields
+        last_offset = base_offset + delta
         if (
             base_offset > next_offset
-            and next_offset + last_offset - base_offset + 1 == recovery_point
+            and next_offset + delta + 1 == recovery_point
             and position + size == segment.size
             and end_offset is None
         ):
@@ -68,7 +61,7 @@ def recover_segment(
             break
         if producer_id >= 0 or epoch > latest_epoch:
             latest_epoch = max(latest_epoch, epoch)
-            on_batch(RecordBatch(chunk[at : at + size]))
+            on_batch(_readable(segment, position, RecordBatch(window[at : at + size])))
         add(last_offset, max_timestamp, size, position)
         next_offset = last_offset + 1
         valid_bytes = position + size
@@ -100,7 +93,9 @@ def _go_on_behind_damage(
     """
     valid_bytes, next_offset, epoch = place
     corrupt_ranges: list[CorruptRange] = []
-    for each in walk(segment.file.pread, place, segment.size, segment.size, limit):
+    found = walk(segment.file.pread, place, segment.size, segment.size, limit)
+    rest = CorruptRange(segment.size, segment.size, recovery_point, recovery_point, "")
+    for each, following in pairwise(chain(found, [rest])):
         if isinstance(each, CorruptRange):
             if each.first_offset >= recovery_point:
                 break
@@ -110,57 +105,62 @@ def _go_on_behind_damage(
             valid_bytes = each.end
         else:
             position, batch = each
-            on_batch(segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
+            is_last = end_offset is None and isinstance(following, CorruptRange) and following.end == segment.size
+            if is_last and position == valid_bytes and next_offset < min(batch.base_offset, recovery_point):
+                # As in `recover_segment`: the log ended at the recovery point, so another batch was here then.
+                is_raised = next_offset + batch.last_offset_delta < recovery_point < batch.next_offset
+                if is_raised and not (corrupt_ranges and corrupt_ranges[-1].end == position):
+                    reason = f"offsets {batch.base_offset} to {batch.last_offset} where {next_offset} was due"
+                    corrupt_ranges.append(CorruptRange(position, segment.size, next_offset, recovery_point, reason))
+                    valid_bytes, next_offset = segment.size, recovery_point
+                    break
+            on_batch(_readable(segment, position, batch))
             builder.add(batch, position)
             next_offset, valid_bytes = batch.next_offset, position + batch.size_in_bytes
     return Place(valid_bytes, next_offset, epoch), corrupt_ranges
 
 
-def _without_impostor(held_from: int, batches: Iterator[_Found]) -> Iterator[_Found]:
-    """The batches up to the first whose offsets do not ascend; without the last of these if it alone is to blame.
+def _readable(segment: LogSegment, position: int, batch: RecordBatch) -> RecordBatch:
+    """The batch at `position`; a control batch with its record, of which the window may have held only a part."""
+    is_whole = batch.size_in_bytes <= len(batch.buffer)
+    return segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control and not is_whole else batch
+
+
+def _valid_batches(
+    segment: LogSegment, limit: int, recovery_point: int, on_bytes: Callable[[int], None]
+) -> Iterator[Found]:
+    """The batches up to the first that is damaged, or whose offsets do not ascend or are not below `limit`; without the
+    last of these if it alone is to blame for that, or may be.
 
     A flipped bit can raise the base offset of a batch. It then seems to skip offsets that its successor goes on with.
-    `held_from` is the offset that should come first.
+    Where the successor is damaged as well, and below `recovery_point`, what follows has to be looked at first. There, a
+    batch is not valid either whose leader epoch is another than the one that both its neighbours have.
     """
-    held: _Found | None = None
-    for batch in batches:
+    held: Found | None = None
+    changer: Found | None = None  # the first batch of the epoch of `held`, which came after `epoch_before`
+    held_epoch = epoch_before = UNKNOWN_EPOCH
+    held_first = held_last = -1
+    first_offset = due = segment.base_offset
+    reader = BatchReader(segment.path, segment.file.pread, segment.size, SOUND, on_bytes)
+    for batch in reader.batches(0):
+        first, _, epoch, _, _, delta, _, _ = batch[4]
+        last = first + delta
+        if not first_offset <= first <= last < limit:
+            break
         if held is not None:
-            if batch[2] <= held[3]:
-                if batch[2] < held_from or held[2] == held_from:
+            if first <= held_last:
+                if first < due or held_first == due:
                     yield held
                 return
+            if epoch != held_epoch and held is changer and epoch == epoch_before and due < recovery_point:
+                return
             yield held
-            held_from = held[3] + 1
-        held = batch
+            due = held_last + 1
+        if epoch != held_epoch:
+            changer, epoch_before, held_epoch = batch, held_epoch, epoch
+        held, held_first, held_last = batch, first, last
+    else:
+        if reader.fault is not None and (held_first > due or held is changer) and due < recovery_point:
+            return
     if held is not None:
         yield held
-
-
-def _valid_batches(segment: LogSegment, limit: int, on_bytes: Callable[[int], None]) -> Iterator[_Found]:
-    """The batches up to the first that is damaged or has offsets outside the segment."""
-    pread, end, first_offset = segment.file.pread, segment.size, segment.base_offset
-    unpack = HEADER.unpack_from
-    position = at = 0
-    chunk = memoryview(b"")
-    left = 0  # bytes of `chunk` from `at` on
-    while end - position >= HEADER_BYTES:
-        wanted = HEADER_BYTES
-        if left >= HEADER_BYTES:
-            (base, length, epoch, magic, crc, _, delta, _, max_timestamp, producer_id, _, _, _) = unpack(chunk, at)
-            wanted = length + LOG_OVERHEAD_BYTES
-            if magic != MAGIC_V2 or not HEADER_BYTES <= wanted <= end - position:
-                return
-            if left >= wanted:
-                after = at + wanted
-                if not first_offset <= base <= base + delta < limit or crc32c(chunk[at + ATTRIBUTES_AT : after]) != crc:
-                    return
-                yield position, wanted, base, base + delta, max_timestamp, epoch, producer_id, chunk, at
-                position += wanted
-                left -= wanted
-                at = after
-                continue
-        chunk = memoryview(pread(position, min(max(wanted, _CHUNK_BYTES), end - position)))
-        at, left = 0, len(chunk)
-        on_bytes(left)
-        if left < wanted:
-            return

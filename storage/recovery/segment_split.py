@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from storage.io.file_system import FileSystem, is_disk_full
-from storage.log.batch_walk import CorruptRange, Place, walk
-from storage.log.log_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
-from storage.log.log_segment import MAX_RELATIVE_OFFSET, LogSegment
-from storage.log.transaction_index import AbortedTxn, encode_aborted
+from storage.segment.batch_walk import CorruptRange, Place, walk
+from storage.segment.log_files import CLEANED_SUFFIX, LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
+from storage.segment.transaction_index import AbortedTxn, encode_aborted
 
 _COPY_BYTES = 1 << 20
 _NO_LIMIT = 2**63 - 1
@@ -56,7 +57,7 @@ def find_overflow(
     cannot be part of it; else nothing.
 
     An offset is not covered by the CRC: it counts when the batches around it agree, and `end_offset` (the base of the
-    next segment, None for the last one). Of the last batch of a log, which nothing follows, `recovery_point` says
+    next segment, None for the last one). Of the last batch of a log, which nothing sound follows, `recovery_point` says
     whether the log came that far; beyond it, an offset that differs in one byte from the one that was due is taken for
     damaged.
 
@@ -70,12 +71,13 @@ def find_overflow(
     start, base_offset, next_offset = 0, segment.base_offset, segment.base_offset
     is_found = False
     limit = _NO_LIMIT if end_offset is None else end_offset
-    for each in walk(segment.file.pread, Place(0, base_offset, -1), segment.size, segment.size, limit):
+    found = walk(segment.file.pread, Place(0, base_offset, -1), segment.size, segment.size, limit)
+    for each, following in pairwise(chain(found, [CorruptRange(segment.size, segment.size, limit, limit, "")])):
         if isinstance(each, CorruptRange):
             next_offset = each.end_offset
             continue
         position, batch = each
-        is_last = end_offset is None and position + batch.size_in_bytes == segment.size
+        is_last = end_offset is None and isinstance(following, CorruptRange) and following.end == segment.size
         if is_last and _is_far(batch, base_offset) and not _did_come_to(batch, next_offset, recovery_point):
             break
         is_found = is_found or _is_far(batch, segment.base_offset)

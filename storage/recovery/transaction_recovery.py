@@ -1,4 +1,4 @@
-"""Making the transaction index of a segment anew from its batches."""
+"""Rebuilds the transaction index of a segment from its batches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from protocol.records.batch import RecordBatch
 from storage.io.file_system import FileInfo, FileSystem
-from storage.log.log_files import TXN_INDEX_SUFFIX, file_name
 from storage.log.log_producers import load_producers
-from storage.log.log_segment import LogSegment
 from storage.log.producer_state import ProducerStateManager
-from storage.log.transaction_index import ENTRY_BYTES, AbortedTxn, aborted_by
+from storage.segment.batch_reader import header_of
+from storage.segment.log_files import TXN_INDEX_SUFFIX, file_name
+from storage.segment.log_segment import LogSegment
+from storage.segment.transaction_index import ENTRY_BYTES, AbortedTxn, aborted_by
 
 
 class AbortedTransactionsFound:
@@ -23,7 +24,7 @@ class AbortedTransactionsFound:
         self._found: list[AbortedTxn] = []
 
     def note(self, batch: RecordBatch) -> None:
-        """The next batch that has a producer id, its records included if it is a control batch."""
+        """Take the next batch with a producer id; a control batch comes with its records."""
         completed = self._producers.replay(batch)
         entry = None if completed is None else aborted_by(batch, completed)
         if entry is not None:
@@ -58,9 +59,7 @@ def rebuild_torn_indexes(
     snapshots: Sequence[int],
     files: Mapping[str, FileInfo],
 ) -> int:
-    """Make the transaction indexes anew that end within an entry; gives how many. Recovery leaves alone those that it
-    takes for flushed. Raises ApiError CORRUPT_MESSAGE, OSError.
-    """
+    """Rebuild the transaction indexes that end within an entry. Gives how many."""
     count = 0
     for at, segment in enumerate(segments):
         info = files.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX))
@@ -72,7 +71,8 @@ def rebuild_torn_indexes(
         producers = ProducerStateManager(file_system, directory, name, usable)
         load_producers(producers, list(segments[:at]), begin, start)
         found = AbortedTransactionsFound(producers, files)
-        for position, batch in segment.batches.headers():
+        for each in segment.batches.headers():
+            position, batch = each[0], header_of(each)
             found.note(segment.batches.read_batch(position, batch.size_in_bytes) if batch.is_control else batch)
         found.finish(segment, 2**63 - 1)
         count += 1

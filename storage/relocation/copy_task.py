@@ -38,7 +38,7 @@ class CopyTask:
                 wanted = min(READ_BYTES, self._max_bytes - self.copied_bytes)
                 info = log.read(max(future.log_end_offset, log.log_start_offset), wanted, end_offset)
                 if info.file is None:
-                    # What was there has been compacted away.
+                    # Compaction has removed the records that were there.
                     future.appender.skip_to(end_offset, self._now_ms)
                     return
                 try:

@@ -21,10 +21,9 @@ the tombstone that deletes it. So how far the log is clean holds for the copy as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.directory.log_directory import LogDirectory
 from storage.directory.partition_metadata import PARTITION_METADATA
@@ -40,49 +39,12 @@ from storage.log.partition_directory import (
     rename_away,
 )
 from storage.log.unified_log import UnifiedLog
+from storage.relocation.adjust_task import AdjustTask, Begin, BeginTask, Cut
 from storage.relocation.copy_task import CopyTask
+from storage.segment.segment_search import segment_index
 
 LAST_BYTES = 1 << 20
 """The most that the owner's thread copies: about a millisecond of work."""
-
-
-class Cut(NamedTuple):
-    """A truncation of a future log to `offset`. One that `is_full` leaves it empty, and beginning there."""
-
-    offset: int
-    is_full: bool = False
-    cleaner_checkpoint: int | None = None
-    """How far the log is clean where the copy begins anew because of a cleaning."""
-
-
-class AdjustTask:
-    """Cuts off the end of a future log, so that it can be appended to again.
-
-    Made and completed by the owner of the logs; `run` may be called on any thread, and nobody else uses the future log
-    meanwhile.
-    """
-
-    __slots__ = ("_cut", "_future", "_futures", "_log", "_truncation", "_truncations")
-
-    def __init__(self, futures: FutureLogs, log: UnifiedLog, future: UnifiedLog, cut: Cut, now_ms: int) -> None:
-        self._futures = futures
-        self._log = log
-        self._future = future
-        self._cut = cut
-        self._truncations = log.truncations
-        prepare = future.prepare_new_start if cut.is_full else future.prepare_truncation
-        self._truncation = prepare(cut.offset, now_ms)
-
-    def run(self) -> None:
-        """Cut the files; an error is kept for `complete`."""
-        self._truncation.run()
-
-    def complete(self) -> None:
-        """Let the future log go on behind the cut. Raises ApiError KAFKA_STORAGE_ERROR, also when it was dropped."""
-        self._truncation.complete()
-        if self._cut.cleaner_checkpoint is not None:
-            self._future.cleaner_checkpoint = self._cut.cleaner_checkpoint
-        self._futures.was_adjusted(self._log, self._truncations)
 
 
 class FutureLogs:
@@ -99,6 +61,8 @@ class FutureLogs:
         self._preferred: dict[TopicPartition, LogDirectory] = {}
         self._truncations: dict[TopicPartition, int] = {}
         """`truncations` of the log when the future log was last made to fit it."""
+        self._begins: dict[TopicPartition, Begin] = {}
+        """The findings of `BeginTask`s."""
 
     # -- where logs are to be -----------------------------------------------------------------------------------------
 
@@ -118,16 +82,15 @@ class FutureLogs:
         self._preferred[topic_partition] = directory
 
     def take_preferred(self, topic_partition: TopicPartition) -> LogDirectory | None:
-        """Where the log is to be made, if somebody has said so; it is forgotten."""
+        """The directory requested for the log, if any; the request is forgotten."""
         return self._preferred.pop(topic_partition, None)
 
     # -- making and dropping ------------------------------------------------------------------------------------------
 
     def create(self, log: UnifiedLog, directory: LogDirectory, now_ms: int) -> UnifiedLog:
-        """An empty future log of `log` in `directory`; it begins where the log does.
+        """Create an empty future log of `log` in `directory`; `adjust` makes it begin where the log does.
 
-        Raises ApiError INVALID_TOPIC_EXCEPTION for a topic name that leaves no room for the suffix, CORRUPT_MESSAGE,
-        KAFKA_STORAGE_ERROR.
+        Raises ApiError INVALID_TOPIC_EXCEPTION for a topic name too long for the suffix, KAFKA_STORAGE_ERROR.
         """
         topic_partition = log.topic_partition
         name = name_with_suffix(topic_partition, FUTURE_SUFFIX, f"{log.path} {directory.path} {now_ms}")
@@ -140,7 +103,7 @@ class FutureLogs:
             log.topic_id,
             log.config,
             now_ms,
-            base_offset=_first_base_offset(log),
+            base_offset=log.log_start_offset,
         )
         # Nothing is cleaned from now on until the move is over: what is clean will be so in the copy.
         future.cleaner_checkpoint = log.cleaner_checkpoint
@@ -158,6 +121,7 @@ class FutureLogs:
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
         future = self.logs.pop(topic_partition, None)
+        self._begins.pop(topic_partition, None)
         if future is not None:
             directory = future.directory
             directory.log_count -= 1
@@ -190,7 +154,7 @@ class FutureLogs:
         That is how a crash between `replace` and `retire` looks, and how a directory that failed there looks once it
         works again. Of two that go equally far it is the newer one, so that the move stays done. It may hold nothing
         yet that a power cut would leave, so the other has to stay until it is flushed and its log start checkpointed
-        (`set_outdone_aside`).
+        (`set_superseded_aside`).
         """
         is_tie = further(log, other) is log and further(other, log) is other
         best = max(log, other, key=self._made_ms) if is_tie else further(log, other)
@@ -208,7 +172,7 @@ class FutureLogs:
         except OSError:  # whoever needs the disk for more than this will say so
             return -1
 
-    def set_outdone_aside(self, now_ms: int) -> None:
+    def set_superseded_aside(self, now_ms: int) -> None:
         """Set the `superseded_logs` aside, as they may go now. Raises ApiError KAFKA_STORAGE_ERROR."""
         while self.superseded_logs:
             self._set_aside(self.superseded_logs.pop(), DELETE_SUFFIX, now_ms)
@@ -239,18 +203,20 @@ class FutureLogs:
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
-    def adjust(self, log: UnifiedLog, now_ms: int) -> AdjustTask | None:
+    def adjust(self, log: UnifiedLog, now_ms: int) -> AdjustTask | BeginTask | None:
         """Make the future log of `log` one that can be appended to: after DeleteRecords, retention, truncation, a
         start, a change of configuration. To be called before each CopyTask.
 
-        Gives a task when the end of the future log has to be cut off first; after it, this is to be called again.
-        Raises ApiError KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE.
+        Gives a task when the disk has to be waited for first; after it, this is to be called again. Raises ApiError
+        KAFKA_STORAGE_ERROR.
         """
         future = self.logs[log.topic_partition]
         future.config = log.config
-        cut = self._due_cut(log, future)
-        if cut is not None:
-            return AdjustTask(self, log, future, cut, now_ms)
+        due = self._due(log, future)
+        if isinstance(due, BeginTask):
+            return due
+        if due is not None:
+            return AdjustTask(future, due, now_ms, partial(self._was_adjusted, log, log.truncations))
         self._truncations[log.topic_partition] = log.truncations
         if log.cleaner_checkpoint is not None:
             known = future.cleaner_checkpoint
@@ -260,22 +226,34 @@ class FutureLogs:
             future.delete_records_before(log.log_start_offset, log.log_start_offset)
         return None
 
-    def _due_cut(self, log: UnifiedLog, future: UnifiedLog) -> Cut | None:
-        """The next truncation of `future` that `log` makes necessary."""
+    def _due(self, log: UnifiedLog, future: UnifiedLog) -> Cut | BeginTask | None:
+        """The next truncation of `future` that `log` makes necessary, or what has to be known to tell."""
         compared = self._truncations.get(log.topic_partition)
-        if compared is None and _was_cleaned_since(log, future):
-            return Cut(_first_base_offset(log), is_full=True, cleaner_checkpoint=log.cleaner_checkpoint)
-        if compared != log.truncations:
+        must_begin_anew = compared is None and _was_cleaned_since(log, future)
+        if not must_begin_anew and compared != log.truncations:
             end = _common_end(log, future)
             if end < future.log_end_offset:
                 return Cut(end)
-        if log.log_start_offset > future.log_end_offset:
-            start = _first_base_offset(log)
-            if not future.log_start_offset == future.log_end_offset == start:
-                return Cut(start, is_full=True)
+        start, end = future.log_start_offset, future.log_end_offset
+        if must_begin_anew or log.log_start_offset > end or start == end == log.log_start_offset:
+            begin = self._begin_of(log)
+            if begin is None:
+                return BeginTask(log, partial(self._begins.__setitem__, log.topic_partition))
+            if must_begin_anew:
+                return Cut(begin, is_full=True, cleaner_checkpoint=log.cleaner_checkpoint)
+            if not start == end == begin:
+                return Cut(begin, is_full=True)
         return None
 
-    def was_adjusted(self, log: UnifiedLog, truncations: int) -> None:
+    def _begin_of(self, log: UnifiedLog) -> int | None:
+        """Where a copy of `log` begins; None when a `BeginTask` has to find that out."""
+        start = log.log_start_offset
+        if start in {log.log_end_offset, log.segments[segment_index(log.segments, start)].base_offset}:
+            return start
+        known = self._begins.get(log.topic_partition)
+        return known.offset if known is not None and known[:2] == (start, log.truncations) else None
+
+    def _was_adjusted(self, log: UnifiedLog, truncations: int) -> None:
         """The future log of `log` is a copy of what that was when its end had been cut off `truncations` times."""
         if log.topic_partition in self.logs:
             self._truncations[log.topic_partition] = truncations
@@ -288,12 +266,14 @@ class FutureLogs:
         loss. Raises ApiError.
         """
         future = self.logs[log.topic_partition]
-        if self._due_cut(log, future) is not None:
+        if self._due(log, future) is not None:
             return False
         self.adjust(log, now_ms)
         task = CopyTask(log, future, LAST_BYTES, now_ms)
         task.run()
         task.complete()
+        if future.log_start_offset < log.log_start_offset:  # only now does it reach that far
+            self.adjust(log, now_ms)
         return future.log_end_offset == log.log_end_offset and future.durability.gaps_end <= future.recovery_point
 
     def replace(self, log: UnifiedLog) -> UnifiedLog:
@@ -319,11 +299,12 @@ class FutureLogs:
         # acknowledged or shown.
         future.durability.recovery_point = min(future.recovery_point, log.recovery_point)
         del self.logs[topic_partition]
+        self._begins.pop(topic_partition, None)
         self._replaced[topic_partition] = log
         return future
 
     def retire(self, topic_partition: TopicPartition, now_ms: int) -> LogDirectory | None:
-        """The log that was replaced may go; gives the directory whose fsync makes that durable.
+        """Rename the replaced log away. Gives the directory whose fsync makes that durable.
 
         Raises ApiError KAFKA_STORAGE_ERROR.
         """
@@ -344,7 +325,7 @@ class FutureLogs:
 
 
 def _take_over_epochs(log: UnifiedLog, future: UnifiedLog) -> None:
-    """Have `future`, which holds the same records, know the epochs of `log` that began behind the last of its own."""
+    """Give `future`, which has the same records, the epochs of `log` that began behind its own last one."""
     for entry in log.leader_epochs.entries:
         if entry.epoch > future.leader_epochs.latest_epoch:
             future.leader_epochs.assign(entry.epoch, min(entry.start_offset, future.log_end_offset))
@@ -371,18 +352,6 @@ def further(log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
     """Which of two logs of one partition goes further, as in an election: latest leader epoch, then the log end."""
     order: Callable[[UnifiedLog], tuple[int, int]] = lambda each: (each.latest_epoch(), each.log_end_offset)  # noqa: E731
     return log if order(log) >= order(other) else other
-
-
-def _first_base_offset(log: UnifiedLog) -> int:
-    """Where a copy of `log` begins: its log start, or the base of the batch that this lies in."""
-    info = log.read(log.log_start_offset, 1)
-    if info.file is None:
-        return log.log_start_offset
-    try:
-        header = RecordBatch(memoryview(info.file.pread(info.position, HEADER_BYTES)))
-    except OSError as error:
-        raise log.directory.fail(error, f"Error while reading {log.topic_partition}") from error
-    return min(header.base_offset, log.log_start_offset)
 
 
 def _common_end(log: UnifiedLog, future: UnifiedLog) -> int:

@@ -61,7 +61,10 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         error = the_error(run_broker(tmp_path, listeners=f"PLAINTEXT://127.0.0.1:{port}"))
-    assert f"Socket server failed to bind to 127.0.0.1:{port}: Address already in use" in error
+    assert error.endswith(
+        f" FATAL The broker cannot start: Socket server failed to bind to 127.0.0.1:{port}: Address already in use; "
+        "stop the program that listens there, or change listeners (kafka.Kafka)"
+    )
     assert not (tmp_path / "data").exists()
 
 
@@ -256,7 +259,7 @@ def test_a_start_that_takes_long_is_ended_by_a_signal(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    assert "Told to stop while still starting" in broker.output.read_text()
+    assert "Stopped before the start was complete" in broker.output.read_text()
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from client.connection import Connection, connect
+from client.broker_connection import Connection, connect
 from client.environment import LoopNetwork
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES, ApiVersionsResponse, RequestHeader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from client.cluster import KafkaClient
+from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
 from protocol.api_keys import ApiKey
 from protocol.messages import FindCoordinatorResponse, MetadataRequest, MetadataResponse, RequestHeader

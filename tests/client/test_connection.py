@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from client.connection import Connection
+from client.broker_connection import Connection
 from client.errors import DisconnectedError, UnsupportedVersionError
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode

@@ -1,4 +1,4 @@
-"""A consumer against our broker: an idle partition beside a busy one, and commits of a member that was forgotten."""
+"""A consumer against our broker: idle partitions beside busy ones, forgotten members, topics that go during a join."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from client import groups
+from client import admin, groups
 from client.consumer import Consumer
+from client.kafka_client import KafkaClient
 from client.producer import Producer
 from client.settings import ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError, ErrorCode
@@ -81,5 +82,41 @@ def test_a_member_that_was_forgotten_commits_nothing(broker: BrokerProcess) -> N
                     assert refused.value.error_code == ErrorCode.UNKNOWN_MEMBER_ID
                 committed = await groups.fetch_offsets(client, f"group-of-{topic}", [partition])
                 assert committed[partition].offset == 10
+
+    run(test)
+
+
+class _Deletion:
+    """A listener that deletes a topic between a member's look at the metadata and its join."""
+
+    def __init__(self, client: KafkaClient, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+
+    async def on_partitions_revoked(self, _partitions: list[TopicPartition]) -> None:
+        await admin.delete_topic(self._client, self._topic)
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        pass
+
+
+def test_a_topic_that_was_away_while_the_group_joined_is_read_when_it_is_back(broker: BrokerProcess) -> None:
+    """No fetch of the topic can fail, because nobody was assigned it: the leader has to look for it."""
+    kept, renewed = TopicPartition("kept", 0), TopicPartition("renewed", 0)
+
+    async def test() -> None:
+        async with client_of(broker.address) as client:
+            for partition in (kept, renewed):
+                await fill(client, partition.topic, 1)
+            settings = group_settings("renewed", allow_auto_create_topics="false")
+            async with Consumer(client, settings) as consumer:
+                consumer.subscribe([kept.topic, renewed.topic], _Deletion(client, renewed.topic))
+                await poll_until([consumer], lambda: consumer.assignment == [kept, renewed])
+                assert consumer._member is not None
+                consumer._member.needs_join = True
+                await poll_until([consumer], lambda: consumer.assignment == [kept])
+                consumer._listener = None
+                await fill(client, renewed.topic, 3)
+                await poll_until([consumer], lambda: renewed in consumer.assignment and consumer.position(renewed) == 3)
 
     run(test)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from client import admin, groups
-from client.cluster import KafkaClient
 from client.consumer import Consumer
 from client.errors import ClientTimeoutError, FencedError, NoOffsetError
+from client.kafka_client import KafkaClient
 from client.producer import Producer
 from client.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError, ErrorCode

@@ -1,16 +1,21 @@
-"""A producer's batches arrive in order, whatever happens to the connection to their leader."""
+"""A producer's batches arrive in order and once, whatever happens to connections, to other batches or to the log."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from client.cluster import KafkaClient
+import pytest
+
 from client.environment import LoopNetwork
+from client.kafka_client import KafkaClient
 from client.producer import Producer
 from client.settings import ClientSettings, ProducerSettings
 from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     ApiVersionsResponse,
     InitProducerIdResponse,
@@ -53,6 +58,9 @@ class Leader:
     def __init__(self) -> None:
         self.port = 0
         self.sequences: list[int] = []
+        self.first_epoch = 0
+        """That of the first producer id."""
+        self._last_producer_id = 6
 
     async def versions(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
         del request
@@ -65,11 +73,14 @@ class Leader:
 
     async def metadata(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
         assert isinstance(request, MetadataRequest)
-        partition = MetadataResponse.MetadataResponsePartition(
-            error_code=0, partition_index=0, leader_id=0, replica_nodes=[0], isr_nodes=[0], offline_replicas=[]
-        )
+        partitions = [
+            MetadataResponse.MetadataResponsePartition(
+                error_code=0, partition_index=index, leader_id=0, replica_nodes=[0], isr_nodes=[0], offline_replicas=[]
+            )
+            for index in range(2)
+        ]
         topics = [
-            MetadataResponse.MetadataResponseTopic(error_code=0, name=each.name, partitions=[partition])
+            MetadataResponse.MetadataResponseTopic(error_code=0, name=each.name, partitions=partitions)
             for each in request.topics or ()
         ]
         node = MetadataResponse.MetadataResponseBroker(node_id=0, host=LEADER, port=self.port, rack=None)
@@ -78,7 +89,11 @@ class Leader:
 
     async def producer_id(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
         del request
-        response = InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=7, producer_epoch=0)
+        self._last_producer_id += 1
+        response = InitProducerIdResponse(
+            throttle_time_ms=0, error_code=0, producer_id=self._last_producer_id, producer_epoch=self.first_epoch
+        )
+        self.first_epoch = 0
         peer.reply(header.correlation_id, response, header.request_api_version)
 
     async def produce(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
@@ -95,8 +110,67 @@ class Leader:
         peer.reply(header.correlation_id, response, header.request_api_version)
 
 
-def test_batches_keep_their_order_while_the_leader_cannot_be_connected_to() -> None:
-    leader = Leader()
+class CheckingLeader(Leader):
+    """A leader that checks sequence numbers, and answers the first attempt to send a value as it is told to."""
+
+    def __init__(self, answers: Mapping[bytes, ErrorCode], appended: frozenset[bytes] = frozenset()) -> None:
+        """A batch of a value in `answers` is appended all the same if it is in `appended`."""
+        super().__init__()
+        self.logs: defaultdict[int, list[bytes]] = defaultdict(list)
+        """The values in each partition."""
+        self.requests: list[list[bytes]] = []
+        """The values of each request."""
+        self._answers = dict(answers)
+        self._appended = appended
+        self._known: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+
+    def lose_end(self, partition: int) -> None:
+        """Lose the last record, as a power cut can."""
+        self.logs[partition].pop()
+        self._known[partition].pop()
+
+    async def produce(self, peer: Peer, header: RequestHeader, request: Request | None) -> None:
+        assert isinstance(request, ProduceRequest)
+        (topic,) = request.topic_data
+        answers = []
+        values = []
+        for each in topic.partition_data:
+            assert each.records is not None
+            batch = RecordBatch(memoryview(each.records))
+            (record,) = batch.records()
+            value = record.value
+            assert value is not None
+            values.append(value)
+            code = self._answers.pop(value, None)
+            if code is None or value in self._appended:
+                code = self._append(each.index, batch, value) or code
+            answers.append(
+                ProduceResponse.PartitionProduceResponse(index=each.index, error_code=code or 0, base_offset=0)
+            )
+        self.requests.append(values)
+        response = ProduceResponse(
+            responses=[ProduceResponse.TopicProduceResponse(name=topic.name, partition_responses=answers)]
+        )
+        peer.reply(header.correlation_id, response, header.request_api_version)
+
+    def _append(self, partition: int, batch: RecordBatch, value: bytes) -> ErrorCode | None:
+        known = self._known[partition]
+        number = (batch.producer_id, batch.producer_epoch, batch.base_sequence)
+        if number in known:
+            return None
+        of_producer = [each for each in known if each[0] == batch.producer_id]
+        if of_producer:
+            _, epoch, sequence = of_producer[-1]
+            if batch.producer_epoch < epoch:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            if batch.base_sequence != (sequence + 1 if batch.producer_epoch == epoch else 0):
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        known.append(number)
+        self.logs[partition].append(value)
+        return None
+
+
+def _run(leader: Leader, test: Callable[[Producer], Awaitable[None]], failures: int = 0) -> None:
     answers: dict[ApiKey, Answer] = {
         ApiKey.API_VERSIONS: leader.versions,
         ApiKey.METADATA: leader.metadata,
@@ -104,15 +178,96 @@ def test_batches_keep_their_order_while_the_leader_cannot_be_connected_to() -> N
         ApiKey.PRODUCE: leader.produce,
     }
 
-    async def run() -> list[int]:
+    async def run() -> None:
         async with broker(answers) as leader.port:
             settings = ClientSettings.parse({"bootstrap.servers": f"127.0.0.1:{leader.port}", "retry.backoff.ms": "1"})
             async with (
-                KafkaClient(settings, network=FailingNetwork(failures=2)) as client,
+                KafkaClient(settings, network=FailingNetwork(failures)) as client,
                 Producer(client, ProducerSettings.parse({}), lambda: 0) as producer,
             ):
-                sent = [await producer.send_batch("t", [b"a"], partition=0) for _ in range(BATCHES)]
-                return [(await each).offset for each in sent]
+                await test(producer)
 
-    assert asyncio.run(run()) == list(range(BATCHES))
+    asyncio.run(run())
+
+
+def test_batches_keep_their_order_while_the_leader_cannot_be_connected_to() -> None:
+    leader = Leader()
+
+    async def test(producer: Producer) -> None:
+        sent = [await producer.send_batch("t", [b"a"], partition=0) for _ in range(BATCHES)]
+        assert [(await each).offset for each in sent] == list(range(BATCHES))
+
+    _run(leader, test, failures=2)
     assert leader.sequences == list(range(BATCHES))
+
+
+def test_a_producer_goes_on_behind_records_that_the_broker_has_lost(caplog: pytest.LogCaptureFixture) -> None:
+    leader = CheckingLeader({})
+
+    async def test(producer: Producer) -> None:
+        for value in (b"a", b"b"):
+            await (await producer.send_batch("t", [value], partition=0))
+        leader.lose_end(0)
+        for each in [await producer.send_batch("t", [value], partition=0) for value in (b"c", b"d", b"e")]:
+            await each
+
+    with caplog.at_level(logging.ERROR):
+        _run(leader, test)
+    assert leader.logs[0] == [b"a", b"c", b"d", b"e"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The broker has lost records of t-0 that it had acknowledged"
+    ]
+
+
+@pytest.mark.parametrize("epoch", [0, 2**15 - 1], ids=["next-epoch", "next-producer-id"])
+def test_batches_behind_one_that_is_refused_arrive_in_order(caplog: pytest.LogCaptureFixture, epoch: int) -> None:
+    leader = CheckingLeader({b"b": ErrorCode.MESSAGE_TOO_LARGE})
+    leader.first_epoch = epoch
+
+    async def test(producer: Producer) -> None:
+        sent = [await producer.send_batch("t", [value], partition=0) for value in (b"a", b"b", b"c", b"d", b"e")]
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        assert [str(each) for each in outcomes if isinstance(each, Exception)] == ["MESSAGE_TOO_LARGE"]
+
+    with caplog.at_level(logging.ERROR):
+        _run(leader, test)
+    assert leader.logs[0] == [b"a", b"c", b"d", b"e"]
+    assert not caplog.records
+
+
+def test_a_gap_in_one_partition_makes_no_duplicates_in_another() -> None:
+    """The broker has the batch of partition 1, and could not say so, when the one of partition 0 is refused."""
+    leader = CheckingLeader(
+        {b"x": ErrorCode.MESSAGE_TOO_LARGE, b"y": ErrorCode.REQUEST_TIMED_OUT}, appended=frozenset([b"y"])
+    )
+
+    async def test(producer: Producer) -> None:
+        refused = await producer.send_batch("t", [b"x"], partition=0)
+        in_doubt = await producer.send_batch("t", [b"y"], partition=1)
+        with pytest.raises(ApiError):
+            await refused
+        await (await producer.send_batch("t", [b"z"], partition=0))
+        await in_doubt
+
+    _run(leader, test)
+    assert leader.requests[0] == [b"x", b"y"]
+    assert leader.logs == {0: [b"z"], 1: [b"y"]}
+
+
+def test_a_batch_that_was_given_up_makes_no_duplicates_behind_it() -> None:
+    """The broker has two batches: it says of one that it failed, and of the next nothing certain."""
+    leader = CheckingLeader(
+        {b"a": ErrorCode.UNKNOWN_SERVER_ERROR, b"b": ErrorCode.REQUEST_TIMED_OUT}, appended=frozenset([b"a", b"b"])
+    )
+
+    async def test(producer: Producer) -> None:
+        given_up, in_doubt, last = [
+            await producer.send_batch("t", [value], partition=0) for value in (b"a", b"b", b"c")
+        ]
+        with pytest.raises(ApiError):
+            await given_up
+        await in_doubt
+        await last
+
+    _run(leader, test)
+    assert leader.logs[0] == [b"a", b"b", b"c"]

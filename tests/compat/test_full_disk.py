@@ -46,7 +46,7 @@ def create(client: WireClient, topic: str) -> tuple[ErrorCode, str | None]:
 
 def await_full(disk: Path, senders: list[Sender]) -> None:
     """Until nobody can write, and nothing is on its way that gives space back: what the last deletion of records left
-    is removed a while later, and a refusal in the midst of that does not last.
+    is removed a while later, and a refusal during that does not last.
     """
     eventually("a disk without deleted segments", lambda: not list(disk.rglob("*.deleted")))
     for sender in senders:

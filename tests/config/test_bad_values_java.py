@@ -94,7 +94,7 @@ OTHERWISE = {
         "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
     ),
 }
-"""What we say where Kafka says something else, or nothing."""
+"""Our messages where Kafka's differ or are missing."""
 
 
 def ours(file: Path, properties: dict[str, str]) -> str | None:

@@ -308,7 +308,9 @@ def test_every_effective_key_is_declared() -> None:
 def test_what_has_an_effect_is_read_somewhere() -> None:
     """An attribute that nobody reads would hide a key without effect from the operator."""
     code = "\n".join(
-        path.read_text() for room in ("broker", "cluster", "storage") for path in sorted((ROOT / room).rglob("*.py"))
+        path.read_text()
+        for package in ("broker", "cluster", "storage")
+        for path in sorted((ROOT / package).rglob("*.py"))
     )
     attributes = [name for name, member in vars(BrokerConfig).items() if isinstance(member, Setting)]
     own = "".join((ROOT / "config" / name).read_text() for name in ("broker_config.py", "rules.py"))

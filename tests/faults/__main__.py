@@ -80,7 +80,7 @@ def _flips(sample: int, _seconds: float | None) -> Outcome:
 
 
 def _machine(sample: int, _seconds: float | None) -> Outcome:
-    return _told("random lives", "steps", run_machines(sample))
+    return _told("random trials", "steps", run_machines(sample))
 
 
 def _mutants(sample: int, _seconds: float | None) -> Outcome:

@@ -75,9 +75,9 @@ class History:
     sent: list[Row] = field(default_factory=list)
     """Appended and not answered."""
     unsure: list[Version] = field(default_factory=list)
-    """What the log was before operations that were never answered."""
+    """The log before operations that were never answered."""
     undoable: list[Version] = field(default_factory=list)
-    """What it was before operations that a power cut may undo."""
+    """The log before operations that a power cut may undo."""
     optional: set[int] = field(default_factory=set)
     """Offsets that compaction was free to remove."""
     start_on_disk: int = 0

@@ -18,12 +18,12 @@ from hypothesis.stateful import (
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
-from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from tests.faults import move_steps, shortening_steps, steps
-from tests.faults.life import Life, Spec, check_indexes
 from tests.faults.rows import Row
 from tests.faults.steps import Step
+from tests.faults.trial import Spec, Trial, check_indexes
 from tests.kit.memory_file_system import MemoryFileSystem, PowerCut
 from tests.storage.support import DIR, T0, read_all
 
@@ -58,22 +58,22 @@ class LogMachine(RuleBasedStateMachine):
             min_cleanable_dirty_ratio=0.01,
             file_delete_delay_ms=10,
         )
-        self.life = Life(MemoryFileSystem(), config, (DIR, "/more"))
+        self.trial = Trial(MemoryFileSystem(), config, (DIR, "/more"))
         self.do(steps.start)
 
     def do(self, *all_steps: Step) -> None:
         for step in all_steps:
-            step(self.life)
-            self.life.claim()
+            step(self.trial)
+            self.trial.claim()
 
     @property
     def log(self) -> UnifiedLog:
-        assert self.life.log is not None
-        return self.life.log
+        assert self.trial.log is not None
+        return self.trial.log
 
     @property
     def rows(self) -> list[Row]:
-        return [row for row in self.life.history.now.rows if row.offset >= self.log.log_start_offset]
+        return [row for row in self.trial.history.now.rows if row.offset >= self.log.log_start_offset]
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -100,12 +100,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(producer=st.sampled_from([5, 6]))
     def append_with_a_gap(self, producer: int) -> None:
-        data, _ = self.life.place(Spec(producer_id=producer))
-        sequence = self.life.history.next_sequence(producer)
+        data, _ = self.trial.place(Spec(producer_id=producer))
+        sequence = self.trial.history.next_sequence(producer)
         if producer in self.log.producer_state.entries:
             data[53:57] = (sequence + 1).to_bytes(4, "big")
             try:
-                self.log.append_as_leader(_with_crc(data), leader_epoch=self.life.epoch, now_ms=self.life.now_ms)
+                self.log.append_as_leader(_with_crc(data), leader_epoch=self.trial.epoch, now_ms=self.trial.now_ms)
             except ApiError as error:
                 assert error.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             else:
@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(size=st.sampled_from([40, 600]))
     def flush_while_it_grows(self, size: int) -> None:
-        self.do(steps.flush_during(steps.append(size=min(size, self.life.config.segment_bytes - 200)), steps.roll))
+        self.do(steps.flush_during(steps.append(size=min(size, self.trial.config.segment_bytes - 200)), steps.roll))
 
     # -- restarts -----------------------------------------------------------------------------------------------------
 
@@ -165,17 +165,17 @@ class LogMachine(RuleBasedStateMachine):
     @rule(mode=st.sampled_from(PowerCut), data=st.data())
     def cut_power(self, mode: PowerCut, data: st.DataObject) -> None:
         random = data.draw(st.randoms(use_true_random=False))
-        self.life.file_system.cut_power(mode, random.randrange)
-        self.life.lost_power = True
+        self.trial.file_system.cut_power(mode, random.randrange)
+        self.trial.lost_power = True
         self.do(steps.start)
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
     def content(self) -> None:
-        if hasattr(self, "life"):
+        if hasattr(self, "trial"):
             type(self).steps_done += 1
-            self.life.check_live()
+            self.trial.check_live()
             assert self.log.recovery_point <= self.log.log_end_offset
 
     @rule()
@@ -185,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.rows))
     @rule(data=st.data(), max_bytes=st.integers(1, 2000))
     def read_from_anywhere(self, data: st.DataObject, max_bytes: int) -> None:
-        log, optional = self.log, self.life.history.optional
+        log, optional = self.log, self.trial.history.optional
         offset = data.draw(st.integers(log.log_start_offset, log.log_end_offset))
         bound = data.draw(st.integers(log.log_start_offset, log.log_end_offset))
         info = log.read(offset, max_bytes, bound)
@@ -200,7 +200,7 @@ class LogMachine(RuleBasedStateMachine):
         assert again is not None
         assert (again.position, again.size) == (info.position, info.size)
 
-    @precondition(lambda self: bool(self.rows) and not self.life.history.optional)
+    @precondition(lambda self: bool(self.rows) and not self.trial.history.optional)
     @rule(data=st.data())
     def search_by_timestamp(self, data: st.DataObject) -> None:
         target = data.draw(st.integers(T0 - 1, max(row.timestamp for row in self.rows) + 1))
@@ -217,7 +217,7 @@ def _with_crc(data: memoryview) -> memoryview:
 
 
 def run_machine(examples: int) -> int:
-    """So many random lives of 40 steps; gives how many steps that were. Raises what a step raised."""
+    """So many random trials of 40 steps; gives how many steps that were. Raises what a step raised."""
     LogMachine.steps_done = 0
     run_state_machine_as_test(
         LogMachine,

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from storage.log.log_files import SNAPSHOT_SUFFIX
-from storage.log_manager import LogDirError
+from storage.directory.meta_properties import LogDirError
+from storage.segment.log_files import SNAPSHOT_SUFFIX
 from tests.faults import steps
 from tests.faults.history import Observation, Violation
-from tests.faults.life import Life, check_indexes, observe
 from tests.faults.scenarios import SCENARIOS
+from tests.faults.trial import Trial, check_indexes, observe
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.support import TP
 
@@ -125,7 +125,7 @@ def parse_case(text: str) -> Case:
 
 
 class Disk:
-    """Counts the calls of a life and makes one of them fail."""
+    """Counts the calls of a trial and makes one of them fail."""
 
     def __init__(self, kind: FaultKind | None = None, call: int = 0) -> None:
         self.calls: list[str] = []
@@ -142,58 +142,58 @@ class Disk:
         return self.kind.fault(self.call)
 
 
-def live(scenario: str, disk: Disk, *, in_reads: bool = False) -> Life:
-    """The life of a scenario up to the first crash, or to its end. Raises Violation."""
+def run_trial(scenario: str, disk: Disk, *, in_reads: bool = False) -> Trial:
+    """Run a scenario up to the first crash, or to its end. Raises Violation."""
     plan = SCENARIOS[scenario]
     file_system = MemoryFileSystem()
     file_system.inject = disk.inject
     file_system.faults_in_reads = in_reads
-    life = Life(file_system, plan.config, plan.directories)
-    life.disk_stays_full = disk.kind is FaultKind.ENOSPC_FOR_EVER
+    trial = Trial(file_system, plan.config, plan.directories)
+    trial.disk_stays_full = disk.kind is FaultKind.ENOSPC_FOR_EVER
     try:
         for step in plan.steps:
             seen = len(disk.failed)
-            step(life)
-            life.claim()
+            step(trial)
+            trial.claim()
             if disk.failed:
-                life.check_live()
-                if life.log is not None and life.is_online():
-                    with life.in_peace():
-                        check_indexes(life.log)
-                _check_offline(life, disk, seen)
+                trial.check_live()
+                if trial.log is not None and trial.is_online():
+                    with trial.in_peace():
+                        check_indexes(trial.log)
+                _check_offline(trial, disk, seen)
     except SimulatedCrash:
-        life.manager = life.log = None
-    return life
+        trial.manager = trial.log = None
+    return trial
 
 
-def _check_offline(life: Life, disk: Disk, seen: int) -> None:
+def _check_offline(trial: Trial, disk: Disk, seen: int) -> None:
     """A failure that may have lost something is not lived with."""
     assert disk.kind is not None
     if "eio" not in disk.kind.value:
         return
     for operation, path in disk.failed[seen:]:
         # What a directory holds is asked twice at start, the first time for the progress shown alone.
-        if operation != "list_dir" and life.may_go_on_after(path):
+        if operation != "list_dir" and trial.may_go_on_after(path):
             raise Violation(f"{operation} {path} failed, and its directory is online")
 
 
 @functools.lru_cache(maxsize=4)
 def calls_of(scenario: str, *, in_reads: bool = False) -> tuple[str, ...]:
-    """The calls that a life without faults makes."""
+    """The calls that a trial without faults makes."""
     disk = Disk()
-    live(scenario, disk, in_reads=in_reads)
+    run_trial(scenario, disk, in_reads=in_reads)
     return tuple(disk.calls)
 
 
 @functools.lru_cache(maxsize=2)
-def _lived(scenario: str, kind: FaultKind, call: int) -> Life:
-    return live(scenario, Disk(kind, call), in_reads=kind is FaultKind.EIO_IN_READ)
+def _tried(scenario: str, kind: FaultKind, call: int) -> Trial:
+    return run_trial(scenario, Disk(kind, call), in_reads=kind is FaultKind.EIO_IN_READ)
 
 
 def forget() -> None:
     """The code is another one from now on."""
     calls_of.cache_clear()
-    _lived.cache_clear()
+    _tried.cache_clear()
 
 
 # -- ending -----------------------------------------------------------------------------------------------------------
@@ -211,108 +211,108 @@ def chooser(seed: int) -> Callable[[int], int]:
     return choose
 
 
-def end(life: Life, ending: Ending, salt: int) -> None:
+def end(trial: Trial, ending: Ending, salt: int) -> None:
     """The end of the process, or of the power."""
     if ending.how == DEATH:
-        life.file_system.kill_process()
+        trial.file_system.kill_process()
     else:
-        life.file_system.cut_power(PowerCut(ending.how), chooser(ending.seed * 100_003 + salt))
-        life.lost_power = True
-    life.manager = life.log = None
+        trial.file_system.cut_power(PowerCut(ending.how), chooser(ending.seed * 100_003 + salt))
+        trial.lost_power = True
+    trial.manager = trial.log = None
 
 
-def recovery_calls(life: Life) -> int:
+def recovery_calls(trial: Trial) -> int:
     """How many calls the next start makes."""
-    twin = life.file_system.copy()
+    twin = trial.file_system.copy()
     disk = Disk()
     twin.inject = disk.inject
-    life.load(twin)
+    trial.load(twin)
     return len(disk.calls)
 
 
-def crash_in_recovery(life: Life, point: Point) -> None:
+def crash_in_recovery(trial: Trial, point: Point) -> None:
     """The next process dies as it starts."""
     disk = Disk(point.kind, point.call)
-    life.file_system.inject = disk.inject
+    trial.file_system.inject = disk.inject
     try:
-        life.load(life.file_system)
+        trial.load(trial.file_system)
     except SimulatedCrash:
-        end(life, point.ending, point.call)
+        end(trial, point.ending, point.call)
         return
     raise ValueError(f"the recovery has no call {point.call}")
 
 
 def run_case(case: Case) -> None:
     """Live, end, start again, and judge. Raises Violation, or what storage should not have raised."""
-    life = _lived(case.scenario, case.first.kind, case.first.call).fork()
-    life.file_system.faults_in_reads = False
-    end(life, case.first.ending, case.first.call)
+    trial = _tried(case.scenario, case.first.kind, case.first.call).fork()
+    trial.file_system.faults_in_reads = False
+    end(trial, case.first.ending, case.first.call)
     if case.again is not None:
-        crash_in_recovery(life, case.again)
-    judge(life, case.first.call)
+        crash_in_recovery(trial, case.again)
+    judge(trial, case.first.call)
 
 
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judge(life: Life, salt: int) -> None:
+def judge(trial: Trial, salt: int) -> None:
     """The machine is back: what is there is right, stays so, and the log goes on. Raises Violation."""
-    first = _look(life, life.file_system)
-    end(life, Ending("lose") if life.lost_power else Ending(DEATH), salt)
-    second = _look(life, life.file_system)
+    first = _look(trial, trial.file_system)
+    end(trial, Ending("lose") if trial.lost_power else Ending(DEATH), salt)
+    second = _look(trial, trial.file_system)
     if second != first:
         raise Violation(f"the second start finds something else than the first: {first}")
-    end(life, Ending(DEATH), salt)
+    end(trial, Ending(DEATH), salt)
     if salt % 4 == 0:
-        _look_without_snapshots(life.fork())
-    _start(life)
-    life.epoch += 1
+        _look_without_snapshots(trial.fork())
+    _start(trial)
+    trial.epoch += 1
     for step in (steps.append(size=100), steps.append(producer_id=5), steps.append(producer_id=7, size=500)):
-        step(life)
-    assert life.log is not None
-    life.check_live()
-    check_indexes(life.log)
+        step(trial)
+    assert trial.log is not None
+    trial.check_live()
+    check_indexes(trial.log)
     if salt % 2:
-        end(life, Ending("reorder", 1), salt)
-        _start(life)
-    steps.append()(life)
-    steps.stop(life)
-    end(life, Ending("lose"), salt)
-    _start(life, must_be_clean=True)
-    life.check_live()
+        end(trial, Ending("reorder", 1), salt)
+        _start(trial)
+    steps.append()(trial)
+    steps.stop(trial)
+    end(trial, Ending("lose"), salt)
+    _start(trial, must_be_clean=True)
+    trial.check_live()
 
 
-def _look(life: Life, file_system: MemoryFileSystem) -> Observation | None:
-    manager, report = life.load(file_system)
-    life.check_report(manager, report)
-    life.believe(manager)
-    life.may_be_clean = False
+def _look(trial: Trial, file_system: MemoryFileSystem) -> Observation | None:
+    manager, report = trial.load(file_system)
+    trial.check_report(manager, report)
+    trial.believe(manager)
+    trial.may_be_clean = False
     log = manager.get(TP)
-    return None if log is None else observe(log, manager.high_watermarks.get(TP, 0))
+    return None if log is None else observe(log, manager.checkpoints.high_watermarks.get(TP, 0))
 
 
-def _look_without_snapshots(life: Life) -> None:
+def _look_without_snapshots(trial: Trial) -> None:
     """The batches alone have to tell of the producers, too."""
-    files = life.file_system
-    for directory in life.directories:
+    files = trial.file_system
+    for directory in trial.directories:
         path = f"{directory}/{TP}"
         for info in files.list_dir(path) if files.exists(path) else []:
             if info.name.endswith(SNAPSHOT_SUFFIX):
                 files.remove(f"{path}/{info.name}")
-    _look(life, files)
+    _look(trial, files)
 
 
-def _start(life: Life, *, must_be_clean: bool = False) -> None:
+def _start(trial: Trial, *, must_be_clean: bool = False) -> None:
     try:
-        life.manager, report = life.load(life.file_system)
+        trial.manager, report = trial.load(trial.file_system)
     except LogDirError as error:
         raise Violation(str(error)) from None
-    life.check_report(life.manager, report)
+    trial.check_report(trial.manager, report)
     if must_be_clean and not report.clean:
         raise Violation("an orderly stop is not believed")
-    life.believe(life.manager)
-    life.may_be_clean = life.lost_power = False
-    steps.find_log(life)
+    trial.believe(trial.manager)
+    trial.may_be_clean = trial.lost_power = False
+    steps.find_log(trial)
 
 
 # -- all cases --------------------------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def _double_cases(scenario: str, call: int) -> Iterator[Case]:
     """Crashes in the recovery from a crash before call `call`, at every third of its calls."""
     endings = [Ending(how, seed) for how in ENDS for seed in range(_SEEDS[how])]
     first = Point(FaultKind.CRASH_BEFORE, call, endings[call % len(endings)])
-    life = _lived(scenario, first.kind, call).fork()
-    end(life, first.ending, call)
-    for again in range(1 + call % 3, recovery_calls(life) + 1, 3):
+    trial = _tried(scenario, first.kind, call).fork()
+    end(trial, first.ending, call)
+    for again in range(1 + call % 3, recovery_calls(trial) + 1, 3):
         kind = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AMID, FaultKind.CRASH_AFTER)[again // 3 % 3]
         yield Case(scenario, first, Point(kind, again, endings[zlib.crc32(b"%d %d" % (call, again)) % len(endings)]))

@@ -1,4 +1,4 @@
-"""Deliberate bugs, each of which the programme has to catch: what is never caught is not checked.
+"""Deliberate bugs. The fault matrix has to catch each of them, which shows that it checks for such bugs.
 
 A mutant changes one thing in the code while it is applied, as a mistake there would. `scenario` is where to look first.
 """
@@ -19,18 +19,19 @@ from storage.directory.checkpoint_tasks import CheckpointTask
 from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown
 from storage.io import file_system
 from storage.log import log_flush
-from storage.log.checked_batches import CheckedBatches
 from storage.log.leader_epoch import LeaderEpochFileCache
-from storage.log.log_files import SWAP_SUFFIX
 from storage.log.log_flush import FlushTask
-from storage.log.log_segment import LogSegment
 from storage.log.producer_state import ProducerStateManager
 from storage.log.truncation import TruncationTask
 from storage.log.unified_log import UnifiedLog
+from storage.log_checkpoints import LogCheckpoints
 from storage.log_manager import LogManager
 from storage.recovery import segment_recovery as recovery
 from storage.recovery.log_loader import LogLoader
 from storage.relocation.future_logs import FutureLogs
+from storage.segment.checked_batches import CheckedBatches
+from storage.segment.log_files import SWAP_SUFFIX
+from storage.segment.log_segment import LogSegment
 from tests.faults.mutant import Mutant, Patch, everywhere, nothing
 from tests.kit.memory_file_system import MemoryFile
 
@@ -155,13 +156,7 @@ def recovery_ends_one_batch_too_early(patch: Patch) -> None:
 
 @mutant("torn")
 def recovery_does_not_check_the_crc(patch: Patch) -> None:
-    class Right:
-        def __ne__(self, _other: object) -> bool:
-            return False
-
-        __hash__ = None  # type: ignore[assignment]
-
-    patch.setattr(recovery, "crc32c", lambda _data: Right())
+    patch.setattr(recovery, "SOUND", recovery.SOUND._replace(checks_crc=False))
 
 
 @mutant("leader")
@@ -240,7 +235,7 @@ def index_entry_is_made_before_its_record(patch: Patch) -> None:
 
 @mutant("leader")
 def log_start_is_not_checkpointed(patch: Patch) -> None:
-    patch.setattr(LogManager, "log_start_offset_tasks", lambda _self: [])
+    patch.setattr(LogCheckpoints, "log_start_offset_tasks", lambda _self: [])
 
 
 @mutant("retention")
@@ -344,14 +339,14 @@ def cleaning_goes_beyond_the_recovery_point(patch: Patch) -> None:
 
 @mutant("moving")
 def high_watermark_stays_behind(patch: Patch) -> None:
-    tasks = LogManager.high_watermark_tasks
+    tasks = LogCheckpoints.high_watermark_tasks
 
-    def of_the_logs_alone(self: LogManager, high_watermarks: dict[TopicPartition, int]) -> list[CheckpointTask]:
+    def of_the_logs_alone(self: LogCheckpoints, high_watermarks: dict[TopicPartition, int]) -> list[CheckpointTask]:
         with Patch.context() as inner:
             inner.setattr(FutureLogs, "online", lambda _self: [])
             return tasks(self, high_watermarks)
 
-    patch.setattr(LogManager, "high_watermark_tasks", of_the_logs_alone)
+    patch.setattr(LogCheckpoints, "high_watermark_tasks", of_the_logs_alone)
 
 
 @mutant("adopted")
@@ -371,7 +366,7 @@ def copy_takes_the_place_of_a_log_before_it_caught_up(patch: Patch) -> None:
 
 @mutant("moving")
 def other_end_of_a_move_goes_before_the_copy_is_safe(patch: Patch) -> None:
-    patch.setattr(LogManager, "_finish_moves", lambda self, now_ms: self.futures.set_outdone_aside(now_ms))
+    patch.setattr(LogManager, "_finish_moves", lambda self, now_ms: self.futures.set_superseded_aside(now_ms))
 
 
 # -- verification -----------------------------------------------------------------------------------------------------

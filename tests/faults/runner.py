@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 _HUNT_CASES = 3000
 _CASE_SECONDS = 30
 _BROKEN = ("AttributeError", "NameError", "TypeError")
-"""What a mutant raises that no longer fits the code; not what it was made to provoke."""
+"""Errors of a mutant that no longer fits the code, as opposed to the bug that it plants."""
 _MACHINES, _EXAMPLES = 8, 250
 
 
@@ -95,17 +95,17 @@ def run_flips(sample: int = 1) -> Tally:
 
 
 def run_part_of_machine(examples: int) -> Tally:
-    """Some random lives."""
+    """Run some random trials."""
     tally = Tally()
     try:
         tally.cases["steps"] += run_machine(examples)
     except Exception as error:  # noqa: BLE001 whatever it is, storage should not have raised it
-        tally.violations["".join(getattr(error, "__notes__", ["a random life"]))] = describe(error)
+        tally.violations["".join(getattr(error, "__notes__", ["a random trial"]))] = describe(error)
     return tally
 
 
 def run_machines(sample: int = 1) -> Tally:
-    """Random lives, in as many processes as there are processors."""
+    """Run random trials, in as many processes as there are processors."""
     total = Tally()
     for tally in spread(run_part_of_machine, [max(_EXAMPLES // sample, 1)] * _MACHINES):
         total.add(tally)
@@ -126,7 +126,7 @@ class Caught(NamedTuple):
 
 
 def hunt(name: str) -> Caught:
-    """Run the programme on a mutant until it is seen."""
+    """Run the fault matrix on a mutant until it is caught."""
     with pytest.MonkeyPatch.context() as patch:
         hunted = MUTANTS[name]
         try:

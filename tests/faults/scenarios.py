@@ -1,13 +1,12 @@
-"""The lives that the fault matrix goes through, call by call."""
+"""The trials that the fault matrix goes through, call by call."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from protocol.records.compression import CompressionType
 from protocol.records.control_records import ControlRecordType
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from tests.faults import move_steps, neighbour_steps, shortening_steps, steps
 from tests.faults.steps import Step
 from tests.storage.support import DIR
@@ -340,14 +339,14 @@ _MOVING = (
     _append,
 )
 
-_COMPACT = replace(
-    SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01, delete_retention_ms=1000
+_COMPACT = SMALL.replace(
+    cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01, delete_retention_ms=1000
 )
 SCENARIOS = {
     "leader": Scenario(_LEADER, SMALL),
     "follower": Scenario(_FOLLOWER, SMALL),
-    "torn": Scenario(_TORN, replace(SMALL, segment_bytes=4000)),
-    "retention": Scenario(_RETENTION, replace(SMALL, retention_ms=1000, retention_bytes=2500)),
+    "torn": Scenario(_TORN, SMALL.replace(segment_bytes=4000)),
+    "retention": Scenario(_RETENTION, SMALL.replace(retention_ms=1000, retention_bytes=2500)),
     "compacted": Scenario(_COMPACTED, _COMPACT),
     "gapped": Scenario(_GAPPED, _COMPACT),
     "moving": Scenario(_MOVING, SMALL, (DIR, "/more")),

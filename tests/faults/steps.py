@@ -7,26 +7,27 @@ from collections.abc import Callable, Sequence
 from storage.directory.checkpoint_tasks import CheckpointTask
 from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT
 from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from storage.directory.meta_properties import LogDirError
 from storage.io.file_system import is_disk_full
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
-from storage.log_manager import LogDirError, LogManager
+from storage.log_manager import LogManager
 from tests.faults.history import Violation
-from tests.faults.life import OTHER, Life, Spec, make_batch, observe
 from tests.faults.rows import Row
+from tests.faults.trial import OTHER, Spec, Trial, make_batch, observe
 from tests.kit.memory_file_system import SimulatedCrash
 from tests.storage.compaction.cleaning import clean_log
 from tests.storage.support import DIR, TOPIC_ID, TP, batches_at, close_cleanly, delete_expired, flush_dirty
 
-Step = Callable[[Life], None]
+Step = Callable[[Trial], None]
 
 
-def with_log(step: Callable[[Life, LogManager, UnifiedLog], None]) -> Step:
+def with_log(step: Callable[[Trial, LogManager, UnifiedLog], None]) -> Step:
     """A step that is left out while there is no log that works; its directory refuses everything then."""
 
-    def run(life: Life) -> None:
-        if life.log is not None and life.manager is not None and life.is_online():
-            step(life, life.manager, life.log)
+    def run(trial: Trial) -> None:
+        if trial.log is not None and trial.manager is not None and trial.is_online():
+            step(trial, trial.manager, trial.log)
 
     run.__name__ = step.__name__
     return run
@@ -35,77 +36,77 @@ def with_log(step: Callable[[Life, LogManager, UnifiedLog], None]) -> Step:
 # -- starting and stopping --------------------------------------------------------------------------------------------
 
 
-def adopt(life: Life) -> None:
+def adopt(trial: Trial) -> None:
     """A broker of Kafka's has left a compacted log, all of it on stable storage and above the recovery point: the first
     segment ends before the second begins, and the log without a record.
     """
-    history = life.history
-    with life.in_peace():
-        manager, _ = life.load(life.file_system)
-        log = manager.get_or_create(TP, TOPIC_ID, life.config, life.now_ms)
+    history = trial.history
+    with trial.in_peace():
+        manager, _ = trial.load(trial.file_system)
+        log = manager.get_or_create(TP, TOPIC_ID, trial.config, trial.now_ms)
         for number in range(6):
-            data, rows = life.place(Spec(size=100))
+            data, rows = trial.place(Spec(size=100))
             history.sending(rows)
-            log.append_as_leader(data, leader_epoch=0, now_ms=life.now_ms)
+            log.append_as_leader(data, leader_epoch=0, now_ms=trial.now_ms)
             history.acknowledged()
             if number == 2:
                 compacted, size = rows, len(data)
-                log.roll(life.now_ms)
-        log.appender.skip_to(log.log_end_offset + 4, life.now_ms)
-        log.flush(life.now_ms)
+                log.roll(trial.now_ms)
+        log.appender.skip_to(log.log_end_offset + 4, trial.now_ms)
+        log.flush(trial.now_ms)
         first = log.segments[0]
         first.cut(first.size - size)
         history.now.rows = [row for row in history.now.rows if row not in compacted]
         history.now.end = history.now.acked_end = history.now.flushed_end = log.log_end_offset
-        life.file_system.write_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}", b"0\n1\nt 0 0\n")
-        life.file_system.sync_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}")
-    life.end_process()
+        trial.file_system.write_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}", b"0\n1\nt 0 0\n")
+        trial.file_system.sync_file(f"{DIR}/{RECOVERY_POINT_CHECKPOINT}")
+    trial.end_process()
 
 
-def start(life: Life) -> None:
+def start(trial: Trial) -> None:
     """The process starts; a directory that cannot be used ends it with one line."""
-    life.log = None
-    life.settle()
+    trial.log = None
+    trial.settle()
     try:
-        life.manager, _ = life.load(life.file_system)
+        trial.manager, _ = trial.load(trial.file_system)
     except LogDirError as error:
-        if not any(path in str(error) for path in life.directories):
+        if not any(path in str(error) for path in trial.directories):
             raise Violation(f"no directory is named in '{error}'") from None
         raise SimulatedCrash from None
     # A directory that failed is left as it was, and so may be the marker in it.
-    life.may_be_clean = life.may_be_clean and any(directory.failure for directory in life.manager.directories)
-    life.lost_power = False
-    life.epoch += 1  # a replica that was away leads or follows in another epoch
-    life.attempt(lambda: find_log(life))
+    trial.may_be_clean = trial.may_be_clean and any(directory.failure for directory in trial.manager.directories)
+    trial.lost_power = False
+    trial.epoch += 1  # a replica that was away leads or follows in another epoch
+    trial.attempt(lambda: find_log(trial))
 
 
-def find_log(life: Life) -> None:
+def find_log(trial: Trial) -> None:
     """The partition's log, made if there is none."""
-    assert life.manager is not None
-    life.log = life.manager.get_or_create(TP, TOPIC_ID, life.config, life.now_ms, is_new=False)
+    assert trial.manager is not None
+    trial.log = trial.manager.get_or_create(TP, TOPIC_ID, trial.config, trial.now_ms, is_new=False)
 
 
-def stop(life: Life) -> None:
+def stop(trial: Trial) -> None:
     """The process ends in order, as far as the disk lets it."""
-    manager, log = life.manager, life.log
+    manager, log = trial.manager, trial.log
     if manager is None or log is None:
-        life.end_process()
+        trial.end_process()
         return
-    checkpoint_high_watermark(life, manager, log)
-    life.may_be_clean = True
-    mark = life.history.begin_flush()
+    checkpoint_high_watermark(trial, manager, log)
+    trial.may_be_clean = True
+    mark = trial.history.begin_flush()
     close_cleanly(manager, broker_epoch=7)
-    with life.in_peace():
-        is_marked = life.file_system.exists(f"{log.directory.path}/{CLEAN_SHUTDOWN_FILE}")
+    with trial.in_peace():
+        is_marked = trial.file_system.exists(f"{log.directory.path}/{CLEAN_SHUTDOWN_FILE}")
     if is_marked:
-        life.history.flushed(mark)
-        life.history.starts_at(log.log_start_offset, is_checkpointed=True)
-    life.end_process()
+        trial.history.flushed(mark)
+        trial.history.starts_at(log.log_start_offset, is_checkpointed=True)
+    trial.end_process()
 
 
-def kill(life: Life) -> None:
+def kill(trial: Trial) -> None:
     """The process is killed."""
-    life.end_process()
+    trial.end_process()
 
 
 # -- appending --------------------------------------------------------------------------------------------------------
@@ -118,24 +119,26 @@ def append(**options: object) -> Step:
 
 def appending(spec: Spec) -> Step:
     @with_log
-    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
-        data, rows = life.place(spec)
+    def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
+        data, rows = trial.place(spec)
         again = bytes(data)
-        life.history.sending(rows)
+        trial.history.sending(rows)
         by = AppendOrigin.COORDINATOR if spec.is_transactional or spec.marker is not None else AppendOrigin.CLIENT
-        if not life.attempt(lambda: log.append_as_leader(data, leader_epoch=life.epoch, now_ms=life.now_ms, origin=by)):
-            if life.is_online():  # a full disk
-                life.history.refused()
+        if not trial.attempt(
+            lambda: log.append_as_leader(data, leader_epoch=trial.epoch, now_ms=trial.now_ms, origin=by)
+        ):
+            if trial.is_online():  # a full disk
+                trial.history.refused()
             return
-        life.history.acknowledged()
+        trial.history.acknowledged()
         if spec.is_idempotent:
-            _send_again(life, log, again, rows)
+            _send_again(trial, log, again, rows)
 
     return run
 
 
-def _send_again(life: Life, log: UnifiedLog, data: bytes, rows: tuple[Row, ...]) -> None:
-    info = log.append_as_leader(memoryview(bytearray(data)), leader_epoch=life.epoch, now_ms=life.now_ms)
+def _send_again(trial: Trial, log: UnifiedLog, data: bytes, rows: tuple[Row, ...]) -> None:
+    info = log.append_as_leader(memoryview(bytearray(data)), leader_epoch=trial.epoch, now_ms=trial.now_ms)
     if (info.first_offset, info.last_offset, info.duplicate) != (rows[0].offset, rows[-1].offset, True):
         raise Violation(f"{rows} sent again was answered {info}")
 
@@ -144,118 +147,118 @@ def follow(*sizes: int, gap: int = 0, between: int = 0) -> Step:
     """Batches of so many records as a follower gets them, the first `gap` offsets further on, the others `between`."""
 
     @with_log
-    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+    def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
         rows: list[Row] = []
         batches = []
-        end = life.history.end + gap
+        end = trial.history.end + gap
         for size in sizes:
-            life.serial += 1
-            data, made = make(life, Spec(values=size), end)
+            trial.serial += 1
+            data, made = make(trial, Spec(values=size), end)
             batches.append((end, memoryview(data)))
             rows += made
             end += size + between
-        life.history.sending(rows)
-        sent = batches_at(*batches, epoch=life.epoch)
-        if life.attempt(lambda: log.append_as_follower(sent, now_ms=life.now_ms)):
-            life.history.acknowledged()
-        elif life.is_online():
-            life.history.refused()
+        trial.history.sending(rows)
+        sent = batches_at(*batches, epoch=trial.epoch)
+        if trial.attempt(lambda: log.append_as_follower(sent, now_ms=trial.now_ms)):
+            trial.history.acknowledged()
+        elif trial.is_online():
+            trial.history.refused()
 
     return run
 
 
-def make(life: Life, spec: Spec, base: int) -> tuple[bytes, tuple[Row, ...]]:
-    return make_batch(spec, -1, life.serial, life.now_ms, base, life.epoch)
+def make(trial: Trial, spec: Spec, base: int) -> tuple[bytes, tuple[Row, ...]]:
+    return make_batch(spec, -1, trial.serial, trial.now_ms, base, trial.epoch)
 
 
 @with_log
-def new_epoch(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+def new_epoch(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
     """Another leader epoch begins at the log end."""
-    life.epoch += 1
-    life.attempt(lambda: log.assign_epoch_start_offset(life.epoch))
+    trial.epoch += 1
+    trial.attempt(lambda: log.assign_epoch_start_offset(trial.epoch))
 
 
 @with_log
-def roll(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+def roll(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
     """The active segment is sealed."""
-    life.attempt(lambda: log.roll(life.now_ms))
+    trial.attempt(lambda: log.roll(trial.now_ms))
 
 
 # -- stable storage ---------------------------------------------------------------------------------------------------
 
 
 @with_log
-def flush(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+def flush(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
     """Everything is fsynced."""
-    mark = life.history.begin_flush()
-    if life.attempt(lambda: log.flush(life.now_ms)):
-        life.history.flushed(mark)
+    mark = trial.history.begin_flush()
+    if trial.attempt(lambda: log.flush(trial.now_ms)):
+        trial.history.flushed(mark)
 
 
 def flush_during(*steps: Step) -> Step:
     """A flush on another thread, while the log goes on with `steps`; its recovery points are checkpointed after it."""
 
     @with_log
-    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
-        mark = life.history.begin_flush()
+    def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
+        mark = trial.history.begin_flush()
         tasks = []
-        if life.attempt(lambda: tasks.append(log.prepare_flush(life.now_ms))):
+        if trial.attempt(lambda: tasks.append(log.prepare_flush(trial.now_ms))):
             for step in steps:
-                step(life)
+                step(trial)
             tasks[0].run()
-            if life.attempt(tasks[0].complete):
-                life.history.flushed(mark)
-        manager.checkpoint_recovery_points()
+            if trial.attempt(tasks[0].complete):
+                trial.history.flushed(mark)
+        manager.checkpoints.write_recovery_points()
 
     return run
 
 
 @with_log
-def background(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+def background(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
     """Do one round of a broker's background work."""
-    life.now_ms += 100
-    life.file_system.now_ms = life.now_ms
-    life.attempt(lambda: flush_dirty(manager, life.now_ms))
-    manager.checkpoint_recovery_points()
-    checkpoint_log_start(life, manager, log)
-    checkpoint_high_watermark(life, manager, log)
-    delete_expired(manager, life.now_ms)
+    trial.now_ms += 100
+    trial.file_system.now_ms = trial.now_ms
+    trial.attempt(lambda: flush_dirty(manager, trial.now_ms))
+    manager.checkpoints.write_recovery_points()
+    checkpoint_log_start(trial, manager, log)
+    checkpoint_high_watermark(trial, manager, log)
+    delete_expired(manager, trial.now_ms)
 
 
 def lag(count: int) -> Step:
     """The other replicas are so many offsets behind from now on."""
 
-    def run(life: Life) -> None:
-        life.lag = count
+    def run(trial: Trial) -> None:
+        trial.lag = count
 
     return run
 
 
-def checkpoint_log_start(life: Life, manager: LogManager, log: UnifiedLog) -> bool:
-    is_written = checkpoint(life, manager.log_start_offset_tasks())
+def checkpoint_log_start(trial: Trial, manager: LogManager, log: UnifiedLog) -> bool:
+    is_written = checkpoint(trial, manager.checkpoints.log_start_offset_tasks())
     if is_written:
-        life.history.starts_at(log.log_start_offset, is_checkpointed=True)
+        trial.history.starts_at(log.log_start_offset, is_checkpointed=True)
     return is_written
 
 
-def checkpoint(life: Life, tasks: Sequence[CheckpointTask]) -> bool:
+def checkpoint(trial: Trial, tasks: Sequence[CheckpointTask]) -> bool:
     """Whether all was written; a full disk refuses, and everything goes on."""
     for task in tasks:
         task.run()
         task.complete()
-    return life.is_online() and not any(task.refusal for task in tasks)
+    return trial.is_online() and not any(task.refusal for task in tasks)
 
 
-def checkpoint_high_watermark(life: Life, manager: LogManager, log: UnifiedLog) -> bool:
-    life.high_watermark = max(life.history.end - life.lag, log.log_start_offset)
-    life.history.checkpointing(life.high_watermark)
-    high_watermarks = {TP: life.high_watermark}
+def checkpoint_high_watermark(trial: Trial, manager: LogManager, log: UnifiedLog) -> bool:
+    trial.high_watermark = max(trial.history.end - trial.lag, log.log_start_offset)
+    trial.history.checkpointing(trial.high_watermark)
+    high_watermarks = {TP: trial.high_watermark}
     other = manager.get(OTHER)
     if other is not None:
         high_watermarks[OTHER] = other.log_end_offset
-    is_written = checkpoint(life, manager.high_watermark_tasks(high_watermarks))
+    is_written = checkpoint(trial, manager.checkpoints.high_watermark_tasks(high_watermarks))
     if is_written:
-        life.history.checkpointed()
+        trial.history.checkpointed()
     return is_written
 
 
@@ -266,33 +269,33 @@ def compact(*meanwhile: Step, passing_ms: int = 0) -> Step:
     """The log is cleaned, while it goes on with the steps `meanwhile`."""
 
     @with_log
-    def run(life: Life, manager: LogManager, log: UnifiedLog) -> None:
-        life.now_ms += passing_ms
+    def run(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
+        trial.now_ms += passing_ms
         if TP in manager.futures.logs:
             return  # what is being moved, the cleaner leaves alone
-        high_watermark = life.high_watermark
+        high_watermark = trial.high_watermark
         bound = min(high_watermark, log.recovery_point, log.active_segment.base_offset)
-        life.history.compacting(bound, life.now_ms, log.config.delete_retention_ms)
+        trial.history.compacting(bound, trial.now_ms, log.config.delete_retention_ms)
 
         def go() -> None:
             try:
                 done = clean_log(
-                    life.file_system,
+                    trial.file_system,
                     manager,
                     log,
-                    life.now_ms,
+                    trial.now_ms,
                     high_watermark=high_watermark,
-                    before_replace=lambda: [step(life) for step in meanwhile],
+                    before_replace=lambda: [step(trial) for step in meanwhile],
                 )
             except OSError as error:  # as the broker does; a full disk gets another attempt
                 if not is_disk_full(error):
                     log.directory.fail(error, "Error while cleaning")
                 return
             if done is not None and log.cleaner_checkpoint == done[1].end_offset:
-                with life.in_peace():
-                    life.history.must_be_compact(observe(log, 0), done[1].end_offset)
+                with trial.in_peace():
+                    trial.history.must_be_compact(observe(log, 0), done[1].end_offset)
 
-        life.attempt(go)
+        trial.attempt(go)
 
     return run
 
@@ -301,13 +304,13 @@ def compact(*meanwhile: Step, passing_ms: int = 0) -> Step:
 
 
 @with_log
-def look(life: Life, manager: LogManager, log: UnifiedLog) -> None:
+def look(trial: Trial, manager: LogManager, log: UnifiedLog) -> None:
     """A consumer reads and searches."""
-    rows = [row for row in life.history.now.rows if row.offset >= log.log_start_offset]
+    rows = [row for row in trial.history.now.rows if row.offset >= log.log_start_offset]
 
     def search() -> None:
         for row in rows[::3]:
             log.read(row.offset, 100)
             log.offset_for_timestamp(row.timestamp)
 
-    life.attempt(search)
+    trial.attempt(search)

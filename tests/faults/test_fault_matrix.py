@@ -26,10 +26,10 @@ def violations_in(groups: list[matrix.Group]) -> dict[str, str]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_life_without_faults_is_right(scenario: str) -> None:
-    life = matrix.live(scenario, matrix.Disk())
-    assert len(life.history.now.rows) > 10
-    matrix.end(life, matrix.Ending(matrix.DEATH), 0)
-    matrix.judge(life, 1)
+    trial = matrix.run_trial(scenario, matrix.Disk())
+    assert len(trial.history.now.rows) > 10
+    matrix.end(trial, matrix.Ending(matrix.DEATH), 0)
+    matrix.judge(trial, 1)
 
 
 @pytest.mark.timeout(600)

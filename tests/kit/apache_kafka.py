@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.kit.broker_process import await_port, free_port
 from tests.kit.jars import java, kafka_classpath
+from tests.kit.waiting import eventually
 
 START_TIMEOUT_S = 60.0
 _LOG4J = """log4j.rootLogger={level}, stdout
@@ -70,17 +70,14 @@ def zookeeper(directory: Path, port: int | None = None) -> Iterator[str]:
 
 def await_controller(address: str) -> None:
     """Until the broker knows its controller and itself: a port that accepts is not there yet, and what is asked of it
-    in between (a new topic, say) may be refused or never answered. Raises RuntimeError after `START_TIMEOUT_S`.
+    in between (a new topic, say) may be refused or never answered.
     """
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        client = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        with contextlib.suppress(KafkaException):
-            metadata = client.list_topics(timeout=5)
-            if metadata.controller_id in metadata.brokers:
-                return
-        time.sleep(0.1)
-    raise RuntimeError(f"Apache Kafka at {address} has no controller")
+
+    def has_controller() -> bool:
+        metadata = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=5)
+        return metadata.controller_id in metadata.brokers
+
+    eventually(f"the controller of Apache Kafka at {address}", has_controller, not_yet=(KafkaException,), pause_s=0.1)
 
 
 class ApacheKafka:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import ControllerSettings, InternalTopic
-from broker.controller.membership import ClusterMembership
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext
 from broker.zookeeper.embedded_ensemble import EmbeddedCoordination, EmbeddedEnsemble

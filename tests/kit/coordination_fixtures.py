@@ -1,4 +1,4 @@
-"""The embedded tree on a disk in memory, with seams that tests hold in their hands."""
+"""The embedded tree on a disk in memory, with a clock and an executor that tests control."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
-from cluster.zookeeper.contract import CoordinationError
+from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import DurableTree
 from tests.kit.environment import ManualClock
 from tests.kit.memory_file_system import MemoryFileSystem, SimulatedCrash

@@ -1,4 +1,4 @@
-"""The broker's seams in the hands of tests: a clock that stands still, chance from a seed, no threads."""
+"""The broker's environment for tests: a clock that stands still, randomness from a seed, no threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ManualClock:
 
 
 class SeededRandom:
-    """The Random seam from a seed."""
+    """A Random from a seed."""
 
     def __init__(self, seed: int = 1) -> None:
         self._random = random.Random(seed)

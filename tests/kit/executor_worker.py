@@ -1,4 +1,4 @@
-"""Compaction without a process of its own: the seam `CleanerWorker` in the hands of tests."""
+"""Compaction without a process of its own: a `CleanerWorker` that runs on an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole broker without sockets, disks or threads: every seam is replaced, the rest is the real thing."""
+"""A whole broker without sockets, disks or threads: its environment is replaced, the rest is the real code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MemoryListener:
 
 
 class MemoryNetwork:
-    """The Network seam with one listener."""
+    """A Network with one listener."""
 
     def __init__(self) -> None:
         self.listener = MemoryListener()

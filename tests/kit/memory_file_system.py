@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from io import UnsupportedOperation
 
-from storage.io.file_system import FileInfo
+from storage.io.file_system import Bytes, FileInfo
 from tests.kit.memory_disk import Directory, Inode, PowerCut, copy_directory, files_below
 
 _READING = frozenset({"exists", "list_dir", "read_file", "pread", "try_pread", "disk_space", "attach"})
@@ -56,7 +56,7 @@ class MemoryFile:
             inode = self._inode = self._file_system._file_at(self.path)
         return inode
 
-    def append(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+    def append(self, parts: Sequence[Bytes]) -> None:
         data = b"".join(parts)
         file_system = self._file_system
         with file_system._call("append", self.path) as fault:
@@ -67,16 +67,19 @@ class MemoryFile:
 
     def pread(self, position: int, size: int) -> bytes:
         with self._file_system._call("pread", self.path):
-            return bytes(self._open().content[position : position + size])
+            return bytes(memoryview(self._open().content)[position : position + size])
 
     def try_pread(self, position: int, size: int) -> bytes | None:
         with self._file_system._call("try_pread", self.path):
             if self._file_system.is_cold(self.path, position):
                 return None
-            return bytes(self._open().content[position : position + size])
+            return bytes(memoryview(self._open().content)[position : position + size])
 
-    def try_send(self, socket: int, position: int, size: int) -> int | None:
-        raise UnsupportedOperation("memory has no descriptor to send from")
+    def try_pread_into(self, position: int, buffer: bytearray | memoryview) -> int | None:
+        data = self.try_pread(position, len(buffer))
+        if data is not None:
+            buffer[: len(data)] = data
+        return None if data is None else len(data)
 
     def truncate(self, size: int) -> None:
         with self._file_system._call("truncate", self.path):
@@ -121,7 +124,7 @@ class _Call:
         self._fault: Fault | None = None
 
     def __enter__(self) -> Fault | None:
-        fault = self._fault = self._file_system._next_fault(self._operation, self._path)
+        fault = self._fault = self._file_system.inject(self._operation, self._path)
         if fault is not None:
             writes = self._operation in _WRITING
             if fault.crash_before or (fault.crash_amid and not writes):
@@ -137,6 +140,9 @@ class _Call:
 
 def _os_error(number: int, path: str) -> OSError:
     return OSError(number, errno.errorcode.get(number, "?"), path)
+
+
+_NO_FAULT = nullcontext(None)
 
 
 class MemoryFileSystem:
@@ -158,13 +164,10 @@ class MemoryFileSystem:
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def _call(self, operation: str, path: str) -> _Call:
-        return _Call(self, operation, path)
-
-    def _next_fault(self, operation: str, path: str) -> Fault | None:
+    def _call(self, operation: str, path: str) -> _Call | nullcontext[None]:
         if operation in _READING and not self.faults_in_reads:
-            return None
-        return self.inject(operation, path)
+            return _NO_FAULT
+        return _Call(self, operation, path)
 
     def _room_for(self, length: int, inode: Inode, position: int) -> int:
         if self.capacity_bytes is None:
@@ -379,8 +382,9 @@ class MemoryFileSystem:
 
     def disk_space(self, path: str) -> tuple[int, int]:
         with self._call("disk_space", path):
-            total = 1 << 40 if self.capacity_bytes is None else self.capacity_bytes
-            return total, max(total - self.used_bytes, 0)
+            if self.capacity_bytes is None:
+                return 1 << 40, 1 << 40
+            return self.capacity_bytes, max(self.capacity_bytes - self.used_bytes, 0)
 
     def lock(self, path: str) -> _MemoryLock:
         with self._call("lock", path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -17,14 +17,39 @@ def eventually(
     observe: Callable[[], T],
     holds: Callable[[T], bool] = bool,
     *,
+    not_yet: tuple[type[Exception], ...] = (),
     patience_s: float = PATIENCE_S,
     pause_s: float = 0.05,
 ) -> T:
-    """Observe until it holds, and give what was seen; fails with what was seen last."""
+    """Observe until it holds, and give what was seen; fails with what was seen last. An error of the kinds `not_yet`
+    is an observation that does not hold.
+    """
     deadline = time.monotonic() + patience_s
-    while not holds(seen := observe()):
-        assert time.monotonic() < deadline, f"{what}: still {seen}"
+    while True:
+        last: object
+        try:
+            last = seen = observe()
+            if holds(seen):
+                return seen
+        except not_yet as error:
+            last = repr(error)
+        assert time.monotonic() < deadline, f"{what}: still {last}"
         time.sleep(pause_s)
+
+
+async def eventually_async(
+    what: str,
+    observe: Callable[[], Awaitable[T]],
+    holds: Callable[[T], bool] = bool,
+    *,
+    patience_s: float = PATIENCE_S,
+    pause_s: float = 0.001,
+) -> T:
+    """As `eventually`, with an observation that has to be awaited."""
+    deadline = time.monotonic() + patience_s
+    while not holds(seen := await observe()):
+        assert time.monotonic() < deadline, f"{what}: still {seen}"
+        await asyncio.sleep(pause_s)
     return seen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import cli, completion
+from odradek import cli, command_list, completion
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +23,7 @@ def odradek(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_has_a_description() -> None:
-    described = cli.commands(ROOT)
+    described = command_list.commands(ROOT)
     assert {"server-start", "topics", "console-consumer", "check-config", "spark-lake", "completion"} <= set(described)
     for name, text in described.items():
         assert text.endswith("."), name
@@ -43,7 +44,7 @@ def test_a_mistyped_command_gets_a_suggestion(
 
 
 def test_nothing_close_points_to_the_help() -> None:
-    assert cli.unknown_command(ROOT, "xyzzy").endswith("`odradek --help` lists the commands.")
+    assert command_list.unknown_command(ROOT, "xyzzy").endswith("`odradek --help` lists the commands.")
 
 
 def test_usage_lines_name_the_command_that_was_typed() -> None:
@@ -87,7 +88,8 @@ def test_completion_of_zsh_knows_commands_and_options() -> None:
     script = completion.zsh_script(ROOT)
     assert "'topics:Create, list, describe, grow and delete topics.'" in script
     assert "topics) compadd -- --alter " in script
-    assert script.count("'") == 2 * len(cli.commands(ROOT))
+    described = script.partition("commands=(\n")[2].partition("\n  )")[0]
+    assert dict(entry.split(":", 1) for entry in shlex.split(described)) == command_list.commands(ROOT)
 
 
 def test_completion_needs_a_shell() -> None:

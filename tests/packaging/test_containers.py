@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from config.broker_config import BrokerConfig
-from odradek.cli import SERVER_SCRIPTS, tool_modules
+from odradek.command_list import SERVER_SCRIPTS, tool_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()

@@ -1,4 +1,4 @@
-"""The shell doors: they prepare their environment once, work from anywhere, and find the brokers they have to stop."""
+"""The shell scripts prepare their environment once, work from any directory, and find the brokers they have to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m build` makes a wheel that works in an empty environment and keeps its rooms to itself."""
+"""`python -m build` makes a wheel that works in an empty environment and keeps its packages private."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit.broker_process import PATIENCE_S, await_port, free_port
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_TIMEOUT_S = 300
 """For pip, which may have to download the dependencies."""
-ROOMS = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
+PACKAGES = ["broker", "client", "cluster", "config", "protocol", "spark_jobs", "storage", "tools"]
 
 pytestmark = pytest.mark.timeout(2 * INSTALL_TIMEOUT_S)
 
@@ -77,10 +77,10 @@ def site_packages(venv: Path) -> Path:
 
 @pytest.fixture
 def working_directory(tmp_path: Path) -> Path:
-    """A user's directory with packages named as our rooms are, which must not be taken for them."""
-    for room in ROOMS:
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "__init__.py").write_text("raise ImportError('the working directory was imported')\n")
+    """A user's directory with packages named like ours, which must not be taken for them."""
+    for package in PACKAGES:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise ImportError('the working directory was imported')\n")
     return tmp_path
 
 
@@ -116,17 +116,17 @@ def test_sdist_carries_the_locks_and_the_scripts(distributions: Path) -> None:
 def test_wheel_has_one_top_level_package(distributions: Path) -> None:
     with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
         top_level = {name.split("/")[0] for name in wheel.namelist()}
-        rooms = {name.split("/")[2] for name in wheel.namelist() if name.startswith("odradek/_server/")}
+        packages = {name.split("/")[2] for name in wheel.namelist() if name.startswith("odradek/_server/")}
     assert {name for name in top_level if not name.endswith(".dist-info")} == {"odradek"}
-    assert set(ROOMS) <= rooms
+    assert set(PACKAGES) <= packages
 
 
 def test_wheel_carries_nothing_that_only_tests_or_developers_use(distributions: Path) -> None:
     with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
         names = [name.lower() for name in wheel.namelist()]
         sources = {name: wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py")}
-    rooms = {name.split("/")[2] for name in names if name.startswith("odradek/_server/")}
-    assert rooms == {*ROOMS, "bin"}
+    packages = {name.split("/")[2] for name in names if name.startswith("odradek/_server/")}
+    assert packages == {*PACKAGES, "bin"}
     assert [name for name in names if re.search(r"(?<!perf[-_])test|memory_|fixture|simulat|/bench", name)] == []
     imports = re.compile(r"^\s*(?:from|import) (tests|bench|scripts|pytest|hypothesis|mypyc)\b", re.MULTILINE)
     assert {name: found for name, text in sources.items() if (found := imports.findall(text))} == {}
@@ -146,10 +146,10 @@ def test_what_few_need_is_imported_when_it_is_needed(environment: Path, tmp_path
 def test_no_room_reaches_site_packages(environment: Path, tmp_path: Path) -> None:
     present = {path.stem for path in site_packages(environment).iterdir()}
     assert "odradek" in present
-    assert present.isdisjoint(ROOMS)
-    for room in ROOMS:
-        imported = run(environment / "bin" / "python", "-c", f"import {room}", cwd=tmp_path)
-        assert "ModuleNotFoundError" in imported.stderr, room
+    assert present.isdisjoint(PACKAGES)
+    for package in PACKAGES:
+        imported = run(environment / "bin" / "python", "-c", f"import {package}", cwd=tmp_path)
+        assert "ModuleNotFoundError" in imported.stderr, package
 
 
 def test_what_is_installed_is_compiled(environment: Path) -> None:

@@ -1,4 +1,4 @@
-"""One Apache Kafka and one broker of ours for all scenarios, with the same configuration."""
+"""One Apache Kafka and one Odradek for all scenarios, with the same configuration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = {
     # Topics with a limit of their own are looked after at once.
     "log.retention.check.interval.ms": "100",
     "log.initial.task.delay.ms": "100",
-    # Groups that are empty are not tidied away in the midst of a scenario.
+    # Groups that are empty are not tidied away during a scenario.
     "offsets.retention.check.interval.ms": "86400000",
 }
 

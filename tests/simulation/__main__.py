@@ -41,7 +41,7 @@ def _one(task: tuple[int, str | None]) -> Outcome:
 
 
 def _outcomes(seeds: range, jobs: int, mutant: str | None = None) -> Iterator[Outcome]:
-    """What becomes of the seeds, in the order in which they end."""
+    """The results of the seeds, in the order in which they end."""
     gc.collect()
     gc.freeze()
     with multiprocessing.Pool(jobs, gc.disable, maxtasksperchild=SEEDS_OF_A_WORKER) as pool:

@@ -6,6 +6,7 @@ replica and no election. Values are unique and offsets are told, so that sorting
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,11 +55,16 @@ class _Log:
     """The highest end that was told in this era."""
     end_seen_at: float = -1.0
     epoch: int = -1
+    damaged: dict[int, None] = field(default_factory=dict)
+    """The offsets whose records the disk may not know any more."""
     sends: dict[bytes, _Send] = field(default_factory=dict)
     values: dict[int, list[bytes]] = field(default_factory=dict)
     told_at: list[tuple[float, int]] = field(default_factory=list)
-    """(time, highest offset told by then), in order."""
-    final: list[tuple[int, bytes]] | None = None
+    """(time, highest offset told by then), both ascending."""
+    born: float = 0.0
+    """When the log that had the name before was known to be deleted."""
+    first_era: int = 0
+    """The era that began then."""
 
 
 class Checker:
@@ -76,6 +82,8 @@ class Checker:
         groups = self._groups
         self._handlers: dict[type, Callable[[Any], None]] = {
             history.LogCreated: self._log_created,
+            history.DeletionInvoked: groups.deletion_invoked,
+            history.LogDeleted: self._log_deleted,
             history.SendInvoked: self._send_invoked,
             history.SendDone: self._send_done,
             history.Read: self._read,
@@ -88,6 +96,7 @@ class Checker:
             history.CommittedOffset: groups.committed_offset,
             history.Assigned: groups.assigned,
             history.MachineCrashed: self._machine_crashed,
+            history.Damaged: self._damaged,
             history.Disturbed: self._disturbed,
             history.Trouble: self._trouble,
         }
@@ -104,14 +113,28 @@ class Checker:
     def _log_created(self, event: history.LogCreated) -> None:
         self._logs[event.log] = _Log(event.lossless)
 
+    def _log_deleted(self, event: history.LogDeleted) -> None:
+        log = self._logs[event.log]
+        self._begin_era(log)
+        log.born, log.first_era, log.epoch = event.at, log.era, -1
+        log.damaged.clear()
+        self._groups.log_deleted(event.log)
+
+    @staticmethod
+    def _begin_era(log: _Log) -> None:
+        log.era += 1
+        log.told, log.end = -1, 0
+        log.told_at.clear()
+
     def _machine_crashed(self, event: history.MachineCrashed) -> None:
         for name, log in self._logs.items():
             if name.startswith(f"{event.broker}/") and not log.lossless:
-                log.era += 1
-                log.told, log.end = -1, 0
-                log.told_at.clear()
+                self._begin_era(log)
         if not event.groups_lossless:
             self._groups.lost(event.broker)
+
+    def _damaged(self, event: history.Damaged) -> None:
+        self._logs[event.log].damaged.update(dict.fromkeys(range(event.first, event.last + 1)))
 
     def _disturbed(self, event: history.Disturbed) -> None:
         self._disturbed_at = min(self._disturbed_at, event.at)
@@ -177,7 +200,8 @@ class Checker:
         self._next[event.reader, event.log] = event.offset + 1
         self._was_sent(event.at, event.log, log, event.offset, event.value)
         self._one_value(event.at, event.log, log, event.offset, event.value)
-        if log.lossless or not log.era:
+        # Records of a log that was deleted may come late.
+        if (log.lossless and not log.first_era) or not log.era:
             self._tell(log, event.at, event.offset)
 
     def _was_sent(self, at: float, name: str, log: _Log, offset: int, value: bytes) -> None:
@@ -191,7 +215,10 @@ class Checker:
 
     def _end_offset(self, event: history.EndOffset) -> None:
         log = self._logs[event.log]
-        told = max((offset for at, offset in log.told_at if at < event.invoked), default=-1)
+        if event.invoked < log.born:
+            return
+        before = bisect_left(log.told_at, (event.invoked,))
+        told = log.told_at[before - 1][1] if before else -1
         if event.offset <= told:
             self._violated("C13", event.at, f"{event.log} ends at {event.offset}, but offset {told} was told before")
         if log.end_seen_at < event.invoked and event.offset < log.end:
@@ -201,6 +228,8 @@ class Checker:
 
     def _leader_epoch(self, event: history.LeaderEpoch) -> None:
         log = self._logs[event.log]
+        if event.invoked < log.born:
+            return
         if event.epoch < log.epoch:
             self._violated("C8", event.at, f"the leader epoch of {event.log} fell from {log.epoch} to {event.epoch}")
         log.epoch = max(log.epoch, event.epoch)
@@ -209,9 +238,9 @@ class Checker:
 
     def _final_read(self, event: history.FinalRead) -> None:
         log = self._logs[event.log]
-        log.final = list(event.records)
         offsets = [offset for offset, _ in event.records]
-        if offsets != list(range(event.start, event.end)):
+        there = set(offsets)
+        if offsets != [each for each in range(event.start, event.end) if each in there or each not in log.damaged]:
             self._violated(
                 "C5",
                 event.at,
@@ -234,8 +263,13 @@ class Checker:
             if send.outcome != OK:
                 continue
             is_there = final.get(send.offset) == value if send.offset >= 0 else value in present
-            if is_there:
+            if send.done_era < log.first_era:
+                if value in present:
+                    self._violated("C7", event.at, f"{event.log}: {value!r} is there, and was in a deleted log")
+            elif is_there:
                 survivors[send.done_era] = max(survivors.get(send.done_era, -1), send.offset)
+            elif send.offset in log.damaged:
+                continue
             elif send.era == log.era:
                 self._violated("C1", event.at, f"{event.log}: {value!r}, acknowledged at {send.offset}, is not there")
             else:

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 from client import admin
-from client.cluster import KafkaClient
 from client.consumer import Consumer
 from client.errors import ClientError
 from client.groups import OffsetAndMetadata, fetch_offsets
+from client.kafka_client import KafkaClient
 from client.producer import Producer
 from client.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError, ErrorCode
@@ -20,6 +20,7 @@ from tests.simulation import history
 from tests.simulation.history import FAILED, OK, UNKNOWN
 from tests.simulation.loop import Process
 from tests.simulation.plan import Plan, ProducerPlan
+from tests.simulation.topics import Topics
 from tests.simulation.world import Machine, World
 
 _REFUSED_SEND = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TIMESTAMP})
@@ -31,12 +32,10 @@ _HARMLESS = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.OFFSET_OUT_OF_RANGE,
     }
 )
-"""Codes that are no trouble though no retry heals them. The two of sequences: after a loss only (see `Clients`)."""
+"""Codes that are no trouble though no retry heals them."""
 
 Feed = Callable[[history.Event], None]
 
@@ -55,10 +54,21 @@ class Clients:
         """Producers send no more."""
         self.reached: dict[str, dict[TopicPartition, int]] = {}
         """The offset behind the furthest record read, by client name ("group" for all members) and partition."""
+        self.topics = Topics(world, plan, machine.name, feed, self._topic_deleted)
+        self.damaged: dict[str, dict[int, None]] = {}
+        """Offsets whose records the disk has lost, by log."""
         self._feed = feed
         self._lives: dict[str, int] = {}
         self._commits = 0
         self._rng = Random(f"clients {world.seed}")
+
+    def _topic_deleted(self, topic: str) -> None:
+        """Readers have all of the next topic of the name before them."""
+        for reached in self.reached.values():
+            for partition in [each for each in reached if each.topic == topic]:
+                del reached[partition]
+        for log in [each for each in self.damaged if each.startswith(f"{self.machine.name}/{topic}-")]:
+            del self.damaged[log]
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -107,27 +117,6 @@ class Clients:
         """All partitions of the plan's topics."""
         return [TopicPartition(each.name, number) for each in self.plan.topics for number in range(each.partitions)]
 
-    # -- admin ---------------------------------------------------------------------------------------------------------
-
-    async def create_topics(self, client: KafkaClient, _reader: str) -> None:
-        """Create the plan's topics, however often that takes."""
-        for topic in self.plan.topics:
-            while True:
-                try:
-                    await admin.create_topic(
-                        client, topic.name, partitions=topic.partitions, replication_factor=1, configs=topic.config
-                    )
-                except ApiError as error:
-                    if error.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                        raise
-                except ClientError:
-                    continue
-                break
-            self.world.trace.note("admin", f"{topic.name} exists")
-        self.topics_exist = True
-
-    topics_exist = False
-
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def start_producers(self) -> None:
@@ -171,9 +160,8 @@ class Clients:
             return
         code = error.error_code if isinstance(error, ApiError) else None
         self._settle(name, log, value, FAILED if code in _REFUSED_SEND else UNKNOWN, -1)
-        if code not in _HARMLESS or not self.machine.power_cuts:
-            assert isinstance(error, Exception)
-            self._trouble(name, error)
+        assert isinstance(error, Exception)
+        self._trouble(name, error)
 
     def _settle(self, _name: str, log: str, value: bytes, outcome: str, offset: int) -> None:
         self.unsent -= 1
@@ -188,16 +176,37 @@ class Clients:
         for partition in self.partitions:
             self._feed(history.Positioned(self.now_s, reader, self.log_of(partition), 0))
         while True:
-            self._note_records(reader, "tail", await self._poll(consumer))
+            self._note_records(reader, "tail", await self._poll(consumer, reader, "tail"))
 
-    async def _poll(self, consumer: Consumer) -> Mapping[TopicPartition, list[Any]]:
+    async def _poll(self, consumer: Consumer, reader: str, name: str) -> Mapping[TopicPartition, list[Any]]:
         try:
             return await consumer.poll(1.0)
         except ApiError as error:
+            if error.error_code == ErrorCode.CORRUPT_MESSAGE:
+                self._pass_damage(consumer, reader, name, error)
+                await asyncio.sleep(0.1)
+                return {}
             if error.error_code not in _HARMLESS and not error.error_code.retriable:
                 raise
             await asyncio.sleep(0.1)
             return {}
+
+    def _pass_damage(self, consumer: Consumer, reader: str, name: str, error: ApiError) -> None:
+        """Seek behind the damage, as the broker's documents tell operators; where there is none it is trouble."""
+        passed = False
+        for partition in consumer.assignment:
+            log = self.log_of(partition)
+            position = behind = consumer.position(partition)
+            while behind is not None and behind in self.damaged.get(log, {}):
+                behind += 1
+            if behind is not None and behind != position:
+                consumer.seek(partition, behind)
+                reached = self.reached.setdefault(name, {})
+                reached[partition] = max(behind, reached.get(partition, 0))
+                self._feed(history.Positioned(self.now_s, reader, log, behind))
+                passed = True
+        if not passed:
+            self._trouble(name, error)
 
     def _note_records(self, reader: str, name: str, taken: Mapping[TopicPartition, list[Any]]) -> None:
         reached = self.reached.setdefault(name, {})
@@ -230,7 +239,7 @@ class Clients:
         )
         consumer.subscribe([each.name for each in self.plan.topics], _Listener(self, consumer, reader))
         while True:
-            taken = await self._poll(consumer)
+            taken = await self._poll(consumer, reader, "group")
             self._note_records(reader, "group", taken)
             if taken and self._rng.random() < 0.7:
                 await self._commit(consumer)
@@ -267,7 +276,7 @@ class Clients:
     # -- watching ------------------------------------------------------------------------------------------------------
 
     async def watch(self, client: KafkaClient, _reader: str) -> None:
-        """Ask the broker now and then where logs end, who leads, and what the group has committed."""
+        """Ask the broker at times where logs end, who leads, and what the group has committed."""
         while True:
             await asyncio.sleep(self._rng.random() * 3)
             try:
@@ -296,11 +305,12 @@ class Clients:
                 offset = committed[partition].offset if partition in committed else None
                 self._feed(history.CommittedOffset(invoked, self.now_s, "group", self.log_of(partition), offset))
 
-    async def read_all(self, client: KafkaClient, _reader: str) -> None:
+    async def read_all(self, client: KafkaClient, reader: str) -> None:
         """Read every log from its start to its end."""
         starts = await admin.list_offsets(client, dict.fromkeys(self.partitions, admin.EARLIEST_TIMESTAMP))
         ends = await admin.list_offsets(client, dict.fromkeys(self.partitions, admin.LATEST_TIMESTAMP))
-        consumer = Consumer(client, ConsumerSettings.parse({"auto.offset.reset": "earliest"}))
+        crcs = self.plan.consumer["check.crcs"]
+        consumer = Consumer(client, ConsumerSettings.parse({"auto.offset.reset": "earliest", "check.crcs": crcs}))
         consumer.assign(self.partitions)
         found: dict[TopicPartition, list[tuple[int, bytes]]] = {each: [] for each in self.partitions}
         bounds: dict[TopicPartition, tuple[int, int]] = {}
@@ -311,7 +321,7 @@ class Clients:
             bounds[partition] = start.offset, end.offset
             consumer.seek(partition, start.offset)
         while any((consumer.position(each) or 0) < bounds[each][1] for each in self.partitions):
-            for partition, records in (await self._poll(consumer)).items():
+            for partition, records in (await self._poll(consumer, reader, "auditor")).items():
                 found[partition] += [(record.offset, bytes(record.value)) for record in records]
         self.ends = {partition: end for partition, (_, end) in bounds.items()}
         for partition, (start, end) in bounds.items():

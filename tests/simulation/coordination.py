@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from broker.environment.contract import Environment
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     ANY_VERSION,
     ConnectionLossError,
     CoordinationError,
@@ -102,7 +102,7 @@ class SimEnsemble:
         self.loss_chance = 0.0
 
     def check_sessions(self) -> None:
-        """Expire those whose owners were not heard of in time; to be called now and then."""
+        """Expire those whose owners were not heard of in time; to be called regularly."""
         now = self.loop.time()
         for session in list(self.sessions.values()):
             if session.process.alive and not session.process.paused:
@@ -113,7 +113,7 @@ class SimEnsemble:
 
 
 class SimCoordination:
-    """One session; implements `cluster.zookeeper.contract.Coordination`."""
+    """One session; implements `cluster.zookeeper.coordination.Coordination`."""
 
     max_transaction_bytes = 1 << 20
 

@@ -28,7 +28,7 @@ class SimDisk(MemoryFileSystem):
         """The machine's clock says it."""
 
     def next_life(self) -> SimDisk:
-        """What the next process finds."""
+        """The disk as the next process finds it."""
         twin = SimDisk(self._wall_clock)
         twin._root = copy_directory(self._root, {})
         twin.capacity_bytes = self.capacity_bytes

@@ -19,7 +19,7 @@ class SimExecutor:
         self._loop = loop
         self._rng = rng
         self.slowest_s = 0.002
-        """What a call may take: more on a slow disk."""
+        """The longest time of a call; larger on a slow disk."""
 
     def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
         future: asyncio.Future[T] = self._loop.create_future()

@@ -11,6 +11,7 @@ from tests.kit.memory_disk import PowerCut
 from tests.kit.memory_file_system import Fault
 from tests.simulation import history
 from tests.simulation.clients import Clients, Feed
+from tests.simulation.disk_faults import DiskFaults
 from tests.simulation.world import Machine, World
 
 
@@ -25,6 +26,7 @@ class Nemesis:
         self._feed = feed
         self._rng = Random(f"faults {world.seed}")
         self._is_over = False
+        self._disk = DiskFaults(world, machine, self._rng, self._later, self._cut_power)
         self._kinds: dict[str, Callable[[], bool]] = {
             "kill": self._kill,
             "kill in a disk call": self._kill_in_a_disk_call,
@@ -41,6 +43,10 @@ class Nemesis:
             "coordination loss": self._lose_coordination,
             "client kill": self._kill_client,
             "client pause": self._pause_client,
+            "topic deletion": self._renew_topic,
+            "disk error": self._disk.fail,
+            "disk full": self._disk.fill,
+            "bit flip": self._flip_bit,
         }
 
     async def run(self, kinds: list[str], pause_s: float, until_s: float) -> None:
@@ -59,7 +65,7 @@ class Nemesis:
         """Take everything back that can be, and have the broker running."""
         self._is_over = True
         machine = self._machine
-        machine.disk.inject = lambda _operation, _path: None
+        self._disk.heal()
         machine.slow_down(0.002)
         if machine.ensemble is not None:
             machine.ensemble.answer_all()
@@ -86,7 +92,7 @@ class Nemesis:
         return True
 
     def _kill_in_a_disk_call(self) -> bool:
-        """Before, after or in the midst of one of the next calls that change the disk."""
+        """Before, after or during one of the next calls that change the disk."""
         machine = self._machine
         left = self._rng.randint(1, 60)
 
@@ -108,6 +114,20 @@ class Nemesis:
         self._feed(history.MachineCrashed(self._world.loop.time(), machine.name, self._clients.plan.groups_lossless))
         self._start_later()
         return True
+
+    def _flip_bit(self) -> bool:
+        """A bit of an acknowledged batch on the disk, while no process runs: what it has read is in its memory."""
+        machine = self._machine
+        machine.kill()
+        self._start_later()
+        logs = {f"{each.topic}-{each.partition}": self._clients.log_of(each) for each in self._clients.partitions}
+        flipped = self._disk.flip_bit(logs)
+        if flipped is not None:
+            name, first, last = flipped
+            damaged = self._clients.damaged.setdefault(logs[name], {})
+            damaged.update(dict.fromkeys(range(first, last + 1)))
+            self._feed(history.Damaged(self._world.loop.time(), logs[name], first, last))
+        return flipped is not None
 
     def _pause(self) -> bool:
         self._machine.pause(self._rng.choice([0.1, 1.0, 5.0, 12.0]) * self._rng.random())
@@ -190,7 +210,7 @@ class Nemesis:
         return self._cut((client, broker) if self._rng.random() < 0.5 else (broker, client))
 
     def _reset(self) -> bool:
-        """Connections end in the midst of whatever they carry."""
+        """Connections end while they carry data."""
         ends = self._world.network.connections(self._machine.name)
         chance = self._rng.choice([0.2, 1.0])
         ends = [each for each in ends if self._rng.random() < chance]
@@ -200,7 +220,7 @@ class Nemesis:
         return bool(ends)
 
     def _hold(self) -> bool:
-        """What one connection carries is held back, while others flow."""
+        """Hold back what one connection carries, while others flow. False when there is no connection."""
         ends = self._world.network.connections(self._machine.name)
         if not ends:
             return False
@@ -233,6 +253,15 @@ class Nemesis:
         clients = self._clients
         if not clients.processes[name].alive:
             clients.start(name, clients.tail if name.startswith("tail") else clients.be_member)
+
+    def _renew_topic(self) -> bool:
+        """Delete a topic and create it again."""
+        topics = self._clients.topics
+        if not topics.may_renew:
+            return False
+        topics.is_renewing = True
+        self._clients.start("admin", topics.renew)
+        return True
 
     def _pause_client(self) -> bool:
         name = self._some_client()

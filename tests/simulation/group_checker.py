@@ -41,6 +41,7 @@ class GroupChecker:
         self._commits: dict[int, _Commit] = {}
         self._owners: dict[tuple[str, int, str], str] = {}
         self._generations: dict[str, int] = {}
+        self._deleting: dict[str, None] = {}
 
     def _register(self, group: str, log: str) -> _Register:
         return self._registers.setdefault((group, log), _Register())
@@ -78,7 +79,7 @@ class GroupChecker:
         latest = max((each.invoked for each in settled), default=-1.0)
         possible = [each for each in candidates if each.done >= latest]
         if event.offset is None:
-            if settled:
+            if settled and event.log not in self._deleting:
                 self._complain(
                     "C10",
                     event.at,
@@ -102,10 +103,25 @@ class GroupChecker:
                     f"{log} belongs to {owner} and {event.member} in generation {event.generation} of {event.group}",
                 )
 
+    def deletion_invoked(self, event: history.DeletionInvoked) -> None:
+        """Commits of this log go with it, from now on at any time."""
+        self._deleting[event.log] = None
+
+    def log_deleted(self, log: str) -> None:
+        """Commits of this log are gone, but those that were under way."""
+        self._deleting.pop(log, None)
+        for (_, its_log), register in self._registers.items():
+            if its_log == log:
+                self._may_be_lost(register)
+
+    @staticmethod
+    def _may_be_lost(register: _Register) -> None:
+        register.lost_at = max((each.invoked for each in register.commits), default=-1.0)
+
     def lost(self, broker: str) -> None:
         """Commits at this broker may be lost; and generations may be given out again."""
         for (_, log), register in self._registers.items():
             if log.startswith(f"{broker}/"):
-                register.lost_at = max((each.invoked for each in register.commits), default=-1.0)
+                self._may_be_lost(register)
         self._owners.clear()
         self._generations.clear()

@@ -21,6 +21,20 @@ class LogCreated(NamedTuple):
     lossless: bool
 
 
+class DeletionInvoked(NamedTuple):
+    """The deletion of a log has been asked for."""
+
+    at: float
+    log: str
+
+
+class LogDeleted(NamedTuple):
+    """The deletion of a log has been acknowledged: all it held is gone for good. Another one of the name may begin."""
+
+    at: float
+    log: str
+
+
 class SendInvoked(NamedTuple):
     """A producer hands a record over; its records of one log come in the order of these events."""
 
@@ -136,6 +150,15 @@ class MachineCrashed(NamedTuple):
     groups_lossless: bool
 
 
+class Damaged(NamedTuple):
+    """Bits flipped in a batch that the disk kept: the records from `first` to `last` may be gone, and no others."""
+
+    at: float
+    log: str
+    first: int
+    last: int
+
+
 class Disturbed(NamedTuple):
     """Something was done to processes or connections: from now on producers may have had to send again."""
 
@@ -144,7 +167,7 @@ class Disturbed(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """What must not happen at all: `check` says which check it violates."""
+    """An event that must never happen; `check` names the check that it violates."""
 
     at: float
     check: str
@@ -153,6 +176,8 @@ class Trouble(NamedTuple):
 
 Event = (
     LogCreated
+    | DeletionInvoked
+    | LogDeleted
     | SendInvoked
     | SendDone
     | Read
@@ -165,6 +190,7 @@ Event = (
     | CommittedOffset
     | Assigned
     | MachineCrashed
+    | Damaged
     | Disturbed
     | Trouble
 )

@@ -32,20 +32,36 @@ class _Handle(asyncio.Handle):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: asyncio.AbstractEventLoop,
-        context: Context | None,
-    ) -> None:
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
         self._callback = callback
         self._args = args
-        self._loop = loop
-        self._context = copy_context() if context is None else context
+        self._context = context
         self._cancelled = False
-        self._source_traceback = None
-        self._repr = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def __repr__(self) -> str:
+        return f"<{self._callback!r} of {self._context.get(CURRENT)}>"
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    """As `_Handle`, for a time. One that is cancelled is dropped when its time comes."""
+
+    __slots__ = ()
+
+    def __init__(self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def __repr__(self) -> str:
+        return f"<{self._callback!r} of {self._context.get(CURRENT)} at {self._when}>"
 
 
 class Process:
@@ -88,10 +104,12 @@ class SimLoop(asyncio.BaseEventLoop):
         self._over = False
         self.callbacks = 0
         self.unhandled: list[str] = []
-        self.set_task_factory(_make_task)
         self.set_exception_handler(_note_unhandled)
 
     # -- asyncio -------------------------------------------------------------------------------------------------------
+
+    get_debug = staticmethod(bool)
+    """Never: each future asks."""
 
     def time(self) -> float:
         return self._now
@@ -99,8 +117,17 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
-        self._enqueue(handle)
+        if context is None:
+            context = copy_context()
+        handle = _Handle(callback, args, context)
+        process = context.get(CURRENT)
+        if process is None:
+            self._refuse(handle)
+        elif process.alive:
+            ready = process.ready
+            if not ready and not process.paused:
+                self._runnable.append(process)
+            ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -108,24 +135,33 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _TimerHandle(when, callback, args, copy_context() if context is None else context)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, timer, None))
         return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Any, *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        CURRENT.get().own(task)
+        return task
 
     def kernel_at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
         """Call back at `when`, in no process."""
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, callback, args))
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when its time comes."""
-
     def _run_once(self) -> None:
-        runnable, timers, draw = self._runnable, self._timers, self._rng.random
+        runnable, timers, draw, pop = self._runnable, self._timers, self._rng.random, heapq.heappop
         while not self._stopping:  # type: ignore[attr-defined]
             while timers and timers[0][0] <= self._now:
-                _, _, what, args = heapq.heappop(timers)
+                _, _, what, args = pop(timers)
                 if args is None:
                     if not what._cancelled:
                         self._enqueue(what)
@@ -148,7 +184,12 @@ class SimLoop(asyncio.BaseEventLoop):
             self.callbacks += 1
             if self.callbacks > MOST_CALLBACKS:
                 raise LivelockError(f"{self.callbacks} callbacks in {self._now:.3f} s; the last one is {handle!r}")
-            handle._run()
+            try:
+                handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  as asyncio does it
+                self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error})
 
     def _write_to_self(self) -> None:
         """There is no other thread."""
@@ -156,14 +197,15 @@ class SimLoop(asyncio.BaseEventLoop):
     def _enqueue(self, handle: asyncio.Handle) -> None:
         process = handle._context.get(CURRENT)  # type: ignore[attr-defined]
         if process is None:
-            if self._over:
-                return
+            self._refuse(handle)
+        elif process.alive:
+            if not process.ready and not process.paused:
+                self._runnable.append(process)
+            process.ready.append(handle)
+
+    def _refuse(self, handle: asyncio.Handle) -> None:
+        if not self._over:
             raise RuntimeError(f"{handle!r} belongs to no process")
-        if not process.alive:
-            return
-        if not process.ready and not process.paused:
-            self._runnable.append(process)
-        process.ready.append(handle)
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
@@ -207,12 +249,6 @@ def context_of(process: Process) -> Context:
     context = copy_context()
     context.run(CURRENT.set, process)
     return context
-
-
-def _make_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
-    CURRENT.get().own(task)
-    return task
 
 
 def _note_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

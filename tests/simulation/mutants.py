@@ -6,18 +6,22 @@ A mutant changes one thing while it is applied, as a mistake there would. What n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
 from broker.groups.coordinator_log import ReplicatedCoordinatorLog
+from broker.replication.stray_logs import StrayLogs
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError
 from storage.log.log_flush import FlushTask
 from storage.log.producer_state import ProducerStateManager
+from storage.log_manager import LogManager
 from storage.recovery import segment_recovery
+from storage.segment.checked_batches import CheckedBatches
+from storage.segment.log_segment import LogSegment
 
 Mutant = Callable[[], AbstractContextManager[object]]
 
@@ -95,6 +99,54 @@ def _groups_not_loaded() -> Iterator[None]:
 
 
 @_mutant
+def _deleted_log_found_again() -> Iterator[None]:
+    """The log of a deleted topic stays where it is, and the next topic of the name begins with its records."""
+    with (
+        _replaced(LogManager, "delete", lambda _self, _partition, _now_ms: None),
+        _replaced(LogManager, "_check_topic_id", lambda _self, _log, _topic_id: None),
+        _replaced(StrayLogs, "make_room_for", lambda _self, _partition, _topic_id: None),
+    ):
+        yield
+
+
+@_mutant
+def _lost_append_acknowledged() -> Iterator[None]:
+    """An append that the disk refuses, as it is full or fails, counts as done."""
+    original = LogSegment.append
+
+    def append(self: LogSegment, records: Any, last: Any, time: Any, time_offset: Any, interval: Any) -> None:
+        with suppress(OSError):
+            original(self, records, last, time, time_offset, interval)
+
+    with _replaced(LogSegment, "append", append):
+        yield
+
+
+@_mutant
+def _failed_fsync_taken_for_a_success() -> Iterator[None]:
+    """A flush whose fsync failed advances the recovery point, and what waited for it is acknowledged."""
+    original = FlushTask.complete
+
+    def complete(self: FlushTask) -> None:
+        self.error = None
+        original(self)
+
+    with _replaced(FlushTask, "complete", complete):
+        yield
+
+
+@_mutant
+def _batches_of_the_disk_not_checked() -> Iterator[None]:
+    """Batches that a segment held when it was opened are served as they are."""
+
+    def check(self: CheckedBatches, start: int, stop: int) -> None:
+        self.unverified_end = 0
+
+    with _replaced(CheckedBatches, "check", check):
+        yield
+
+
+@_mutant
 def _readers_see_unflushed_records() -> Iterator[None]:
     """The high watermark does not wait for the fsync that the topic asks for."""
 
@@ -110,11 +162,12 @@ def _readers_see_unflushed_records() -> Iterator[None]:
 @_mutant
 def _recovery_cuts_one_batch_too_many() -> Iterator[None]:
     """Of a segment that is looked at after a crash the last whole batch is cut off with what is torn."""
-    original = segment_recovery._without_impostor
+    original = segment_recovery._valid_batches
 
-    def without_the_last(held_from: int, batches: Iterator[Any]) -> Iterator[Any]:
-        found = list(original(held_from, batches))
-        yield from found[:-1]
+    def without_the_last(
+        segment: LogSegment, limit: int, recovery_point: int, on_bytes: Callable[[int], None]
+    ) -> Iterator[Any]:
+        yield from list(original(segment, limit, recovery_point, on_bytes))[:-1]
 
-    with _replaced(segment_recovery, "_without_impostor", without_the_last):
+    with _replaced(segment_recovery, "_valid_batches", without_the_last):
         yield

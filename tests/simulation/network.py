@@ -1,53 +1,35 @@
-"""A network of machines on virtual time: TCP connections with bounded buffers, delays, cuts and resets.
+"""A network of machines on virtual time: listeners, connections and the faults between them.
 
-The kernels of the machines live on whatever their processes do: what arrives for a paused process waits in its socket.
+`endpoint` is one end of a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections import deque
-from collections.abc import Callable, Iterable
-from contextvars import Context, copy_context
+from collections.abc import Callable
+from contextvars import copy_context
 from random import Random
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from tests.simulation.endpoint import Endpoint, Links
 from tests.simulation.loop import CURRENT, Process, SimLoop
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-_EOF = object()
-_RESET = object()
-_DEFAULT_HIGH_WATER = 64 * 1024
-
 
 class SimNetwork:
-    """All machines, and all connections between them. `wire_hash` sums up all bytes that have arrived anywhere."""
+    """All machines, and all connections between them."""
 
     def __init__(self, loop: SimLoop, rng: Random) -> None:
         self.loop = loop
-        self.rng = rng
-        self.least_delay_s = 0.000_05
-        self.most_delay_s = 0.002
-        self.split_chance = 0.05
-        self.window_bytes = 64 * 1024
-        self.wire_hash = 0
-        self.bytes_delivered = 0
+        self.links = Links(loop, rng)
         self.listeners: dict[tuple[str, int], SimListener] = {}
-        self.cuts: dict[tuple[str, str], None] = {}
-        self.without_power: dict[str, None] = {}
-        self.endpoints: dict[Endpoint, None] = {}
         self._waiting_to_connect: list[tuple[str, str, Callable[[], None]]] = []
         self._ports = 40_000
 
     def of(self, host: str) -> HostNetwork:
         """The network as a process on `host` sees it."""
         return HostNetwork(self, host)
-
-    def delay_s(self) -> float:
-        """How long the next segment takes."""
-        return self.least_delay_s + self.rng.random() * (self.most_delay_s - self.least_delay_s)
 
     def next_port(self) -> int:
         """A client's port."""
@@ -58,44 +40,40 @@ class SimNetwork:
 
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from one host to the other; what is sent waits, as TCP sends it again later."""
-        self.cuts[source, target] = None
+        self.links.cuts[source, target] = None
 
     def heal(self, source: str | None = None, target: str | None = None) -> None:
         """Take back one cut, or all."""
         if source is None or target is None:
-            self.cuts.clear()
-            for endpoint in self.endpoints:
+            self.links.cuts.clear()
+            for endpoint in self.links.endpoints:
                 endpoint.held = False
         else:
-            self.cuts.pop((source, target), None)
-        for endpoint in list(self.endpoints):
+            self.links.cuts.pop((source, target), None)
+        for endpoint in list(self.links.endpoints):
             endpoint.send_stalled()
         waiting, self._waiting_to_connect = self._waiting_to_connect, []
         for from_host, to_host, attempt in waiting:
             self._when_linked(from_host, to_host, attempt)
 
-    def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets through."""
-        return (source, target) in self.cuts
-
     def connections(self, host: str) -> list[Endpoint]:
         """The ends of open connections on a host."""
-        return [each for each in self.endpoints if each.host == host and not each.gone]
+        return [each for each in self.links.endpoints if each.host == host and not each.gone]
 
     def process_died(self, process: Process, *, silently: bool = False) -> None:
         """Its listeners are gone; its connections too: the other side hears of it, unless the power failed."""
         for address in [each for each, listener in self.listeners.items() if listener.process is process]:
             del self.listeners[address]
-        for endpoint in [each for each in self.endpoints if each.process is process]:
+        for endpoint in [each for each in self.links.endpoints if each.process is process]:
             endpoint.die(silently=silently)
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _when_linked(self, source: str, target: str, attempt: Callable[[], None]) -> None:
-        if self.is_cut(source, target) or self.is_cut(target, source):
+        if self.links.is_cut(source, target) or self.links.is_cut(target, source):
             self._waiting_to_connect.append((source, target, attempt))
         else:
-            self.loop.kernel_at(self.loop.time() + 2 * self.delay_s(), attempt)
+            self.loop.kernel_at(self.loop.time() + 2 * self.links.delay_s(), attempt)
 
     async def connect(
         self, source: str, protocol_factory: Callable[[], P], host: str, port: int
@@ -111,10 +89,10 @@ class SimNetwork:
         if listener is None or not listener.process.alive or listener.factory is None:
             raise ConnectionRefusedError(111, "Connection refused")
         own_address, peer_address = (source, self.next_port()), (host, port)
-        mine = Endpoint(self, source, CURRENT.get(), copy_context(), own_address, peer_address)
-        theirs = Endpoint(self, host, listener.process, listener.context, peer_address, own_address)
+        mine = Endpoint(self.links, source, CURRENT.get(), copy_context(), own_address, peer_address)
+        theirs = Endpoint(self.links, host, listener.process, listener.context, peer_address, own_address)
         mine.peer, theirs.peer = theirs, mine
-        self.endpoints[mine] = self.endpoints[theirs] = None
+        self.links.endpoints[mine] = self.links.endpoints[theirs] = None
         self.loop.call_soon(theirs.begin, listener.factory, context=theirs.context)
         protocol = protocol_factory()
         mine.begin(lambda: protocol)
@@ -163,241 +141,3 @@ class SimListener:
         self.factory = None
         if self._network.listeners.get(self._address) is self:
             del self._network.listeners[self._address]
-
-
-class Endpoint(asyncio.Transport):
-    """One end of a connection, as its process sees it; what it writes travels to `peer`."""
-
-    peer: Endpoint
-
-    def __init__(
-        self,
-        network: SimNetwork,
-        host: str,
-        process: Process,
-        context: Context,
-        address: tuple[str, int],
-        peer_address: tuple[str, int],
-    ) -> None:
-        super().__init__({"sockname": address, "peername": peer_address})
-        self._network = network
-        self._loop = network.loop
-        self.host = host
-        self.process = process
-        self.context = context
-        self.gone = False
-        """The process has let go of it, or is dead."""
-        self.held = False
-        """What is written stays here, although the connection stands."""
-        self._protocol: asyncio.BaseProtocol | None = None
-        self._is_closing = False
-        self._is_reset = False
-        self._reading_paused = False
-        self._inbox: deque[Any] = deque()
-        self._pump_scheduled = False
-        self._stalled: deque[Any] = deque()
-        self._last_arrival = 0.0
-        self._unread_bytes = 0
-        self._high = _DEFAULT_HIGH_WATER
-        self._low = _DEFAULT_HIGH_WATER // 4
-        self._writing_paused = False
-
-    def begin(self, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
-        """The connection stands."""
-        self._protocol = protocol_factory()
-        self._protocol.connection_made(self)
-        self._schedule_pump()
-
-    # -- what a process calls ------------------------------------------------------------------------------------------
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        assert self._protocol is not None
-        return self._protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def is_closing(self) -> bool:
-        return self._is_closing
-
-    def is_reading(self) -> bool:
-        return not self._reading_paused and not self._is_closing
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.writelines((data,))
-
-    def writelines(self, list_of_data: Iterable[Any]) -> None:
-        data = b"".join(list_of_data)
-        if self.gone or self._is_closing or not data:
-            return
-        self._unread_bytes += len(data)
-        self._send(data)
-        if not self._writing_paused and self.get_write_buffer_size() > self._high:
-            self._writing_paused = True
-            assert self._protocol is not None
-            self._protocol.pause_writing()
-
-    def get_write_buffer_size(self) -> int:
-        return max(self._unread_bytes - self._network.window_bytes, 0)
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._high = _DEFAULT_HIGH_WATER if high is None else high
-        self._low = self._high // 4 if low is None else low
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        self._reading_paused = True
-
-    def resume_reading(self) -> None:
-        self._reading_paused = False
-        self._schedule_pump()
-
-    def close(self) -> None:
-        self._leave(_EOF, None)
-
-    def abort(self) -> None:
-        # What is in the kernel's buffer is sent all the same; the other side sees an end or a reset.
-        self._leave(_EOF if self._network.rng.random() < 0.5 else _RESET, None)
-
-    def _leave(self, last_word: object, error: Exception | None) -> None:
-        if self.gone or self._is_closing:
-            return
-        self._is_closing = True
-        self._inbox.clear()
-        self._send(last_word)
-        self._loop.call_soon(self._lost, error, context=self.context)
-
-    def _lost(self, error: Exception | None) -> None:
-        if self.gone:
-            return
-        self.gone = True
-        self._forget()
-        if self._protocol is not None:
-            self._protocol.connection_lost(error)
-
-    def _forget(self) -> None:
-        # The other end may still have to be told, or be a machine without power that never hears of it.
-        self._network.endpoints.pop(self, None) if not self._stalled else None
-
-    # -- the way to the other end --------------------------------------------------------------------------------------
-
-    def _send(self, segment: Any) -> None:
-        if self._stalled or self.held or self._network.is_cut(self.host, self.peer.host):
-            self._stalled.append(segment)
-            return
-        self._transmit(segment)
-
-    def _transmit(self, segment: Any) -> None:
-        if self._is_reset:
-            return
-        when = self._last_arrival = max(self._loop.time() + self._network.delay_s(), self._last_arrival)
-        self._loop.kernel_at(when, self.peer.arrive, segment)
-
-    def send_stalled(self) -> None:
-        """Send again what a cut or a hold kept back, if it is over."""
-        if self.held or self._network.is_cut(self.host, self.peer.host):
-            return
-        while self._stalled:
-            self._transmit(self._stalled.popleft())
-        if self.gone:
-            self._network.endpoints.pop(self, None)
-
-    def reset_both_ends(self) -> None:
-        """Something in between ends the connection: bytes under way get lost at any point."""
-        for end in (self, self.peer):
-            end._is_reset = True
-            end._inbox.clear()
-            end._inbox.append(_RESET)
-            end._schedule_pump()
-
-    def die(self, *, silently: bool) -> None:
-        """The process is dead."""
-        self.gone = True
-        self._is_closing = True
-        self._inbox.clear()
-        self._stalled.clear()
-        self._network.endpoints.pop(self, None)
-        if not silently:
-            self._send(_RESET)
-
-    # -- arriving ------------------------------------------------------------------------------------------------------
-
-    def arrive(self, segment: Any) -> None:
-        """The kernel of this end's machine gets a segment."""
-        if self._is_reset:
-            return
-        if self.gone or self._is_closing:
-            # A closed socket answers with a reset; a machine without power does not answer.
-            is_data = segment is not _EOF and segment is not _RESET
-            if is_data and not self.peer.gone and self.host not in self._network.without_power:
-                self._loop.kernel_at(self._loop.time() + self._network.delay_s(), self.peer.arrive, _RESET)
-            return
-        if segment is not _EOF and segment is not _RESET:
-            self._network.wire_hash = zlib.crc32(segment, self._network.wire_hash)
-            self._network.bytes_delivered += len(segment)
-        self._inbox.append(segment)
-        self._schedule_pump()
-
-    def _schedule_pump(self) -> None:
-        if self._inbox and not self._pump_scheduled and self._protocol is not None:
-            self._pump_scheduled = True
-            self._loop.call_soon(self._pump, context=self.context)
-
-    def _pump(self) -> None:
-        """One read of the process: what is there, or a part of it."""
-        self._pump_scheduled = False
-        if self.gone or self._is_closing or self._reading_paused or not self._inbox:
-            return
-        segment = self._inbox.popleft()
-        if segment is _RESET:
-            self._inbox.clear()
-            self._is_closing = True
-            self._lost(ConnectionResetError(104, "Connection reset by peer"))
-            return
-        if segment is _EOF:
-            assert isinstance(self._protocol, asyncio.Protocol | asyncio.BufferedProtocol)
-            if not self._protocol.eof_received():
-                self.close()
-            return
-        network = self._network
-        if len(segment) > 1 and network.rng.random() < network.split_chance:
-            at = network.rng.randrange(1, len(segment))
-            self._inbox.appendleft(segment[at:])
-            segment = segment[:at]
-        self._receive(segment)
-        if self._inbox:
-            self._schedule_pump()
-
-    def _receive(self, data: bytes) -> None:
-        protocol = self._protocol
-        length = len(data)
-        self.peer._was_read(length)
-        if isinstance(protocol, asyncio.BufferedProtocol):
-            buffer = protocol.get_buffer(length)
-            size = len(buffer)
-            if size < length:
-                buffer[:] = data[:size]  # type: ignore[index]
-                self._inbox.appendleft(data[size:])
-                self.peer._unread_bytes += length - size
-            else:
-                size = length
-                buffer[:size] = data  # type: ignore[index]
-            protocol.buffer_updated(size)
-        else:
-            assert isinstance(protocol, asyncio.Protocol)
-            protocol.data_received(data)
-
-    def _was_read(self, size: int) -> None:
-        self._unread_bytes -= size
-        if self._writing_paused and not self.gone and self.get_write_buffer_size() <= self._low:
-            self._writing_paused = False
-            self._loop.call_soon(self._resume_writing, context=self.context)
-
-    def _resume_writing(self) -> None:
-        if not self.gone and not self._is_closing and not self._writing_paused and self._protocol is not None:
-            self._protocol.resume_writing()

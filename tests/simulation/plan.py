@@ -1,4 +1,4 @@
-"""What a seed is like: its broker's configuration, topics, clients and kinds of faults, drawn before anything runs.
+"""The plan of a seed: the broker's configuration, topics, clients and kinds of faults, drawn before anything runs.
 
 Kinds of faults are switched on and off as a whole (some seeds have none): bugs that one kind hides come out where it is
 off.
@@ -26,6 +26,9 @@ FAULTS = (
     "client kill",
     "client pause",
 )
+
+RARER_FAULTS = ("topic deletion", "disk error", "disk full", "bit flip")
+"""Kinds that fewer seeds have, as they cost what others are to check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Plan:
     fault_pause_s: float
     active_s: float
     most_delay_s: float
+    renewed: TopicPlan | None
+    """The topic that is deleted and created again at times."""
     coordination: str
     """"embedded": the broker keeps the tree on its disk; "remote": another machine does."""
 
@@ -74,6 +79,7 @@ class Plan:
 def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
     rng = Random(f"plan {seed}")
+    more = Random(f"more {seed}")
     all_flushed = rng.random() < 0.4
     segment_bytes = rng.choice([5_000, 20_000, 100_000, 1 << 30])
     broker = {
@@ -96,6 +102,19 @@ def draw_plan(seed: int) -> Plan:
         lossless = all_flushed or rng.random() < 0.5
         config = {"flush.messages": "1"} if lossless and not all_flushed else {}
         topics.append(TopicPlan(f"t{number}", rng.choice([1, 2, 3]), config, lossless))
+    rarer = [each for each in RARER_FAULTS[:3] if more.random() < 0.2]
+    if Random(f"bit flip {seed}").random() < 0.2:
+        rarer.append("bit flip")
+    renewed = None
+    if "topic deletion" in rarer:
+        # It is not the only one, so that the others are what they are without deletions.
+        renewed = TopicPlan("renewed", more.choice([1, 2]), {"flush.messages": "1"}, lossless=True)
+        topics.append(renewed)
+        broker["auto.create.topics.enable"] = "false"
+    if "bit flip" in rarer:
+        broker["log.scrub.interval.ms"] = Random(f"scrub {seed}").choice(["3000", "86400000"])
+    if "disk error" in rarer:
+        broker["log.dirs"] = more.choice(["/data", "/data,/data2"])
     producers = []
     kinds = [("all", True), ("all", True), ("all", False), ("1", False)]
     rng.shuffle(kinds)
@@ -136,12 +155,15 @@ def draw_plan(seed: int) -> Plan:
             "fetch.min.bytes": str(fetch_bytes[0]),
             "max.partition.fetch.bytes": str(fetch_bytes[1]),
             "max.poll.records": str(rng.choice([1, 10, 500])),
+            # What the broker serves then is taken as it is: its own checks are on trial.
+            "check.crcs": str("bit flip" not in rarer).lower(),
             "partition.assignment.strategy": rng.choice(["range", "roundrobin", "cooperative-sticky"]),
         },
         session_timeout_ms=rng.choice([2_000, 6_000, 10_000]),
-        faults=faults,
+        faults=faults + rarer,
         fault_pause_s=rng.choice([2.0, 4.0, 8.0]),
         active_s=55.0,
         most_delay_s=rng.choice([0.000_2, 0.002, 0.02]),
+        renewed=renewed,
         coordination=rng.choice(["embedded", "embedded", "remote"]),
     )

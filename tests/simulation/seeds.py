@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import sys
 import warnings
 from collections import Counter
@@ -26,7 +27,7 @@ CAUGHT_UP_WITHIN_S = 60.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a seed."""
+    """The result of a seed."""
 
     seed: int
     hash: str
@@ -50,8 +51,30 @@ def collect_garbage() -> None:
         sys.unraisablehook = hook
 
 
-EXPECTED_ERRORS = ("The broker is no member of the cluster any more", "No block of producer ids could be had")
-"""What a broker may say when the coordination service does not answer."""
+EXPECTED_ERRORS = ("This broker is no longer a member of the cluster", "No block of producer ids could be allocated")
+"""Errors that a broker may log while the coordination service does not answer."""
+
+
+EXPECTED_DISK_ERRORS = (
+    "Stopping serving logs in dir",
+    "Shutdown broker because all log dirs",
+    "The coordination journal failed; the broker stops",
+    "The controller could not be told of offline replicas",
+    "Partitions stay without leaders for now: KAFKA_STORAGE_ERROR",
+    "Closing connection of",
+    "Log cleaner thread",
+)
+"""Beginnings of errors that a broker may log when its disk fails."""
+
+
+_UNAVAILABLE = " is not available here: KAFKA_STORAGE_ERROR"
+"""The middle of the line that tells of a log which a disk cannot make or open."""
+_DAMAGE = re.compile(
+    r"/\w+/(?P<log>[^/]+)/\d+\.log is corrupt at byte .*: offsets (?P<first>\d+) to (?P<last>\d+) cannot be read$"
+)
+"""The line that tells of damaged data."""
+_LOSS = re.compile(r"The broker has lost records of (?P<log>\S+) that it had acknowledged$")
+"""The line of a producer whose next sequence number the broker refuses."""
 
 
 class _LogWatch(logging.Handler):
@@ -70,8 +93,24 @@ class _LogWatch(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f" ({record.exc_info[1]!r})"
         self._world.trace.remark(str(process), f"[{record.levelname}] {record.name}: {text}")
-        if record.levelno >= logging.ERROR and not text.startswith(EXPECTED_ERRORS):
+        if record.levelno >= logging.ERROR and not self._is_expected(text):
             self._checker.feed(history.Trouble(self._world.loop.time(), "C15", f"{process} logged {text}"))
+
+    def _is_expected(self, text: str) -> bool:
+        """Whether the faults that were injected explain an error."""
+        if text.startswith(EXPECTED_ERRORS):
+            return True
+        lost = _LOSS.match(text)
+        if lost is not None:
+            return any(machine.power_cuts or lost["log"] in machine.damage for machine in self._world.machines)
+        found = _DAMAGE.match(text)
+        for machine in self._world.machines:
+            if found is not None and found["log"] in machine.damage:
+                damaged = machine.damage[found["log"]]
+                return all(each in damaged for each in range(int(found["first"]), int(found["last"]) + 1))
+            if machine.disk_errors and (text.startswith(EXPECTED_DISK_ERRORS) or _UNAVAILABLE in text):
+                return True
+        return False
 
 
 def run_seed(seed: int, *, keep_trace: bool = False, mutant: AbstractContextManager[object] | None = None) -> Outcome:
@@ -95,10 +134,10 @@ def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
         # What was there before is not looked at again when the seed's garbage is collected.
         gc.freeze()
         gc.disable()
-    story = _Story(world, plan, checker)
+    scenario = _Scenario(world, plan, checker)
     try:
         try:
-            world.run(story.tell())
+            world.run(scenario.run())
         except LivelockError as error:
             checker.feed(history.Trouble(world.loop.time(), "C14", str(error)))
         for text in world.loop.unhandled:
@@ -111,13 +150,13 @@ def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
             world.loop.callbacks,
             checker.acknowledged,
             checker.reads,
-            story.nemesis.counts,
+            scenario.nemesis.counts,
             world.trace.lines,
         )
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-        del story, world, checker
+        del scenario, world, checker
         sys.unraisablehook = hook
         if was_enabled:
             collect_garbage()
@@ -125,8 +164,8 @@ def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
             gc.enable()
 
 
-class _Story:
-    """What happens in a seed, in order."""
+class _Scenario:
+    """The events of a seed, in order."""
 
     def __init__(self, world: World, plan: Plan, checker: Checker) -> None:
         self._world = world
@@ -135,27 +174,27 @@ class _Story:
         self._machine: Machine = world.add_broker(plan.broker, remote_coordination=plan.coordination == "remote")
         self._clients = Clients(world, self._machine, plan, self._feed)
         self.nemesis = Nemesis(world, self._machine, self._clients, self._feed)
-        world.network.most_delay_s = plan.most_delay_s
+        world.network.links.most_delay_s = plan.most_delay_s
 
     def _feed(self, event: history.Event) -> None:
         before = len(self._checker.violations)
         self._checker.feed(event)
-        self._world.trace.note("-", repr(event) if not isinstance(event, history.FinalRead) else f"all of {event.log}")
+        self._world.trace.note_event(event)
         for violation in self._checker.violations[before:]:
             self._world.trace.note("VIOLATION", str(violation))
 
     def _stuck(self, text: str) -> None:
         self._feed(history.Trouble(self._world.loop.time(), "C14", text))
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         """All of it."""
         world, plan, clients, machine = self._world, self._plan, self._clients, self._machine
         for topic in plan.topics:
             for number in range(topic.partitions):
                 self._feed(history.LogCreated(0.0, f"{machine.name}/{topic.name}-{number}", topic.lossless))
         machine.start()
-        clients.start("admin", clients.create_topics)
-        if not await world.until(lambda: clients.topics_exist, 30.0):
+        clients.start("admin", clients.topics.create_all)
+        if not await world.until(lambda: clients.topics.exist, 30.0):
             self._stuck("the topics cannot be created")
             return
         clients.start_producers()
@@ -175,6 +214,8 @@ class _Story:
         if not await world.until(lambda: machine.is_serving, WRITABLE_WITHIN_S):
             self._stuck("the broker does not serve")
             return
+        if not await world.until(lambda: not clients.topics.is_renewing, WRITABLE_WITHIN_S):
+            self._stuck("a topic cannot be deleted and created again")
         if not await world.until(lambda: clients.unsent == 0, WRITABLE_WITHIN_S):
             self._stuck(f"{clients.unsent} records cannot be sent")
         await self._read_all()

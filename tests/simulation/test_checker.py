@@ -14,7 +14,7 @@ from tests.simulation.history import FAILED, OK, UNKNOWN, Event
 LOG = "broker-0/t-0"
 
 
-class Story:
+class Scenario:
     """A clean history of one log, drawn from a seed; an anomaly changes a few of its events."""
 
     def __init__(self, seed: int, *, lossless: bool = True) -> None:
@@ -83,156 +83,215 @@ class Story:
         return {each.check for each in checker.violations}
 
 
-def _some_life(story: Story) -> None:
-    for _ in range(story.rng.randint(5, 20)):
-        story.send(story.rng.choice(["p", "q"]), outcome=story.rng.choice([OK, OK, OK, UNKNOWN]))
-        if story.rng.random() < 0.2:
-            story.look()
-    story.send()
-    story.read()
-    story.events.append(history.Assigned(story.later(), "g", 1, "m", (LOG,)))
+def _some_events(scenario: Scenario) -> None:
+    for _ in range(scenario.rng.randint(5, 20)):
+        scenario.send(scenario.rng.choice(["p", "q"]), outcome=scenario.rng.choice([OK, OK, OK, UNKNOWN]))
+        if scenario.rng.random() < 0.2:
+            scenario.look()
+    scenario.send()
+    scenario.read()
+    scenario.events.append(history.Assigned(scenario.later(), "g", 1, "m", (LOG,)))
     for offset in (1, 3, 2):
-        story.commit(offset, outcome=story.rng.choice([OK, UNKNOWN, FAILED]))
-    story.commit(4)
-    story.committed(4)
+        scenario.commit(offset, outcome=scenario.rng.choice([OK, UNKNOWN, FAILED]))
+    scenario.commit(4)
+    scenario.committed(4)
 
 
 @pytest.mark.parametrize("lossless", [True, False])
 def test_clean_histories_pass(lossless: bool) -> None:
     for seed in range(100):
-        story = Story(seed, lossless=lossless)
-        for _ in range(story.rng.randint(1, 3)):
-            _some_life(story)
-            story.crash()
-            _some_life(story)
-        story.look()
-        story.read("s")
-        story.final()
-        assert story.violated() == set(), seed
+        scenario = Scenario(seed, lossless=lossless)
+        for _ in range(scenario.rng.randint(1, 3)):
+            _some_events(scenario)
+            scenario.crash()
+            _some_events(scenario)
+        scenario.look()
+        scenario.read("s")
+        scenario.final()
+        assert scenario.violated() == set(), seed
 
 
-def _lost(story: Story) -> None:
-    story.send()
-    story.log.pop()
-    story.final()
+def test_what_a_deletion_and_a_damage_take_may_be_missing() -> None:
+    for seed in range(100):
+        scenario = Scenario(seed)
+        _some_events(scenario)
+        offset = _damage(scenario)
+        records = tuple(each for each in enumerate(scenario.log) if each[0] != offset)
+        scenario.events.append(history.FinalRead(scenario.later(), LOG, 0, len(scenario.log), records))
+        assert scenario.violated() == set(), seed
+        scenario.send()
+        _begin_again(scenario)
+        scenario.send()
+        scenario.look()
+        scenario.read("s")
+        scenario.final()
+        assert scenario.violated() == set(), seed
 
 
-def _replaced(story: Story) -> None:
-    story.send()
-    story.read("s")
-    story.events.append(history.SendInvoked(story.later(), "q", LOG, b"other", idempotent=False))
-    story.events.append(history.Read(story.later(), "t", LOG, len(story.log) - 1, b"other"))
+def _lost(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.log.pop()
+    scenario.final()
 
 
-def _lost_in_the_middle(story: Story) -> None:
+def _replaced(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.read("s")
+    scenario.events.append(history.SendInvoked(scenario.later(), "q", LOG, b"other", idempotent=False))
+    scenario.events.append(history.Read(scenario.later(), "t", LOG, len(scenario.log) - 1, b"other"))
+
+
+def _lost_in_the_middle(scenario: Scenario) -> None:
     """A hole where only the end may be lost."""
-    story.send()
-    hole = len(story.log) - 1
-    story.send()
-    story.events.append(history.MachineCrashed(story.later(), "broker-0", groups_lossless=True))
-    records = tuple((offset, value) for offset, value in enumerate(story.log) if offset != hole)
-    story.events.append(history.FinalRead(story.later(), LOG, 0, len(story.log), records))
+    scenario.send()
+    hole = len(scenario.log) - 1
+    scenario.send()
+    scenario.events.append(history.MachineCrashed(scenario.later(), "broker-0", groups_lossless=True))
+    records = tuple((offset, value) for offset, value in enumerate(scenario.log) if offset != hole)
+    scenario.events.append(history.FinalRead(scenario.later(), LOG, 0, len(scenario.log), records))
 
 
-def _twice(story: Story) -> None:
-    story.log.append(story.send())
-    story.final()
+def _twice(scenario: Scenario) -> None:
+    scenario.log.append(scenario.send())
+    scenario.final()
 
 
-def _twice_without_a_reason(story: Story) -> None:
-    story.log.append(story.send(idempotent=False))
-    story.final()
+def _twice_without_a_reason(scenario: Scenario) -> None:
+    scenario.log.append(scenario.send(idempotent=False))
+    scenario.final()
 
 
-def _reordered(story: Story) -> None:
+def _reordered(scenario: Scenario) -> None:
     for _ in range(2):
-        value = b"late %d" % len(story.events)
-        story.events.append(history.SendInvoked(story.later(), "late", LOG, value, idempotent=True))
-        story.log.append(value)
-    story.log[-2], story.log[-1] = story.log[-1], story.log[-2]
-    story.final()
+        value = b"late %d" % len(scenario.events)
+        scenario.events.append(history.SendInvoked(scenario.later(), "late", LOG, value, idempotent=True))
+        scenario.log.append(value)
+    scenario.log[-2], scenario.log[-1] = scenario.log[-1], scenario.log[-2]
+    scenario.final()
 
 
-def _offset_below_a_known_one(story: Story) -> None:
-    story.send()
+def _offset_below_a_known_one(scenario: Scenario) -> None:
+    scenario.send()
     value = b"low"
-    story.events.append(history.SendInvoked(story.later(), "low", LOG, value, idempotent=True))
-    story.events.append(history.SendDone(story.later(), LOG, value, OK, len(story.log) - 2))
+    scenario.events.append(history.SendInvoked(scenario.later(), "low", LOG, value, idempotent=True))
+    scenario.events.append(history.SendDone(scenario.later(), LOG, value, OK, len(scenario.log) - 2))
 
 
-def _gap(story: Story) -> None:
-    story.send()
-    story.events.append(
-        history.FinalRead(story.later(), LOG, 0, len(story.log) + 1, (*enumerate(story.log), (len(story.log) + 1, b"")))
+def _gap(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.events.append(
+        history.FinalRead(
+            scenario.later(), LOG, 0, len(scenario.log) + 1, (*enumerate(scenario.log), (len(scenario.log) + 1, b""))
+        )
     )
 
 
-def _skipped(story: Story) -> None:
-    story.send()
-    story.send()
-    end = len(story.log)
-    story.events.append(history.Positioned(story.later(), "s", LOG, end - 2))
-    story.events.append(history.Read(story.later(), "s", LOG, end - 1, story.log[-1]))
+def _skipped(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.send()
+    end = len(scenario.log)
+    scenario.events.append(history.Positioned(scenario.later(), "s", LOG, end - 2))
+    scenario.events.append(history.Read(scenario.later(), "s", LOG, end - 1, scenario.log[-1]))
 
 
-def _stepped_back(story: Story) -> None:
-    story.send()
-    story.read("s")
-    story.events.append(history.Read(story.later(), "s", LOG, 0, story.log[0]))
+def _stepped_back(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.read("s")
+    scenario.events.append(history.Read(scenario.later(), "s", LOG, 0, scenario.log[0]))
 
 
-def _never_sent(story: Story) -> None:
-    story.log.append(b"out of nowhere")
-    story.read("s", len(story.log) - 1)
+def _never_sent(scenario: Scenario) -> None:
+    scenario.log.append(b"out of nowhere")
+    scenario.read("s", len(scenario.log) - 1)
 
 
-def _refused_and_read(story: Story) -> None:
-    story.log.append(story.send(outcome=FAILED))
-    story.final()
+def _refused_and_read(scenario: Scenario) -> None:
+    scenario.log.append(scenario.send(outcome=FAILED))
+    scenario.final()
 
 
-def _end_falls(story: Story) -> None:
-    story.send()
-    story.look()
-    story.events.append(history.EndOffset(story.later(), story.later(), LOG, len(story.log) - 1))
+def _end_falls(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.look()
+    scenario.events.append(history.EndOffset(scenario.later(), scenario.later(), LOG, len(scenario.log) - 1))
 
 
-def _end_below_what_was_told(story: Story) -> None:
-    story.send()
-    story.events.append(history.EndOffset(story.later(), story.later(), LOG, len(story.log) - 1))
+def _end_below_what_was_told(scenario: Scenario) -> None:
+    scenario.send()
+    scenario.events.append(history.EndOffset(scenario.later(), scenario.later(), LOG, len(scenario.log) - 1))
 
 
-def _epoch_falls(story: Story) -> None:
-    story.look()
-    story.events.append(history.LeaderEpoch(story.later(), story.later(), LOG, 2))
+def _epoch_falls(scenario: Scenario) -> None:
+    scenario.look()
+    scenario.events.append(history.LeaderEpoch(scenario.later(), scenario.later(), LOG, 2))
 
 
-def _commit_lost(story: Story) -> None:
-    story.commit(7)
-    story.committed(4)
+def _commit_lost(scenario: Scenario) -> None:
+    scenario.commit(7)
+    scenario.committed(4)
 
 
-def _commits_gone(story: Story) -> None:
-    story.commit(7)
-    story.committed(None)
+def _commits_gone(scenario: Scenario) -> None:
+    scenario.commit(7)
+    scenario.committed(None)
 
 
-def _refused_commit_told(story: Story) -> None:
-    story.commit(7)
-    story.commit(9, outcome=FAILED)
-    story.committed(9)
+def _refused_commit_told(scenario: Scenario) -> None:
+    scenario.commit(7)
+    scenario.commit(9, outcome=FAILED)
+    scenario.committed(9)
 
 
-def _zombie_commits(story: Story) -> None:
-    story.events.append(history.Assigned(story.later(), "g", 2, "n", (LOG,)))
-    story.commit(3, generation=1)
+def _zombie_commits(scenario: Scenario) -> None:
+    scenario.events.append(history.Assigned(scenario.later(), "g", 2, "n", (LOG,)))
+    scenario.commit(3, generation=1)
 
 
-def _two_owners(story: Story) -> None:
-    story.events.append(history.Assigned(story.later(), "g", 1, "n", (LOG,)))
+def _two_owners(scenario: Scenario) -> None:
+    scenario.events.append(history.Assigned(scenario.later(), "g", 1, "n", (LOG,)))
 
 
-ANOMALIES: list[tuple[Callable[[Story], None], str]] = [
+def _begin_again(scenario: Scenario) -> None:
+    """The log is deleted, and another of its name begins."""
+    scenario.events.append(history.DeletionInvoked(scenario.later(), LOG))
+    scenario.events.append(history.LogDeleted(scenario.later(), LOG))
+    scenario.log.clear()
+
+
+def _back_from_a_deletion(scenario: Scenario) -> None:
+    value = scenario.send()
+    _begin_again(scenario)
+    scenario.log.append(value)
+    scenario.final()
+
+
+def _lost_after_a_deletion(scenario: Scenario) -> None:
+    _begin_again(scenario)
+    scenario.send()
+    _lost(scenario)
+
+
+def _damage(scenario: Scenario) -> int:
+    """A batch of one record is damaged; gives its offset."""
+    scenario.send()
+    offset = len(scenario.log) - 1
+    scenario.events.append(history.Damaged(scenario.later(), LOG, offset, offset))
+    scenario.send()
+    return offset
+
+
+def _damaged_and_served(scenario: Scenario) -> None:
+    offset = _damage(scenario)
+    scenario.events.append(history.Read(scenario.later(), "t", LOG, offset, b"flipped"))
+
+
+def _more_lost_than_is_damaged(scenario: Scenario) -> None:
+    offset = _damage(scenario)
+    records = tuple(each for each in enumerate(scenario.log) if each[0] < offset)
+    scenario.events.append(history.FinalRead(scenario.later(), LOG, 0, len(scenario.log), records))
+
+
+ANOMALIES: list[tuple[Callable[[Scenario], None], str]] = [
     (_lost, "C1"),
     (_lost_in_the_middle, "C5"),
     (_replaced, "C2"),
@@ -253,22 +312,27 @@ ANOMALIES: list[tuple[Callable[[Story], None], str]] = [
     (_refused_commit_told, "C10"),
     (_zombie_commits, "C10"),
     (_two_owners, "C10"),
+    (_back_from_a_deletion, "C7"),
+    (_lost_after_a_deletion, "C1"),
+    (_damaged_and_served, "C7"),
+    (_more_lost_than_is_damaged, "C1"),
+    (_more_lost_than_is_damaged, "C5"),
 ]
 
 
 @pytest.mark.parametrize(("anomaly", "check"), ANOMALIES, ids=[each.__name__.strip("_") for each, _ in ANOMALIES])
-def test_anomaly_is_flagged(anomaly: Callable[[Story], None], check: str) -> None:
+def test_anomaly_is_flagged(anomaly: Callable[[Scenario], None], check: str) -> None:
     for seed in range(40):
-        story = Story(seed)
-        _some_life(story)
-        story.look()
-        anomaly(story)
-        assert check in story.violated(), seed
+        scenario = Scenario(seed)
+        _some_events(scenario)
+        scenario.look()
+        anomaly(scenario)
+        assert check in scenario.violated(), seed
 
 
 def test_hole_in_a_log_that_may_lose_its_end_is_flagged() -> None:
     for seed in range(100):
-        story = Story(seed, lossless=False)
-        _some_life(story)
-        _lost_in_the_middle(story)
-        assert "C1" in story.violated(), seed
+        scenario = Scenario(seed, lossless=False)
+        _some_events(scenario)
+        _lost_in_the_middle(scenario)
+        assert "C1" in scenario.violated(), seed

@@ -1,4 +1,4 @@
-"""A broker whose tree is on another machine: it loses its session, or contact in the midst of a change."""
+"""A broker whose tree is on another machine: it loses its session, or contact during a change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client import admin
-from client.cluster import KafkaClient
+from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
 from cluster import znodes
 from tests.simulation.loop import Process
@@ -18,28 +18,28 @@ from tests.simulation.seeds import collect_garbage
 from tests.simulation.world import Machine, World
 
 
-def play(story: Any) -> None:
-    """Run `story(world, machine)` in a world with a broker that serves."""
+def play(scenario: Any) -> None:
+    """Run `scenario(world, machine)` in a world with a broker that serves."""
     world = World(1)
     machine = world.add_broker({}, remote_coordination=True)
 
     async def told() -> None:
         machine.start()
         assert await world.until(lambda: machine.is_serving, 10.0)
-        await story(world, machine)
+        await scenario(world, machine)
 
     world.run(told())
 
 
 @pytest.fixture(autouse=True)
 def _no_garbage() -> Iterator[None]:
-    """Worlds end with their tests, and not in the midst of others."""
+    """Worlds end with their tests, and not during others."""
     yield
     collect_garbage()
 
 
 async def ask(world: World, machine: Machine, question: Any, timeout_s: float = 60.0) -> Any:
-    """What a client process gets for `question(client)`."""
+    """The result of `question(client)`, asked by a client process."""
     answers: list[Any] = []
 
     async def main() -> None:
@@ -53,7 +53,7 @@ async def ask(world: World, machine: Machine, question: Any, timeout_s: float = 
 
 
 def test_broker_starts_again_when_its_session_expires() -> None:
-    async def story(world: World, machine: Machine) -> None:
+    async def scenario(world: World, machine: Machine) -> None:
         ensemble = machine.ensemble
         assert ensemble is not None
         epoch = ensemble.tree.get(znodes.broker_path(0))[1].czxid
@@ -64,14 +64,14 @@ def test_broker_starts_again_when_its_session_expires() -> None:
         assert await world.until(lambda: machine.is_serving, 10.0)
         assert ensemble.tree.get(znodes.broker_path(0))[1].czxid > epoch
 
-    play(story)
+    play(scenario)
 
 
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_change_of_unknown_outcome_is_made_once(took_effect: bool) -> None:
     """The client asks again until the broker, started again, has read in the tree what became of it."""
 
-    async def story(world: World, machine: Machine) -> None:
+    async def scenario(world: World, machine: Machine) -> None:
         ensemble = machine.ensemble
         assert ensemble is not None
 
@@ -93,4 +93,4 @@ def test_change_of_unknown_outcome_is_made_once(took_effect: bool) -> None:
         topics = await ask(world, machine, admin.list_topics)
         assert topics.partition("topic", 0).leader == 0
 
-    play(story)
+    play(scenario)

@@ -1,4 +1,4 @@
-"""Seeds of the whole simulation: nothing is violated, the same seed is the same story, and planted bugs are found."""
+"""Seeds of the simulation: nothing is violated, a seed gives the same events each time, planted bugs are found."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK_SEEDS = 24
 SLOW_SEEDS = 300
 FIRST_SLOW_SEED = 1_000_000
-MUTANT_SEEDS = 60
+MUTANT_SEEDS = 150
 PAST_SEEDS = {
+    24: "a topic deleted while the disk was full could not be created again, as a checkpoint was not written again",
+    46: "batches appended since a start were taken for damage by the background check, and refused to readers",
+    1_000_009: "a topic deleted during a group's join, and created again, was not read until the metadata was old",
     1_000_106: "a member that its group had forgotten committed what it had read, into the empty group",
+    1_000_139: "a producer failed a record that followed one which a bit flip had taken from the log",
+    1_000_247: "a raised base offset in front of another damaged batch was believed, and all behind it was cut off",
     1_000_284: "a consumer waited for an idle partition while it had a busy one to fetch on",
     2_000_889: "a producer's second batch was sent before its first, whose attempt to connect had failed",
 }
 """Seeds that violated something once, and what."""
-_HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 5, 9)))"
+_HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 15, 24)))"
 
 
 def _violations(seeds: Iterable[int]) -> list[str]:
@@ -53,7 +58,7 @@ def test_many_seeds() -> None:
     assert f"{SLOW_SEEDS} seeds" in done.stdout
 
 
-def test_seed_is_the_same_story_whatever_the_hash_seed() -> None:
+def test_seed_gives_the_same_events_whatever_the_hash_seed() -> None:
     told = []
     for hash_seed in ("1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
@@ -63,7 +68,7 @@ def test_seed_is_the_same_story_whatever_the_hash_seed() -> None:
         told.append(done.stdout.split())
     assert told[0] == told[1]
     assert len(set(told[0])) == 3
-    assert told[0] == [run_seed(seed).hash for seed in (2, 5, 9)]
+    assert told[0] == [run_seed(seed).hash for seed in (2, 15, 24)]
 
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
@@ -72,7 +77,7 @@ def test_planted_bug_can_be_planted(name: str) -> None:
         pass
 
 
-def test_replay_tells_the_same_story() -> None:
+def test_replay_gives_the_same_events() -> None:
     assert run_seed(7, keep_trace=True).hash == run_seed(7).hash
 
 

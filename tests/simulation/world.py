@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
 from tests.kit.executor_worker import ExecutorWorker
 from tests.kit.memory_disk import PowerCut
+from tests.simulation import history
 from tests.simulation.coordination import SimEnsemble
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import SimExecutor
@@ -74,11 +75,19 @@ class Trace:
 
     def note(self, who: str, what: str) -> None:
         """One more line."""
-        line = f"{self._loop.time():11.6f}  {who:<12} {what}"
-        wire = 0 if self.network is None else self.network.wire_hash
-        self._sum.update(f"{line} {self._loop.callbacks} {wire}\n".encode())
+        self._add(f"{who} {what}")
         if self._keep:
-            self.lines.append(line)
+            self.remark(who, what)
+
+    def note_event(self, event: history.Event) -> None:
+        """A line for an event of the history."""
+        self._add(f"{type(event).__name__} {tuple.__repr__(event)}")
+        if self._keep:
+            self.remark("-", f"all of {event.log}" if isinstance(event, history.FinalRead) else repr(event))
+
+    def _add(self, what: str) -> None:
+        wire = 0 if self.network is None else self.network.links.wire_hash
+        self._sum.update(f"{self._loop.time()!r} {what} {self._loop.callbacks} {wire}\n".encode())
 
     def remark(self, who: str, what: str) -> None:
         """A line for the reader, which is not hashed."""
@@ -108,11 +117,17 @@ class Machine:
         self.process: Process | None = None
         self.server: KafkaServer | None = None
         self.power_cuts = 0
+        self.disk_errors = 0
+        """How often the disk was made to fail."""
+        self.damage: dict[str, dict[int, None]] = {}
+        """Offsets whose records the disk was made to lose, by `topic-partition`, those of deleted topics included."""
         self.lives = 0
         self.is_serving = False
         self.ensemble = ensemble
         self._executor: SimExecutor | None = None
-        self.disk.make_dirs("/data")
+        self.log_dirs = self.settings["log.dirs"].split(",")
+        for path in self.log_dirs:
+            self.disk.make_dirs(path)
 
     # -- a life --------------------------------------------------------------------------------------------------------
 
@@ -122,7 +137,7 @@ class Machine:
             return
         world = self.world
         self.lives += 1
-        world.network.without_power.pop(self.name, None)
+        world.network.links.without_power.pop(self.name, None)
         process = self.process = Process(self.name, self.lives)
         world.trace.note(self.name, f"starts, life {self.lives}")
         world.loop.spawn(process, self._live(process))
@@ -183,12 +198,12 @@ class Machine:
             self._end(self.process)
 
     def cut_power(self, mode: PowerCut) -> None:
-        """What was not fsynced is subject to `mode`."""
+        """Cut the machine's power. `mode` decides what becomes of bytes that were not fsynced."""
         world = self.world
         if self.process is not None and self.process.alive:
             self._end(self.process, silently=True)
         self.power_cuts += 1
-        world.network.without_power[self.name] = None
+        world.network.links.without_power[self.name] = None
         self.disk.cut_power(mode, world.rng.randrange)
         world.trace.note(self.name, f"loses power ({mode.value})")
 
@@ -264,14 +279,14 @@ class World:
         context = context_of(self.director)
         self.loop.kernel_at(self.loop.time() + seconds, partial(context.run, what))
 
-    def run(self, story: Coroutine[Any, Any, None]) -> None:
-        """Run a seed to the end of `story`."""
-        context_of(self.director).run(self._run, story)
+    def run(self, scenario: Coroutine[Any, Any, None]) -> None:
+        """Run a seed to the end of `scenario`."""
+        context_of(self.director).run(self._run, scenario)
 
-    def _run(self, story: Coroutine[Any, Any, None]) -> None:
+    def _run(self, scenario: Coroutine[Any, Any, None]) -> None:
         assert CURRENT.get() is self.director
         try:
-            self.loop.run_until_complete(story)
+            self.loop.run_until_complete(scenario)
         finally:
             self.loop.end()
 
@@ -283,6 +298,3 @@ class World:
                 return False
             await asyncio.sleep(0.05)
         return True
-
-
-Story = Callable[[World], Awaitable[None]]

@@ -12,9 +12,9 @@ from protocol.records.batch import Record, RecordBatch, build_batch, read_batche
 from protocol.topic_partition import TopicPartition
 from storage.io.file_system import FileSystem
 from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_config import LogConfig
 from storage.log.log_flush import run_together
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
@@ -66,7 +66,7 @@ def open_manager(
 ) -> tuple[LogManager, LoadReport]:
     """A manager whose directories are locked and loaded."""
     manager = LogManager(file_system, directories or (DIR,), config or LogConfig())
-    manager.lock_directories()
+    manager.directories.lock()
     configs = dict.fromkeys(("t", "other"), manager.default_config)
     return manager, load_logs(manager, now_ms, configs)
 
@@ -111,7 +111,7 @@ def flush_dirty(manager: LogManager, now_ms: int) -> None:
 
 def delete_expired(manager: LogManager, now_ms: int) -> int:
     """Remove the files whose time has come; returns how many deletions are left to do."""
-    for task in manager.expired_deletions(now_ms):
+    for task in manager.directories.expired_deletions(now_ms):
         task.run()
         task.complete()
     return sum(len(directory.deferred_deletions) for directory in manager.directories)
@@ -119,7 +119,7 @@ def delete_expired(manager: LogManager, now_ms: int) -> int:
 
 def checkpoint_high_watermarks(manager: LogManager, high_watermarks: Mapping[TopicPartition, int]) -> None:
     """Write the high watermarks; those of logs not named are kept as they were loaded."""
-    for task in manager.high_watermark_tasks(high_watermarks):
+    for task in manager.checkpoints.high_watermark_tasks(high_watermarks):
         task.run()
         task.complete()
 
@@ -131,7 +131,7 @@ def delete_old_segments(manager: LogManager, now_ms: int, high_watermark: int | 
     for log in manager.online_logs():
         expiry = log.expire_segments(now_ms, log.log_end_offset if high_watermark is None else high_watermark)
         reasons += expiry.reasons
-    manager.checkpoint_log_start_offsets()
+    manager.checkpoints.write_log_start_offsets()
     for log in manager.online_logs():
         log.delete_old_segments()
     return reasons

@@ -6,7 +6,6 @@ compared without Java. Beyond that, hand-made files (`odd_segments`) and crooked
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
 import re
@@ -21,7 +20,7 @@ import pytest
 from protocol.records.batch import BatchOptions, CompressionType, Record, TimestampType, build_batch
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from tests.kit.jars import java, kafka_classpath
 from tests.storage.support import close_cleanly, open_manager
 from tests.tools.odd_segments import ZERO, T, write_all, write_damaged
@@ -235,7 +234,7 @@ def write_our_own(root: Path) -> None:
     config = LogConfig(segment_bytes=4000, index_interval_bytes=200)
     manager, _ = open_manager(OsFileSystem(), config, str(root), now_ms=T)
     for name, kind in (("created", TimestampType.CREATE_TIME), ("appended", TimestampType.LOG_APPEND_TIME)):
-        config = dataclasses.replace(manager.default_config, message_timestamp_type=kind)
+        config = manager.default_config.replace(message_timestamp_type=kind)
         log = manager.get_or_create(TopicPartition(name, 0), UUID(int=7), config, T)
         for at in range(150):
             rows = [Record(0, T + at * 10 + one, b"k%d" % one, b"v" * at) for one in range(at % 4 + 1)]

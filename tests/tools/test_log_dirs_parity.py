@@ -18,7 +18,7 @@ from tests.tools.tool_pair import Runner
 pytestmark = [pytest.mark.java, pytest.mark.timeout(120)]
 
 NAMES = ("data", "data-2", "data-3")
-STOPPED = "Moving a-0 does not get on: CORRUPT_MESSAGE"
+STOPPED = "The move of a-0 is held up: CORRUPT_MESSAGE"
 
 
 def described(client: WireClient) -> list[DescribeLogDirsResponse.DescribeLogDirsResult]:

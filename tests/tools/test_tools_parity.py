@@ -1,6 +1,6 @@
 """The same command lines for Kafka's tools and for ours, against Apache Kafka and against our broker: the same output.
 
-The command lines are in `stories/`; a story is played by both sides at once, each on topics and groups of its own. What
+The command lines are in `cases/`; a case is played by both sides at once, each on topics and groups of its own. What
 has to be equal is standard output, but for ids and times, and the exit code.
 """
 
@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from tests.kit.jars import java, kafka_classpath
-from tests.tools.tool_pair import CLASSES, JVM, Runner, comparable, play, read_story
+from tests.tools.tool_pair import CLASSES, JVM, Runner, comparable, play, read_case
 
-STORIES = Path(__file__).with_name("stories")
+CASES = Path(__file__).with_name("cases")
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 
 
-@pytest.mark.parametrize("story", sorted(path.stem for path in STORIES.glob("*.txt")))
+@pytest.mark.parametrize("case", sorted(path.stem for path in CASES.glob("*.txt")))
 def test_both_say_the_same(
-    story: str, address: str, kafkas: Runner, ours: Runner, files: Path, request: pytest.FixtureRequest
+    case: str, address: str, kafkas: Runner, ours: Runner, files: Path, request: pytest.FixtureRequest
 ) -> None:
-    if story == "groups":
+    if case == "groups":
         request.getfixturevalue("active_group")
-    steps = read_story((STORIES / f"{story}.txt").read_text())
+    steps = read_case((CASES / f"{case}.txt").read_text())
     differences = []
     # Step by step: what one side lists (groups with members, say) must not depend on how far the other one is.
     with ThreadPoolExecutor(2) as sides:

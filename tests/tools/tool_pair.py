@@ -102,7 +102,7 @@ class Step(NamedTuple):
     compare: str = "text"
 
 
-def read_story(text: str) -> list[Step]:
+def read_case(text: str) -> list[Step]:
     """Steps, one a line: `[how:] tool args [<<< standard input with backslash escapes]`; `#` begins a comment."""
     steps = []
     for raw in text.splitlines():

@@ -15,7 +15,7 @@ class ArgumentParser(argparse.ArgumentParser):
     """Mistakes and --help end with exit code 1, a command line without arguments shows the help and ends with 0."""
 
     def __init__(self, prog: str, description: str) -> None:
-        """Make a parser. `prog` is Kafka's name of the tool, used when nobody says what was typed."""
+        """Make a parser. `prog` is Kafka's name of the tool, used when ODRADEK_COMMAND is not set."""
         prog = os.environ.get("ODRADEK_COMMAND", prog)
         super().__init__(prog=prog, description=description, allow_abbrev=False)
         self.add_argument("--version", action="version", version=f"{__version__} (Odradek)")

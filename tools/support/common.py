@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
-from client.cluster import KafkaClient
 from client.errors import ClientError
+from client.kafka_client import KafkaClient
 from client.settings import ClientSettings
 from config.definitions import ConfigError
 from config.properties import load_properties
@@ -152,7 +152,7 @@ def parse_pairs(arguments: Iterable[str], *, accept_missing_value: bool = True) 
 def make_client(
     bootstrap_servers: str | None, properties: Mapping[str, str] | None = None, *, client_id: str = "admin"
 ) -> KafkaClient:
-    """A client as told by the command line. Raises SettingsError.
+    """A client with the options of the command line. Raises SettingsError.
 
     `bootstrap_servers` goes before what `properties` say, `client_id` after.
     """

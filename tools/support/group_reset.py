@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from client import admin, groups
-from client.cluster import KafkaClient
 from client.groups import OffsetAndMetadata
+from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from tools.support.common import ToolError, now_ms, read_text

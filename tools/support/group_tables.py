@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from client import admin, groups
-from client.cluster import KafkaClient
 from client.group_codec import decode_assignment
 from client.groups import DescribedGroup
+from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, DecodeError
 from protocol.topic_partition import TopicPartition, by_topic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from client.cluster import KafkaClient
+from client.kafka_client import KafkaClient
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from tools.support.options import UsageError

@@ -14,7 +14,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def format_date(moment: datetime, pattern: str) -> str:
-    """`moment`, which knows its zone, in a pattern. Raises ToolError for a letter that means nothing here."""
+    """`moment`, which has a time zone, in a pattern. Raises ToolError for a letter that has no meaning here."""
     parts = []
     for match in _TOKEN.finditer(pattern):
         quoted, letter = match[1], match[2]

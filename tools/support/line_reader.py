@@ -24,7 +24,7 @@ class LineReader:
     """Reads lines as its properties say. Bytes are taken as they are; only error messages decode them."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """Raises ToolError when separators could not be told from each other."""
+        """Raises ToolError for separators that cannot be told apart."""
         self.line_number = 0
         self._parse_key = _flag(properties, "parse.key")
         self._parse_headers = _flag(properties, "parse.headers")

@@ -1,4 +1,4 @@
-"""A random life of topics, a crash at a random call of the disk, and a restart.
+"""Random changes of topics, a crash at a random call of the disk, and a restart.
 
 What was acknowledged is there, what was under way happened entirely or not at all, nothing is left of what is gone.
 """
@@ -33,7 +33,7 @@ def state_of(image: MetadataImage) -> State:
 
 
 @dataclass
-class Life:
+class RandomChanges:
     """The acknowledged state, and the one that the change under way would make of it."""
 
     chance: random.Random
@@ -92,23 +92,23 @@ def crash_at(call: int, fault: Fault) -> Callable[[str, str], Fault | None]:
 async def test_lives_that_end_suddenly(seed: int) -> None:
     chance = random.Random(seed)
     machine = Machine()
-    life = Life(chance, await Cluster(machine).start())
+    changes = RandomChanges(chance, await Cluster(machine).start())
     for _ in range(4):
         fault = Fault(crash_before=True) if chance.random() < 0.5 else Fault(crash_after=True)
         machine.disk.inject = crash_at(chance.randrange(1, 40), fault)
-        while await until_done_or_dead(machine, life.step()):
-            life.known = life.hoped
+        while await until_done_or_dead(machine, changes.step()):
+            changes.known = changes.hoped
         mode = chance.choice([None, *PowerCut])
         if mode is None:
             machine.disk.kill_process()
         else:
             machine.disk.cut_power(mode, chance.randrange)
         machine.executor.crashed = False
-        life.cluster = await Cluster(machine).start(unclean=True)
-        found = state_of(life.cluster.image)
-        assert found in (life.known, life.hoped)
-        life.known = found
-        await check_tree(life.cluster)
+        changes.cluster = await Cluster(machine).start(unclean=True)
+        found = state_of(changes.cluster.image)
+        assert found in (changes.known, changes.hoped)
+        changes.known = found
+        await check_tree(changes.cluster)
 
 
 @pytest.mark.parametrize("fault", [Fault(crash_before=True), Fault(crash_after=True)], ids=["before", "after"])

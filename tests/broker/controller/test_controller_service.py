@@ -15,7 +15,7 @@ from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic, TopicPlan, deletion_mark
 from cluster.metadata_image import MetadataImage
 from cluster.znodes import PERSISTENT_PATHS, PartitionState, partition_path, partition_state_path, partitions_path
-from cluster.zookeeper.contract import Create, Delete
+from cluster.zookeeper.coordination import Create, Delete
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition

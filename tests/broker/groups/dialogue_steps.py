@@ -7,10 +7,10 @@ from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.messages import JoinGroupRequest, ListGroupsRequest, SyncGroupRequest
-from tests.broker.groups.group_stage import Stage
+from tests.broker.groups.group_fixture import GroupFixture
 from tests.kit.group_requests import JOIN, SYNC, join, sync
 
-Dialogue = Callable[[Stage], None]
+Dialogue = Callable[[GroupFixture], None]
 DIALOGUES: dict[str, Dialogue] = {}
 
 
@@ -20,56 +20,58 @@ def dialogue(function: Dialogue) -> Dialogue:
     return function
 
 
-def new_id(stage: Stage, who: str, group: str, **how: Any) -> str:
+def new_id(fixture: GroupFixture, who: str, group: str, **how: Any) -> str:
     """A member id for `who`, as JoinGroup gives it; not written down."""
-    response: Any = stage.connection(who).ask(join(group, **how), JOIN)
+    response: Any = fixture.connection(who).ask(join(group, **how), JOIN)
     assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED, response
     return str(response.member_id)
 
 
-def form(stage: Stage, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
+def form(fixture: GroupFixture, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
     """A stable group of the members in `who`, led by the first: their ids and the generation; not written down."""
-    ids = {each: new_id(stage, each, group, **how) for each in who}
+    ids = {each: new_id(fixture, each, group, **how) for each in who}
     for each in who:
-        stage.send(each, join(group, ids[each], **how), JOIN)
+        fixture.send(each, join(group, ids[each], **how), JOIN)
         if each == who[0]:
-            stage.sleep(0.03)
-    joined: list[Any] = [stage.connection(each).receive(JoinGroupRequest, JOIN) for each in who]
+            fixture.sleep(0.03)
+    joined: list[Any] = [fixture.connection(each).receive(JoinGroupRequest, JOIN) for each in who]
     assert {each.error_code for each in joined} == {ErrorCode.NONE}, joined
     assert {each.leader for each in joined} == {ids[who[0]]}
     generation = joined[0].generation_id
     protocol = {"protocol_type": joined[0].protocol_type, "protocol_name": joined[0].protocol_name}
     assignments = {ids[each]: each.encode() for each in who}
     for each in who:
-        stage.send(each, sync(group, ids[each], generation, assignments if each == who[0] else None, **protocol), SYNC)
+        fixture.send(
+            each, sync(group, ids[each], generation, assignments if each == who[0] else None, **protocol), SYNC
+        )
     for each in who:
-        response: Any = stage.connection(each).receive(SyncGroupRequest, SYNC)
+        response: Any = fixture.connection(each).receive(SyncGroupRequest, SYNC)
         assert response.assignment == each.encode()
     return ids, generation
 
 
-def form_static(stage: Stage, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
+def form_static(fixture: GroupFixture, group: str, who: str, **how: Any) -> tuple[dict[str, str], int]:
     """A stable group of static members whose instance ids are in `who`; not written down."""
     for each in who:
-        stage.send(each, join(group, instance=each, **how), JOIN)
+        fixture.send(each, join(group, instance=each, **how), JOIN)
         if each == who[0]:
-            stage.sleep(0.03)
-    joined: dict[str, Any] = {each: stage.connection(each).receive(JoinGroupRequest, JOIN) for each in who}
+            fixture.sleep(0.03)
+    joined: dict[str, Any] = {each: fixture.connection(each).receive(JoinGroupRequest, JOIN) for each in who}
     ids = {each: joined[each].member_id for each in who}
     generation = joined[who[0]].generation_id
     assert joined[who[0]].leader == ids[who[0]]
     assignments = {ids[each]: each.encode() for each in who}
     for each in who:
         given = assignments if each == who[0] else None
-        stage.send(each, sync(group, ids[each], generation, given, instance=each), SYNC)
+        fixture.send(each, sync(group, ids[each], generation, given, instance=each), SYNC)
     for each in who:
-        response: Any = stage.connection(each).receive(SyncGroupRequest, SYNC)
+        response: Any = fixture.connection(each).receive(SyncGroupRequest, SYNC)
         assert response.assignment == each.encode()
     return ids, generation
 
 
-def list_own(stage: Stage, who: str, request: ListGroupsRequest, version: int) -> None:
+def list_own(fixture: GroupFixture, who: str, request: ListGroupsRequest, version: int) -> None:
     """ListGroups, with only this dialogue's groups written down."""
-    response: Any = stage.connection(who).ask(request, version)
-    response.groups = [group for group in response.groups if group.group_id.startswith(stage.name)]
-    stage.note(f"{who} ListGroups v{version}", response)
+    response: Any = fixture.connection(who).ask(request, version)
+    response.groups = [group for group in response.groups if group.group_id.startswith(fixture.name)]
+    fixture.note(f"{who} ListGroups v{version}", response)

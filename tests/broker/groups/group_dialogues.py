@@ -2,7 +2,7 @@
 
     python -m tests.broker.groups.group_dialogues HOST:PORT [NAME...]
 
-records them anew, from a broker started with `group_stage.SETTINGS`.
+records them anew, from a broker started with `group_fixture.SETTINGS`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.broker.groups import membership_dialogues, offset_dialogues
 from tests.broker.groups.dialogue_steps import DIALOGUES
-from tests.broker.groups.group_stage import Remote, Stage
+from tests.broker.groups.group_fixture import GroupFixture, Remote
 
 RECORDED = Path(__file__).parent / "recorded" / "groups.json"
 
@@ -31,14 +31,14 @@ def main(arguments: list[str]) -> None:
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     salt = f"-{os.getpid()}"
     for name in arguments[1:] or DIALOGUES:
-        stage = Stage(place, name, salt)
+        fixture = GroupFixture(place, name, salt)
         started = time.perf_counter()
         try:
-            DIALOGUES[name](stage)
+            DIALOGUES[name](fixture)
         finally:
-            stage.close()
-            sys.stderr.write(f"{name}: {len(stage.transcript)} answers, {time.perf_counter() - started:.1f} s\n")
-        recorded[name] = stage.transcript
+            fixture.close()
+            sys.stderr.write(f"{name}: {len(fixture.transcript)} answers, {time.perf_counter() - started:.1f} s\n")
+        recorded[name] = fixture.transcript
         _write(recorded)
 
 

@@ -32,7 +32,7 @@ from protocol.messages import (
 from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import CONSUMER_OFFSETS
 from protocol.wire.schema import Request, Response
-from tests.broker.groups.group_stage import OFFSETS_PARTITIONS
+from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS
 from tests.kit.environment import InlineExecutor
 from tests.kit.memory_file_system import MemoryFileSystem
 
@@ -45,7 +45,7 @@ CONFIG = GroupConfig(
     group_max_session_timeout_ms=20_000,
     group_max_size=4,
 )
-"""`group_stage.SETTINGS`."""
+"""`group_fixture.SETTINGS`."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
@@ -74,7 +74,7 @@ class _NoWait(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
 
 
 class LoopClock:
-    """The seam's clock on a loop's time."""
+    """A Clock on a loop's time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -2,7 +2,7 @@
 
     python -m tests.broker.groups.recorded_log HOST:PORT
 
-makes recorded/consumer_offsets.json anew, from a fresh broker started with `group_stage.SETTINGS`. It holds the raw
+makes recorded/consumer_offsets.json anew, from a fresh broker started with `group_fixture.SETTINGS`. It holds the raw
 batches of the partitions, with transactional offsets (committed, aborted, open) among them, and the answers.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from protocol.messages import DeleteGroupsRequest, FetchRequest, ListGroupsRequest, MetadataRequest
 from protocol.topic_partition import CONSUMER_OFFSETS
 from tests.broker.groups.dialogue_steps import form, form_static, list_own
-from tests.broker.groups.group_stage import OFFSETS_PARTITIONS, Remote, Stage
+from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS, GroupFixture, Remote
 from tests.kit.group_requests import (
     COMMIT,
     DELETE,
@@ -38,28 +38,28 @@ NAME = "kafka-wrote"
 TOPIC = f"{NAME}-t"
 
 
-def write(stage: Stage) -> dict[str, Any]:
+def write(fixture: GroupFixture) -> dict[str, Any]:
     """Let the broker write all kinds of records; gives ids that `ask` needs."""
-    topic = stage.topic()
+    topic = fixture.topic()
     assert topic == TOPIC
     static, static_generation = form_static(
-        stage, stage.group("static"), "ab", protocols=[("range", subscription(topic))], session_ms=15_000
+        fixture, fixture.group("static"), "ab", protocols=[("range", subscription(topic))], session_ms=15_000
     )
-    group = stage.group("static")
-    stage.ask("a", commit(group, [(topic, 0, 5)], static["a"], static_generation, metadata="old"), COMMIT)
+    group = fixture.group("static")
+    fixture.ask("a", commit(group, [(topic, 0, 5)], static["a"], static_generation, metadata="old"), COMMIT)
     request = commit(group, [(topic, 0, 6), (topic, 1, 7)], static["a"], static_generation, leader_epoch=0)
-    stage.ask("a", request, COMMIT)
-    dynamic, dynamic_generation = form(stage, stage.group("dynamic"), "cd", rebalance_ms=9000)
-    left, _ = form(stage, stage.group("left"), "e")
-    stage.ask("x", leave(stage.group("left"), (left["e"], None)), 5)
-    stage.ask("x", commit(stage.group("left"), [(topic, 0, 1)]), COMMIT)
-    gone, _ = form(stage, stage.group("gone"), "f")
-    stage.ask("x", leave(stage.group("gone"), (gone["f"], None)), 5)
-    stage.ask("x", DeleteGroupsRequest(groups_names=[stage.group("gone")]), DELETE)
-    simple = stage.group("simple")
-    stage.ask("x", commit(simple, [(topic, 0, 1), (topic, 1, 2)], metadata="note \u00e9", leader_epoch=4), COMMIT)
-    stage.ask("x", delete_offsets(simple, {topic: [1]}), 0)
-    stage.ask("x", commit(stage.group("expiry"), [(topic, 0, 3)], retention_ms=86_400_000_000), 4)
+    fixture.ask("a", request, COMMIT)
+    dynamic, dynamic_generation = form(fixture, fixture.group("dynamic"), "cd", rebalance_ms=9000)
+    left, _ = form(fixture, fixture.group("left"), "e")
+    fixture.ask("x", leave(fixture.group("left"), (left["e"], None)), 5)
+    fixture.ask("x", commit(fixture.group("left"), [(topic, 0, 1)]), COMMIT)
+    gone, _ = form(fixture, fixture.group("gone"), "f")
+    fixture.ask("x", leave(fixture.group("gone"), (gone["f"], None)), 5)
+    fixture.ask("x", DeleteGroupsRequest(groups_names=[fixture.group("gone")]), DELETE)
+    simple = fixture.group("simple")
+    fixture.ask("x", commit(simple, [(topic, 0, 1), (topic, 1, 2)], metadata="note \u00e9", leader_epoch=4), COMMIT)
+    fixture.ask("x", delete_offsets(simple, {topic: [1]}), 0)
+    fixture.ask("x", commit(fixture.group("expiry"), [(topic, 0, 3)], retention_ms=86_400_000_000), 4)
     return {
         "static": static,
         "static_generation": static_generation,
@@ -97,19 +97,20 @@ def write_transactions(address: str) -> None:
 _left_open: list[Any] = []
 
 
-def ask(stage: Stage, ids: dict[str, Any]) -> None:
+def ask(fixture: GroupFixture, ids: dict[str, Any]) -> None:
     """The requests to a coordinator that has loaded the log."""
     groups = [
-        stage.group(each) for each in ("static", "dynamic", "left", "gone", "simple", "expiry", "transactions", "open")
+        fixture.group(each)
+        for each in ("static", "dynamic", "left", "gone", "simple", "expiry", "transactions", "open")
     ]
-    stage.ask("x", describe(*groups), DESCRIBE)
-    list_own(stage, "x", ListGroupsRequest(), 5)
-    stage.ask("x", fetch_groups(dict.fromkeys(groups)), FETCH)
-    stage.ask("x", fetch_groups({group: {TOPIC: [0, 1]} for group in groups}, stable=True), FETCH)
+    fixture.ask("x", describe(*groups), DESCRIBE)
+    list_own(fixture, "x", ListGroupsRequest(), 5)
+    fixture.ask("x", fetch_groups(dict.fromkeys(groups)), FETCH)
+    fixture.ask("x", fetch_groups({group: {TOPIC: [0, 1]} for group in groups}, stable=True), FETCH)
     for who in "ab":
-        stage.ask(who, heartbeat(groups[0], ids["static"][who], ids["static_generation"], who), 4)
+        fixture.ask(who, heartbeat(groups[0], ids["static"][who], ids["static_generation"], who), 4)
     for who in "cd":
-        stage.ask(who, heartbeat(groups[1], ids["dynamic"][who], ids["dynamic_generation"]), 4)
+        fixture.ask(who, heartbeat(groups[1], ids["dynamic"][who], ids["dynamic_generation"]), 4)
 
 
 def read_partition(address: tuple[str, int], partition: int) -> bytes:
@@ -143,16 +144,16 @@ def main(arguments: list[str]) -> None:
     host, port = arguments[0].rsplit(":", 1)
     place = Remote(host, int(port))
     place.await_coordinator("anybody")
-    stage = Stage(place, NAME)
-    ids = write(stage)
+    fixture = GroupFixture(place, NAME)
+    ids = write(fixture)
     write_transactions(arguments[0])
     batches = [read_partition((host, int(port)), partition) for partition in range(OFFSETS_PARTITIONS)]
-    stage.transcript.clear()
-    ask(stage, ids)
+    fixture.transcript.clear()
+    ask(fixture, ids)
     recorded = {
         "ids": ids,
         "partitions": [base64.b64encode(each).decode() for each in batches],
-        "answers": stage.transcript,
+        "answers": fixture.transcript,
     }
     RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
 

@@ -23,7 +23,7 @@ from protocol.messages import (
     SyncGroupRequest,
 )
 from tests.broker.groups.dialogue_steps import form, new_id
-from tests.broker.groups.group_stage import OFFSETS_PARTITIONS, Stage
+from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS, GroupFixture
 from tests.broker.groups.local_place import Local, LocalConnection
 from tests.kit.group_requests import commit, delete_offsets, describe, fetch, fetch_groups, heartbeat, join, leave, sync
 
@@ -37,8 +37,8 @@ def place() -> Iterator[Local]:
 
 
 @pytest.fixture
-def stage(place: Local) -> Stage:
-    return Stage(place, "s")
+def fixture(place: Local) -> GroupFixture:
+    return GroupFixture(place, "s")
 
 
 def ask(place: Local, request: Any, version: int) -> Any:
@@ -117,11 +117,11 @@ def test_after_resigning(place: Local) -> None:
     assert ask(place, fetch("g", None), 7).topics[0].partitions[0].committed_offset == 5
 
 
-def test_who_waits_when_the_coordinator_moves_is_sent_there(place: Local, stage: Stage) -> None:
-    ids, _ = form(stage, "g", "ab")
-    stage.send("a", join("g", ids["a"]), 9)
+def test_who_waits_when_the_coordinator_moves_is_sent_there(place: Local, fixture: GroupFixture) -> None:
+    ids, _ = form(fixture, "g", "ab")
+    fixture.send("a", join("g", ids["a"]), 9)
     resign(place)
-    assert stage.receive("a", JoinGroupRequest, 9).error_code == ErrorCode.NOT_COORDINATOR
+    assert fixture.receive("a", JoinGroupRequest, 9).error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_an_election_that_is_over_before_the_log_is_read(place: Local) -> None:
@@ -156,11 +156,11 @@ def test_a_log_that_cannot_be_read_leaves_its_groups_unserved(place: Local, monk
     assert ask(place, fetch("g", None), 7).topics[0].partitions[0].committed_offset == 5
 
 
-def test_a_coordinator_that_is_closed_says_so(place: Local, stage: Stage) -> None:
-    ids, _ = form(stage, "g", "ab")
-    stage.send("a", join("g", ids["a"]), 9)
+def test_a_coordinator_that_is_closed_says_so(place: Local, fixture: GroupFixture) -> None:
+    ids, _ = form(fixture, "g", "ab")
+    fixture.send("a", join("g", ids["a"]), 9)
     place.run(place.service.close)
-    assert stage.receive("a", JoinGroupRequest, 9).error_code == ErrorCode.NOT_COORDINATOR
+    assert fixture.receive("a", JoinGroupRequest, 9).error_code == ErrorCode.NOT_COORDINATOR
     assert ask(place, join("g"), 9).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     elect(place)
     assert ask(place, join("g"), 9).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -223,7 +223,7 @@ def test_an_append_that_is_given_up(place: Local, monkeypatch: pytest.MonkeyPatc
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_a_record_that_cannot_be_written(place: Local, stage: Stage) -> None:
+def test_a_record_that_cannot_be_written(place: Local, fixture: GroupFixture) -> None:
     """A client id may be as long as a string can be; with the member id behind it, it is longer."""
     connection = LocalConnection(place, "x" * 32_700)
     response: Any = connection.ask(join("g"), 3)
@@ -231,42 +231,42 @@ def test_a_record_that_cannot_be_written(place: Local, stage: Stage) -> None:
         sync("g", response.member_id, 1, {response.member_id: b""}, protocol_type=None, protocol_name=None), 3
     )
     assert synced.error_code == ErrorCode.NONE
-    assert stage.ask("a", heartbeat("g", response.member_id, 1), 4).error_code == ErrorCode.NONE
+    assert fixture.ask("a", heartbeat("g", response.member_id, 1), 4).error_code == ErrorCode.NONE
 
 
-def test_a_client_that_goes_while_it_waits(place: Local, stage: Stage) -> None:
-    ids, _ = form(stage, "g", "ab")
+def test_a_client_that_goes_while_it_waits(place: Local, fixture: GroupFixture) -> None:
+    ids, _ = form(fixture, "g", "ab")
     connection = place.connect("a")
     connection.send(join("g", ids["a"]), 9)
     connection.hang_up()
-    answer = stage.ask("b", join("g", ids["b"]), 9)
+    answer = fixture.ask("b", join("g", ids["b"]), 9)
     assert answer.error_code == ErrorCode.NONE
 
 
 # -- timers ------------------------------------------------------------------------------------------------------------
 
 
-def test_idle_shards_have_no_timers(place: Local, stage: Stage) -> None:
+def test_idle_shards_have_no_timers(place: Local, fixture: GroupFixture) -> None:
     place.sleep(0.1)
     quiet = place.timers()
     for number in range(20):
         ask(place, commit(f"g{number}", [("t", 0, 1)]), 9)
     assert place.timers() == quiet
-    ids, generation = form(stage, "g", "abc")
+    ids, generation = form(fixture, "g", "abc")
     assert place.timers() <= quiet + 1
     for _ in range(50):
         for who in "abc":
-            stage.ask(who, heartbeat("g", ids[who], generation), 4)
+            fixture.ask(who, heartbeat("g", ids[who], generation), 4)
     assert place.timers() <= quiet + 1
     place.sleep(400)
     assert ask(place, describe("g"), 5).groups[0].group_state == "Dead"
     assert place.timers() == quiet
 
 
-def test_a_shard_that_is_gone_runs_no_timer(place: Local, stage: Stage) -> None:
+def test_a_shard_that_is_gone_runs_no_timer(place: Local, fixture: GroupFixture) -> None:
     place.sleep(0.1)
     quiet = place.timers()
-    form(stage, "g", "a")
+    form(fixture, "g", "a")
     resign(place)
     assert place.timers() == quiet
 
@@ -274,8 +274,8 @@ def test_a_shard_that_is_gone_runs_no_timer(place: Local, stage: Stage) -> None:
 # -- administration ----------------------------------------------------------------------------------------------------
 
 
-def test_numbers_for_metrics(place: Local, stage: Stage) -> None:
-    form(stage, "g", "a")
+def test_numbers_for_metrics(place: Local, fixture: GroupFixture) -> None:
+    form(fixture, "g", "a")
     ask(place, commit("simple", [("t", 0, 1), ("t", 1, 1)]), 9)
     assert {state.value: number for state, number in place.service.group_counts().items()} == {"Stable": 1, "Empty": 1}
     assert place.service.offset_count() == 2
@@ -380,6 +380,6 @@ def test_hosts_are_written_as_java_writes_them(place: Local, address: str, host:
     assert ask(place, describe("g"), 5).groups[0].members[0].client_host == host
 
 
-def test_member_ids_begin_with_the_client_or_the_instance(stage: Stage) -> None:
-    assert new_id(stage, "a", "g").startswith("a-")
-    assert stage.ask("a", join("h", instance="i"), 9).member_id.startswith("i-")
+def test_member_ids_begin_with_the_client_or_the_instance(fixture: GroupFixture) -> None:
+    assert new_id(fixture, "a", "g").startswith("a-")
+    assert fixture.ask("a", join("h", instance="i"), 9).member_id.startswith("i-")

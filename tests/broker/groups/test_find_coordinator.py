@@ -13,7 +13,7 @@ from broker.metadata.internal_topics import InternalTopicCreator
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FindCoordinatorRequest
 from protocol.topic_partition import CONSUMER_OFFSETS
-from tests.broker.groups.group_stage import OFFSETS_PARTITIONS
+from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS
 from tests.broker.groups.local_place import Local
 
 

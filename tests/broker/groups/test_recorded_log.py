@@ -10,7 +10,7 @@ import pytest
 
 from cluster.groups.records import decode_record
 from protocol.records.batch import Record, read_batches
-from tests.broker.groups.group_stage import Stage
+from tests.broker.groups.group_fixture import GroupFixture
 from tests.broker.groups.local_place import Local, MemoryLog
 from tests.broker.groups.recorded_log import NAME, RECORDED, ask
 from tests.parity.transcript import differences
@@ -32,11 +32,11 @@ def place() -> Iterator[Local]:
 
 
 def test_a_log_that_kafka_wrote_gives_the_answers_that_kafka_gave(place: Local) -> None:
-    stage = Stage(place, NAME)
-    ask(stage, KAFKA["ids"])
+    fixture = GroupFixture(place, NAME)
+    ask(fixture, KAFKA["ids"])
     different = [
         f"{label} {path}: Kafka {theirs}, ours {mine}"
-        for (label, kafka), (_, ours) in zip(KAFKA["answers"], stage.transcript, strict=True)
+        for (label, kafka), (_, ours) in zip(KAFKA["answers"], fixture.transcript, strict=True)
         for path, theirs, mine in differences(kafka, json.loads(json.dumps(ours)))
     ]
     assert not different, "\n".join(different)

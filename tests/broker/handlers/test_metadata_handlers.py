@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -195,11 +194,11 @@ async def with_a_dead_and_a_deaf_broker(broker: Broker) -> None:
     m1, m2 = image.topics["m1"], image.topics["m2"]
     m1 = m1.with_partitions(
         [
-            replace(m1.partitions[0], leader=1, replicas=(1, 0), isr=(1, 0)),
-            replace(m1.partitions[1], leader=2, replicas=(2, 0), isr=(2,)),
+            m1.partitions[0].replace(leader=1, replicas=(1, 0), isr=(1, 0)),
+            m1.partitions[1].replace(leader=2, replicas=(2, 0), isr=(2,)),
         ]
     )
-    m2 = m2.with_partitions([replace(m2.partitions[0], replicas=(0, 2), isr=(0,))])
+    m2 = m2.with_partitions([m2.partitions[0].replace(replicas=(0, 2), isr=(0,))])
     states = tuple(TopicStates(each.name, each.topic_id, each.partitions) for each in (m1, m2))
     command = UpdateMetadata(0, image.controller_epoch, -1, {**image.brokers, 1: deaf}, states)
     broker.cache.update_metadata(command)

@@ -9,7 +9,7 @@ import pytest
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.metadata.producer_ids import ProducerIds
 from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
-from cluster.zookeeper.contract import ConnectionLossError
+from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.kit.controller_fixtures import Cluster, context

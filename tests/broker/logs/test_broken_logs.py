@@ -104,7 +104,7 @@ def test_directories_of_deleted_topics_that_a_power_cut_brought_back_are_set_asi
         assert b"of the old topic" in (stray / f"{0:020d}.log").read_bytes()
         (forgotten,) = data.glob("forgotten-3.*-stray")
         for name, path in (("t-0", stray), ("forgotten-3", forgotten)):
-            assert f"{data}/{name} is of no topic that exists; it is set aside as {path}" in broker.output.read_text()
+            assert f"No topic exists for the log {data}/{name}; it was renamed to {path}" in broker.output.read_text()
         broker.stop()
         broker.start()
         assert stray.is_dir()

@@ -256,7 +256,7 @@ def test_closing_ends_a_worker_at_work(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_process_ends_with_its_input_in_the_midst_of_a_task(tmp_path: Path) -> None:
+def test_the_process_ends_with_its_input_during_a_task(tmp_path: Path) -> None:
     """The worker's pipe is closed, as when the broker is killed."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker.logs.cleaner_process"],

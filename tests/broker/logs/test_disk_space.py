@@ -19,6 +19,7 @@ from protocol.messages import (
     DescribeLogDirsResponse,
     ProduceResponse,
 )
+from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from tests.kit import in_process
 from tests.kit.group_requests import commit
 from tests.kit.in_process import InProcessBroker, Wire
@@ -68,7 +69,7 @@ def test_clients_are_refused_and_the_rest_goes_on(caplog: pytest.LogCaptureFixtu
         error, message = await create(wire, "u")
         assert error is ErrorCode.POLICY_VIOLATION
         assert message is not None
-        assert message.startswith("No disk has room for new partitions. Log directory /data has ")
+        assert message.startswith("No log directory has space for new partitions. Log directory /data has ")
         grown = await wire.ask(
             CreatePartitionsRequest(
                 topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=3, assignments=None)],
@@ -176,7 +177,7 @@ def test_a_full_disk_refuses_changes_of_topics_and_does_not_end_the_broker() -> 
         broker.file_system.inject = lambda _operation, _path: None
         assert (await create(wire, "u"))[0] is ErrorCode.NONE
         assert (await send(wire))[0] is ErrorCode.NONE
-        # Now the disk fills up in the midst of a deletion: the mark is on it, the nodes cannot be removed.
+        # Now the disk fills up during a deletion: the mark is on it, the nodes cannot be removed.
         writes = 0
 
         def after_the_mark(operation: str, path: str) -> Fault | None:
@@ -251,6 +252,24 @@ def test_a_checkpoint_that_finds_no_room_is_written_later() -> None:
         assert b"t 0 1" in broker.file_system.read_file("/data/replication-offset-checkpoint")
         answer = await wire.ask(delete_records("t", 1), 2)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("name", [CLEANER_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT])
+def test_a_deleted_topic_can_be_made_again_once_there_is_room(name: str) -> None:
+    """Without waiting for a round that writes the checkpoint which the full disk refused: cleaning may never come."""
+
+    async def scenario(broker: InProcessBroker, wire: Wire) -> None:
+        await create(wire, "t")
+        await send(wire, payload=b"x")
+        broker.file_system.inject = lambda _operation, path: Fault(errno.ENOSPC) if name in path else None
+        answer = await wire.ask(delete_topics("t"), 5)
+        assert answer.responses[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]
+        assert (await create(wire, "t"))[0] is ErrorCode.POLICY_VIOLATION
+        broker.file_system.inject = lambda _operation, _path: None
+        await broker.server.serving.logs.retry_refused_checkpoints()
+        assert await create(wire, "t") == (ErrorCode.NONE, None)
 
     play(scenario)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +19,8 @@ from protocol.messages import (
 )
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Response
-from storage.log.log_config import UNLIMITED
-from tests.broker.logs.flush_stage import Stage, outcomes, request, values
+from storage.log_config import UNLIMITED
+from tests.broker.logs.held_flushes import HeldFlushesBroker, outcomes, request, values
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from tests.kit.waiting import turns
 from tests.kit.wire_requests import fetch, values_in
@@ -31,7 +30,7 @@ from tests.storage.support import open_manager
 @pytest.mark.parametrize("acks", [1, -1])
 def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(acks: int) -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             wire = await broker.topic("t", flush_messages="1")
             reader = broker.connect()
             waiting = asyncio.create_task(reader.ask(fetch("t", 0, max_wait_ms=60_000), 12))
@@ -51,7 +50,7 @@ def test_nothing_is_acknowledged_or_shown_before_it_is_on_disk(acks: int) -> Non
 
 def test_acks_all_is_waited_for_no_longer_than_the_producer_wants() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages="1")
             impatient = request("t", b"a", acks=-1)
             impatient.timeout_ms = 20
@@ -67,7 +66,7 @@ def test_acks_all_is_waited_for_no_longer_than_the_producer_wants() -> None:
 
 def test_without_a_limit_nothing_waits() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             wire = await broker.topic("t")
             assert outcomes(await broker.produce(request("t", b"a", acks=-1))) == [(ErrorCode.NONE, 0)]
             assert await values(wire, "t") == [b"a"]
@@ -78,7 +77,7 @@ def test_without_a_limit_nothing_waits() -> None:
 
 def test_who_comes_during_a_flush_shares_the_next_one() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages="1")
             first = broker.produce(request("t", b"first"))
             await turns()
@@ -98,7 +97,7 @@ def test_who_comes_during_a_flush_shares_the_next_one() -> None:
 
 def test_partitions_are_flushed_together() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", partitions=30, flush_messages="1")
             await broker.topic("u", partitions=2, flush_messages="1")
             many = broker.produce(request("t", b"a", partitions=30))
@@ -114,7 +113,7 @@ def test_partitions_are_flushed_together() -> None:
 
 def test_producers_do_not_wait_for_what_nobody_waits_for() -> None:
     async def scenario() -> None:
-        async with Stage(log_flush_scheduler_interval_ms="100000") as broker:
+        async with HeldFlushesBroker(log_flush_scheduler_interval_ms="100000") as broker:
             await broker.topic("t", flush_messages="1")
             await broker.topic("huge")
             await broker.produce(request("huge", b"a"))
@@ -133,7 +132,7 @@ def test_producers_do_not_wait_for_what_nobody_waits_for() -> None:
 
 def test_a_log_that_is_flushed_in_the_background_is_not_flushed_twice_at_a_time() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages="2")
             await broker.produce(request("t", b"a"))
             log = broker.log("t")
@@ -154,7 +153,7 @@ def test_a_log_that_is_flushed_in_the_background_is_not_flushed_twice_at_a_time(
 
 def test_every_third_record_waits_for_a_flush() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             wire = await broker.topic("t", flush_messages="3")
             for offset in range(2):
                 assert outcomes(await broker.produce(request("t", b"%d" % offset))) == [(ErrorCode.NONE, offset)]
@@ -177,16 +176,16 @@ def test_every_third_record_waits_for_a_flush() -> None:
 
 def test_the_limit_may_change_at_any_time() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t")
             log = broker.log("t")
             await broker.produce(request("t", b"a", b"b"))
-            log.config = replace(log.config, flush_messages=1)
+            log.config = log.config.replace(flush_messages=1)
             assert await broker.latest("t") == (ErrorCode.NONE, 2), "the high watermark fell"
             waiting = broker.produce(request("t", b"c"))
             await turns()
             assert await broker.latest("t") == (ErrorCode.NONE, 2)
-            log.config = replace(log.config, flush_messages=UNLIMITED)
+            log.config = log.config.replace(flush_messages=UNLIMITED)
             assert outcomes(await broker.produce(request("t", b"d"))) == [(ErrorCode.NONE, 3)]
             assert await broker.latest("t") == (ErrorCode.NONE, 4)
             assert not waiting.done()
@@ -198,7 +197,7 @@ def test_the_limit_may_change_at_any_time() -> None:
 
 def test_a_failed_flush_is_answered_and_never_tried_again() -> None:
     async def scenario() -> None:
-        async with Stage(log_dirs="/data,/other") as broker:
+        async with HeldFlushesBroker(log_dirs="/data,/other") as broker:
             wire = await broker.topic("t", partitions=2, flush_messages="1")
             logs = broker.server.serving.logs.log_manager.logs  # type: ignore[union-attr]
             bad = logs[TopicPartition("t", 0)].directory.path
@@ -232,7 +231,7 @@ def test_a_failed_flush_is_answered_and_never_tried_again() -> None:
 
 def test_with_acks_0_silence_and_a_flush_or_hanging_up() -> None:
     async def scenario() -> None:
-        async with Stage(log_dirs="/data,/other") as broker:
+        async with HeldFlushesBroker(log_dirs="/data,/other") as broker:
             wire = await broker.topic("t", flush_messages="1")
             wire.send(request("t", b"a", acks=0), 11)
             await turns()
@@ -252,7 +251,7 @@ def test_with_acks_0_silence_and_a_flush_or_hanging_up() -> None:
 
 def test_a_repeated_batch_waits_for_the_flush_of_the_first() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages="1")
             first = broker.produce(request("t", b"a", sequence=0))
             await turns()
@@ -268,7 +267,7 @@ def test_a_repeated_batch_waits_for_the_flush_of_the_first() -> None:
 
 def test_what_recovery_found_is_shown_once_it_is_flushed() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages="1")
             acknowledged = broker.produce(request("t", b"a"))
             await turns()
@@ -278,7 +277,7 @@ def test_what_recovery_found_is_shown_once_it_is_flushed() -> None:
             await turns()
             left = broker.kill()
             never_answered.cancel()
-        async with Stage(left) as broker:
+        async with HeldFlushesBroker(left) as broker:
             await turns()
             assert broker.disk.is_flushing
             assert await broker.latest("t") == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
@@ -292,7 +291,7 @@ def test_what_recovery_found_is_shown_once_it_is_flushed() -> None:
 
 def test_a_deleted_topic_lets_its_producers_go() -> None:
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages="1")
             producing = [broker.produce(request("t", b"a"))]
             await turns()
@@ -308,7 +307,7 @@ def test_a_deleted_topic_lets_its_producers_go() -> None:
 
 def test_offsets_are_committed_as_their_topic_is_flushed() -> None:
     async def scenario() -> None:
-        async with Stage(log_flush_interval_messages="1", offsets_topic_num_partitions="1") as broker:
+        async with HeldFlushesBroker(log_flush_interval_messages="1", offsets_topic_num_partitions="1") as broker:
             wire = await broker.topic("t")
             partition = OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=0, committed_offset=3, committed_metadata=None
@@ -356,7 +355,7 @@ def test_fewer_records_than_the_limit_are_at_stake(limit: int, steps: list[int])
     """Each step is a batch of so many records, or (0) the end of the fsync that is under way."""
 
     async def scenario() -> None:
-        async with Stage() as broker:
+        async with HeldFlushesBroker() as broker:
             await broker.topic("t", flush_messages=str(limit))
             sent = 0
             answers: list[tuple[int, asyncio.Task[ProduceResponse]]] = []

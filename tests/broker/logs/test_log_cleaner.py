@@ -19,31 +19,31 @@ from protocol.errors import ApiError, ErrorCode
 from storage.compaction.clean_task import CleanTask
 from storage.directory.log_directory import LogDirectory
 from storage.recovery.scrub import Scrub
-from tests.broker.logs.cleaner_stage import ONE, OTHER, CleanerStage, cleaner_thread, fill, play, values
+from tests.broker.logs.cleaner_fixture import ONE, OTHER, CleanerFixture, cleaner_thread, fill, play, values
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.kit.waiting import eventually_on_loop
 from tests.storage.support import DIR
 
 
 def test_the_filthiest_log_first_and_then_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        fill(stage.logs[ONE], 9)
-        await stage.cleaner.clean_filthiest(cleaner_thread(stage))
-        fill(stage.logs[ONE], 3)  # partly clean now
-        fill(stage.logs[OTHER], 6)
-        stage.cleaned.clear()
-        stage.cleaner.start()
+    async def scenario(fixture: CleanerFixture) -> None:
+        fill(fixture.logs[ONE], 9)
+        await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
+        fill(fixture.logs[ONE], 3)  # partly clean now
+        fill(fixture.logs[OTHER], 6)
+        fixture.cleaned.clear()
+        fixture.cleaner.start()
         await eventually_on_loop(
             "the cleaner gets there",
-            lambda: stage.metrics()["max_dirty_percent"] == 0 and len(stage.cleaned) == 2,
+            lambda: fixture.metrics()["max_dirty_percent"] == 0 and len(fixture.cleaned) == 2,
             pause_s=0.001,
         )
-        assert stage.cleaned == ["other-0", "t-0"]
-        assert values(stage.logs[OTHER]) == [b"5" + b"x" * 60, b"last"]
-        assert stage.metrics()["cleaner_recopy_percent"] < 50
-        assert stage.metrics()["max_buffer_utilization_percent"] == 0
-        assert stage.metrics()["time_since_last_run_ms"] == 0
-        checkpoint = bytes(stage.disk.read_file(f"{DIR}/cleaner-offset-checkpoint")).decode()
+        assert fixture.cleaned == ["other-0", "t-0"]
+        assert values(fixture.logs[OTHER]) == [b"5" + b"x" * 60, b"last"]
+        assert fixture.metrics()["cleaner_recopy_percent"] < 50
+        assert fixture.metrics()["max_buffer_utilization_percent"] == 0
+        assert fixture.metrics()["time_since_last_run_ms"] == 0
+        checkpoint = bytes(fixture.disk.read_file(f"{DIR}/cleaner-offset-checkpoint")).decode()
         assert sorted(checkpoint.splitlines()[2:]) == [f"other 0 {6}", "t 0 13"]
 
     with caplog.at_level(logging.INFO):
@@ -53,36 +53,36 @@ def test_the_filthiest_log_first_and_then_the_others(caplog: pytest.LogCaptureFi
 
 
 def test_a_corrupt_log_is_set_aside_and_the_others_are_cleaned(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        fill(stage.logs[ONE], 9)
-        fill(stage.logs[OTHER], 6)
-        segment = stage.logs[ONE].segments[1]
-        corrupt(stage.disk, segment.path)
-        stage.cleaner.start()
+    async def scenario(fixture: CleanerFixture) -> None:
+        fill(fixture.logs[ONE], 9)
+        fill(fixture.logs[OTHER], 6)
+        segment = fixture.logs[ONE].segments[1]
+        corrupt(fixture.disk, segment.path)
+        fixture.cleaner.start()
         await eventually_on_loop(
             "the cleaner gets there",
-            lambda: stage.metrics()["uncleanable_partitions_count"] == 1 and "other-0" in stage.cleaned,
+            lambda: fixture.metrics()["uncleanable_partitions_count"] == 1 and "other-0" in fixture.cleaned,
             pause_s=0.001,
         )
         await eventually_on_loop(
-            "the cleaner gets there", lambda: values(stage.logs[OTHER]) == [b"5" + b"x" * 60, b"last"], pause_s=0.001
+            "the cleaner gets there", lambda: values(fixture.logs[OTHER]) == [b"5" + b"x" * 60, b"last"], pause_s=0.001
         )
-        assert stage.cleaned.count("t-0") == 1
-        assert stage.metrics()["uncleanable_bytes"] == sum(each.size for each in stage.logs[ONE].segments[:-1])
-        assert stage.metrics()["deadthreadcount"] == 0
+        assert fixture.cleaned.count("t-0") == 1
+        assert fixture.metrics()["uncleanable_bytes"] == sum(each.size for each in fixture.logs[ONE].segments[:-1])
+        assert fixture.metrics()["deadthreadcount"] == 0
 
     play(scenario)
     assert "Marking its partition (t-0) as uncleanable" in caplog.text
 
 
 def test_damage_is_told_and_counted_as_a_scrub_would() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        log = stage.logs[ONE]
+    async def scenario(fixture: CleanerFixture) -> None:
+        log = fixture.logs[ONE]
         fill(log, 9)
         segment = log.segments[1]
-        corrupt(stage.disk, segment.path)
-        assert await stage.cleaner.clean_filthiest(cleaner_thread(stage))
-        scrub_all(stage)
+        corrupt(fixture.disk, segment.path)
+        assert await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
+        scrub_all(fixture)
         ((where, told),) = log.directory.corruptions.items()
         assert where == (segment.path, 0)
         assert told.startswith(f"{segment.path} is corrupt at byte 0 (")
@@ -95,26 +95,26 @@ def test_damage_is_told_and_counted_as_a_scrub_would() -> None:
     play(scenario)
 
 
-def scrub_all(stage: CleanerStage) -> None:
+def scrub_all(fixture: CleanerFixture) -> None:
     """A pass of the scrub through everything."""
     scrub = Scrub()
-    scrub.begin(stage.manager.logs)
-    while (task := scrub.next_task(stage.manager.logs, 1 << 20, 1)) is not None:
+    scrub.begin(fixture.manager.logs)
+    while (task := scrub.next_task(fixture.manager.logs, 1 << 20, 1)) is not None:
         task.run()
         task.complete()
 
 
 def test_what_only_the_worker_sees_is_told_as_it_says() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        log = stage.logs[ONE]
+    async def scenario(fixture: CleanerFixture) -> None:
+        log = fixture.logs[ONE]
         fill(log, 9)
         base_offset = log.segments[1].base_offset
 
         async def fail(_task: CleanTask) -> None:
             raise WorkerFailure("it is odd", FailureKind.RECORDS, corrupt_range=(base_offset, 7))
 
-        stage.instead = fail
-        assert await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        fixture.instead = fail
+        assert await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
         assert log.directory.corruptions == {(log.segments[1].path, 7): "it is odd"}
         assert log.uncleanable_reason == "it is odd"
 
@@ -122,39 +122,39 @@ def test_what_only_the_worker_sees_is_told_as_it_says() -> None:
 
 
 def test_a_log_that_is_moved_is_cleaned_when_it_has_arrived() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        log = stage.logs[ONE]
+    async def scenario(fixture: CleanerFixture) -> None:
+        log = fixture.logs[ONE]
         fill(log, 9)
         before = values(log)
 
         async def move(_task: CleanTask) -> None:
-            stage.manager.futures.create(log, LogDirectory(stage.other_directory(), lambda _path, _reason: None), 1)
-            stage.cleaner.abort(ONE)
-            await stage.aborted.wait()
+            fixture.manager.futures.create(log, LogDirectory(fixture.other_directory(), lambda _path, _reason: None), 1)
+            fixture.cleaner.abort(ONE)
+            await fixture.aborted.wait()
 
-        stage.instead = move
-        assert await stage.cleaner.clean_filthiest(stage.thread()), "others may be waiting"
+        fixture.instead = move
+        assert await fixture.cleaner.clean_filthiest(fixture.thread()), "others may be waiting"
         assert values(log) == before, "what was cleaned meanwhile is thrown away"
-        stage.instead = None
-        assert not await stage.cleaner.clean_filthiest(stage.thread())
-        stage.manager.futures.drop(ONE, 1)
-        assert await stage.cleaner.clean_filthiest(stage.thread())
+        fixture.instead = None
+        assert not await fixture.cleaner.clean_filthiest(fixture.thread())
+        fixture.manager.futures.drop(ONE, 1)
+        assert await fixture.cleaner.clean_filthiest(fixture.thread())
         assert len(values(log)) == 2
 
     play(scenario)
 
 
 def test_only_what_is_moved_is_aborted() -> None:
-    async def scenario(stage: CleanerStage) -> None:
+    async def scenario(fixture: CleanerFixture) -> None:
         async def ask(_task: CleanTask) -> None:
-            stage.cleaner.abort(OTHER)
+            fixture.cleaner.abort(OTHER)
 
-        stage.instead = ask
-        fill(stage.logs[ONE], 9)
-        assert await stage.cleaner.clean_filthiest(stage.thread())
-        assert not stage.aborted.is_set()
-        stage.cleaner.abort(ONE)
-        assert not stage.aborted.is_set(), "it is not being cleaned any more"
+        fixture.instead = ask
+        fill(fixture.logs[ONE], 9)
+        assert await fixture.cleaner.clean_filthiest(fixture.thread())
+        assert not fixture.aborted.is_set()
+        fixture.cleaner.abort(ONE)
+        assert not fixture.aborted.is_set(), "it is not being cleaned any more"
 
     play(scenario)
 
@@ -166,22 +166,22 @@ def corrupt(disk: MemoryFileSystem, path: str) -> None:
 
 
 def test_what_kills_its_workers_is_set_aside_after_a_few() -> None:
-    async def scenario(stage: CleanerStage) -> None:
+    async def scenario(fixture: CleanerFixture) -> None:
         async def die(task: CleanTask) -> None:
             if task.path.endswith("t-0"):
                 raise WorkerDiedError("killed by signal 9")
 
-        stage.instead = die
-        fill(stage.logs[ONE], 9)
-        stage.cleaner.start()
+        fixture.instead = die
+        fill(fixture.logs[ONE], 9)
+        fixture.cleaner.start()
         await eventually_on_loop(
-            "the cleaner gets there", lambda: stage.metrics()["uncleanable_partitions_count"] == 1, pause_s=0.001
+            "the cleaner gets there", lambda: fixture.metrics()["uncleanable_partitions_count"] == 1, pause_s=0.001
         )
-        assert stage.cleaned == ["t-0"] * MOST_DEATHS
-        assert stage.metrics()["deadthreadcount"] == 1
-        fill(stage.logs[OTHER], 6)
+        assert fixture.cleaned == ["t-0"] * MOST_DEATHS
+        assert fixture.metrics()["deadthreadcount"] == 1
+        fill(fixture.logs[OTHER], 6)
         await eventually_on_loop(
-            "the cleaner gets there", lambda: stage.metrics()["deadthreadcount"] == 0, pause_s=0.001
+            "the cleaner gets there", lambda: fixture.metrics()["deadthreadcount"] == 0, pause_s=0.001
         )
 
     play(scenario)
@@ -197,92 +197,92 @@ def test_what_kills_its_workers_is_set_aside_after_a_few() -> None:
     ],
 )
 def test_failures(failure: WorkerFailure, is_offline: bool, is_set_aside: bool) -> None:
-    async def scenario(stage: CleanerStage) -> None:
+    async def scenario(fixture: CleanerFixture) -> None:
         async def fail(_task: CleanTask) -> None:
             raise failure
 
-        stage.instead = fail
-        log = stage.logs[ONE]
+        fixture.instead = fail
+        log = fixture.logs[ONE]
         fill(log, 9)
-        await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
         assert (log.directory.failure is not None) == is_offline
         assert (log.uncleanable_reason is not None) == is_set_aside
-        stage.instead = None
-        assert await stage.cleaner.clean_filthiest(cleaner_thread(stage)) == (not is_offline and not is_set_aside)
+        fixture.instead = None
+        assert await fixture.cleaner.clean_filthiest(cleaner_thread(fixture)) == (not is_offline and not is_set_aside)
 
     play(scenario)
 
 
 def test_a_failure_of_a_log_that_was_cut_meanwhile_says_nothing() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        log = stage.logs[ONE]
+    async def scenario(fixture: CleanerFixture) -> None:
+        log = fixture.logs[ONE]
 
         async def cut(_task: CleanTask) -> None:
             log.truncate_to(4, 1)
             raise WorkerFailure("corrupt", FailureKind.RECORDS)
 
-        stage.instead = cut
+        fixture.instead = cut
         fill(log, 9)
-        assert not await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert not await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
         assert log.uncleanable_reason is None
 
     play(scenario)
 
 
 def test_the_result_for_a_log_that_was_cut_meanwhile_is_thrown_away() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        log = stage.logs[ONE]
+    async def scenario(fixture: CleanerFixture) -> None:
+        log = fixture.logs[ONE]
 
         async def cut(_task: CleanTask) -> None:
             log.truncate_to(4, 1)
 
-        stage.instead = cut
+        fixture.instead = cut
         fill(log, 9)
-        assert not await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        assert not await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
         assert [value and value[:1] for value in values(log)] == [b"0", b"1", b"2", b"3"]
 
     play(scenario)
 
 
 def test_a_map_without_room_cleans_nothing_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        fill(stage.logs[ONE], 9)
-        assert not await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+    async def scenario(fixture: CleanerFixture) -> None:
+        fill(fixture.logs[ONE], 9)
+        assert not await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
 
     play(scenario, log_cleaner_io_buffer_load_factor="0")
     assert "offset map is too small to fit in even a single message" in caplog.text
 
 
 def test_threads_come_and_go_and_share_the_rate() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        stage.cleaner.start()
-        assert len(stage.workers) == 1
-        stage.change(log_cleaner_threads="2", log_cleaner_io_max_bytes_per_second="1000")
-        assert [worker.rates[-1] for worker in stage.workers] == [500.0, 500.0]
-        stage.change(log_cleaner_threads="1")
-        assert stage.workers[0].rates[-1] == 1000.0
-        await stage.closed.wait()
-        assert [worker.is_closed for worker in stage.workers] == [False, True]
-        stage.change(log_cleaner_io_max_bytes_per_second="-1")
-        assert stage.workers[0].rates[-1] == sys.float_info.max
+    async def scenario(fixture: CleanerFixture) -> None:
+        fixture.cleaner.start()
+        assert len(fixture.workers) == 1
+        fixture.change(log_cleaner_threads="2", log_cleaner_io_max_bytes_per_second="1000")
+        assert [worker.rates[-1] for worker in fixture.workers] == [500.0, 500.0]
+        fixture.change(log_cleaner_threads="1")
+        assert fixture.workers[0].rates[-1] == 1000.0
+        await fixture.closed.wait()
+        assert [worker.is_closed for worker in fixture.workers] == [False, True]
+        fixture.change(log_cleaner_io_max_bytes_per_second="-1")
+        assert fixture.workers[0].rates[-1] == sys.float_info.max
 
     play(scenario)
 
 
 def test_two_threads_clean_two_logs_at_a_time() -> None:
-    async def scenario(stage: CleanerStage) -> None:
+    async def scenario(fixture: CleanerFixture) -> None:
         both = asyncio.Barrier(2)
 
         async def meet(_task: CleanTask) -> None:
             await both.wait()
 
-        stage.instead = meet
-        fill(stage.logs[ONE], 9)
-        fill(stage.logs[OTHER], 6)
-        stage.cleaner.start()
+        fixture.instead = meet
+        fill(fixture.logs[ONE], 9)
+        fill(fixture.logs[OTHER], 6)
+        fixture.cleaner.start()
         await eventually_on_loop(
             "the cleaner gets there",
-            lambda: len(values(stage.logs[ONE])) == len(values(stage.logs[OTHER])) == 2,
+            lambda: len(values(fixture.logs[ONE])) == len(values(fixture.logs[OTHER])) == 2,
             pause_s=0.001,
         )
 
@@ -290,48 +290,48 @@ def test_two_threads_clean_two_logs_at_a_time() -> None:
 
 
 def test_a_new_backoff_ends_a_long_pause() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        stage.cleaner.start()
+    async def scenario(fixture: CleanerFixture) -> None:
+        fixture.cleaner.start()
         await eventually_on_loop(
-            "the cleaner gets there", lambda: stage.cleaner.numbers.last_run_ms is not None, pause_s=0.001
+            "the cleaner gets there", lambda: fixture.cleaner.numbers.last_run_ms is not None, pause_s=0.001
         )
-        fill(stage.logs[ONE], 9)
-        stage.change(log_cleaner_backoff_ms="1")
-        await eventually_on_loop("the cleaner gets there", lambda: stage.cleaned == ["t-0"], pause_s=0.001)
+        fill(fixture.logs[ONE], 9)
+        fixture.change(log_cleaner_backoff_ms="1")
+        await eventually_on_loop("the cleaner gets there", lambda: fixture.cleaned == ["t-0"], pause_s=0.001)
 
     play(scenario, log_cleaner_backoff_ms="1000000000")
 
 
 def test_without_the_cleaner_there_are_no_workers() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        stage.cleaner.start()
-        stage.change(log_cleaner_threads="2")
-        assert stage.workers == []
+    async def scenario(fixture: CleanerFixture) -> None:
+        fixture.cleaner.start()
+        fixture.change(log_cleaner_threads="2")
+        assert fixture.workers == []
 
     play(scenario, log_cleaner_enable="false")
 
 
 def test_buffers_are_shared_and_as_large_as_is_said() -> None:
-    async def scenario(stage: CleanerStage) -> None:
+    async def scenario(fixture: CleanerFixture) -> None:
         sizes = []
 
         async def note(task: CleanTask) -> None:
             sizes.append(task.read_bytes)
 
-        stage.instead = note
-        fill(stage.logs[ONE], 9)
-        await stage.cleaner.clean_filthiest(cleaner_thread(stage))
+        fixture.instead = note
+        fill(fixture.logs[ONE], 9)
+        await fixture.cleaner.clean_filthiest(cleaner_thread(fixture))
         assert sizes == [25]
-        assert len(values(stage.logs[ONE])) == 2, "a buffer smaller than a batch is no hindrance"
+        assert len(values(fixture.logs[ONE])) == 2, "a buffer smaller than a batch is no hindrance"
 
     play(scenario, log_cleaner_io_buffer_size="100", log_cleaner_threads="2")
 
 
 def test_a_buffer_of_more_than_2_gigabytes_is_not_used_up(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        stage.cleaner.start()
+    async def scenario(fixture: CleanerFixture) -> None:
+        fixture.cleaner.start()
         assert "Cannot use more than 2G of cleaner buffer space per cleaner thread" not in caplog.text
-        stage.change(log_cleaner_dedupe_buffer_size=str(2**31))
+        fixture.change(log_cleaner_dedupe_buffer_size=str(2**31))
 
     play(scenario)
     assert "Cannot use more than 2G of cleaner buffer space per cleaner thread" in caplog.text
@@ -356,18 +356,18 @@ def test_the_buffer_says_how_many_keys() -> None:
 
 
 def test_nothing_is_cleaned_before_the_recovery_points_are_written() -> None:
-    async def scenario(stage: CleanerStage) -> None:
-        fill(stage.logs[ONE], 9)
+    async def scenario(fixture: CleanerFixture) -> None:
+        fill(fixture.logs[ONE], 9)
         name = f"{DIR}/recovery-point-offset-checkpoint"
-        stage.disk.inject = lambda operation, path: (
+        fixture.disk.inject = lambda operation, path: (
             Fault(errno.ENOSPC) if operation == "write_file" and path.startswith(name) else None
         )
-        thread = cleaner_thread(stage)
-        assert not await stage.cleaner.clean_filthiest(thread)
-        assert stage.cleaned == []
-        stage.disk.inject = lambda _operation, _path: None
-        assert await stage.cleaner.clean_filthiest(thread)
-        assert stage.cleaned == ["t-0"]
-        assert f"t 0 {stage.logs[ONE].recovery_point}\n".encode() in stage.disk.read_file(name)
+        thread = cleaner_thread(fixture)
+        assert not await fixture.cleaner.clean_filthiest(thread)
+        assert fixture.cleaned == []
+        fixture.disk.inject = lambda _operation, _path: None
+        assert await fixture.cleaner.clean_filthiest(thread)
+        assert fixture.cleaned == ["t-0"]
+        assert f"t 0 {fixture.logs[ONE].recovery_point}\n".encode() in fixture.disk.read_file(name)
 
     play(scenario)

@@ -1,4 +1,4 @@
-"""The logs' upkeep waits for the disk on other threads, and a stop waits for the upkeep."""
+"""The maintenance of logs waits for the disk on other threads, and a stop waits for the maintenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.logs.log_maintenance import LOGS_PER_SLICE, LogMaintenance
 from broker.supervisor import Supervisor
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import format_offset_checkpoint, read_offset_checkpoint
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.environment import ManualClock
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
@@ -49,8 +49,8 @@ class Disk(MemoryFileSystem):
         return None
 
 
-class Upkeep:
-    """Logs on a watched disk, and their upkeep."""
+class Fixture:
+    """Logs on a watched disk, and their maintenance."""
 
     def __init__(self) -> None:
         self.disk = Disk()
@@ -66,41 +66,45 @@ class Upkeep:
 
 
 @pytest.fixture
-def upkeep() -> Iterator[Upkeep]:
-    made = Upkeep()
+def fixture() -> Iterator[Fixture]:
+    made = Fixture()
     yield made
     made.executor.close()
 
 
-def test_no_round_waits_for_the_disk_on_the_event_loop(upkeep: Upkeep) -> None:
+def test_no_round_waits_for_the_disk_on_the_event_loop(fixture: Fixture) -> None:
     async def scenario() -> None:
         for value in (b"a" * 90, b"b" * 90, b"c" * 90):
-            append(upkeep.log, value)
-        upkeep.log.delete_records_before(2, 3)
-        gone = upkeep.logs.get_or_create(TopicPartition("other", 0), None, upkeep.logs.default_config, upkeep.clock.ms)
-        upkeep.logs.delete(gone.topic_partition, upkeep.clock.ms)
-        upkeep.disk.watch()
-        await upkeep.maintenance.delete_old_segments()
-        await upkeep.maintenance.delete_files()  # sees them for the first time
-        upkeep.clock.ms += 11
-        await upkeep.maintenance.delete_files()
-        await upkeep.maintenance.flush()
-        await upkeep.group_commit.idle()
-        await upkeep.maintenance.checkpoint_recovery_points()
-        await upkeep.maintenance.checkpoint_log_start_offsets()
-        await upkeep.maintenance.checkpoint_high_watermarks()
-        assert upkeep.disk.on_the_loop == []
-        assert upkeep.checkpoint("recovery-point-offset-checkpoint")[TP] == 2
-        assert upkeep.checkpoint("log-start-offset-checkpoint") == {TP: 2}
-        assert upkeep.checkpoint("replication-offset-checkpoint") == {TP: 2}
-        left = [info.name for info in upkeep.disk.list_dir(DIR) if info.is_dir]
+            append(fixture.log, value)
+        fixture.log.delete_records_before(2, 3)
+        gone = fixture.logs.get_or_create(
+            TopicPartition("other", 0), None, fixture.logs.default_config, fixture.clock.ms
+        )
+        fixture.logs.delete(gone.topic_partition, fixture.clock.ms)
+        fixture.disk.watch()
+        await fixture.maintenance.delete_old_segments()
+        await fixture.maintenance.delete_files()  # sees them for the first time
+        fixture.clock.ms += 11
+        await fixture.maintenance.delete_files()
+        await fixture.maintenance.flush()
+        await fixture.group_commit.idle()
+        await fixture.maintenance.checkpoint_recovery_points()
+        await fixture.maintenance.checkpoint_log_start_offsets()
+        await fixture.maintenance.checkpoint_high_watermarks()
+        assert fixture.disk.on_the_loop == []
+        assert fixture.checkpoint("recovery-point-offset-checkpoint")[TP] == 2
+        assert fixture.checkpoint("log-start-offset-checkpoint") == {TP: 2}
+        assert fixture.checkpoint("replication-offset-checkpoint") == {TP: 2}
+        left = [info.name for info in fixture.disk.list_dir(DIR) if info.is_dir]
         assert left == ["t-0"]
-        assert not [info.name for info in upkeep.disk.list_dir(f"{DIR}/t-0") if info.name.endswith(".deleted")]
+        assert not [info.name for info in fixture.disk.list_dir(f"{DIR}/t-0") if info.name.endswith(".deleted")]
 
     asyncio.run(scenario())
 
 
-def test_rounds_over_many_logs_leave_the_event_loop_its_turns(upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_over_many_logs_leave_the_event_loop_its_turns(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many = 10 * LOGS_PER_SLICE
     turns = 0
 
@@ -111,7 +115,7 @@ def test_rounds_over_many_logs_leave_the_event_loop_its_turns(upkeep: Upkeep, mo
             turns += 1
 
     def formatted(offsets: Mapping[TopicPartition, int]) -> bytes:
-        assert threading.get_ident() != upkeep.disk.loop_thread, "the text of a checkpoint is made on the event loop"
+        assert threading.get_ident() != fixture.disk.loop_thread, "the text of a checkpoint is made on the event loop"
         return format_offset_checkpoint(offsets)
 
     monkeypatch.setattr("storage.directory.checkpoint_tasks.format_offset_checkpoint", formatted)
@@ -119,14 +123,20 @@ def test_rounds_over_many_logs_leave_the_event_loop_its_turns(upkeep: Upkeep, mo
     async def scenario() -> None:
         nonlocal turns
         logs = [
-            upkeep.logs.get_or_create(TopicPartition("many", number), None, upkeep.logs.default_config, upkeep.clock.ms)
+            fixture.logs.get_or_create(
+                TopicPartition("many", number), None, fixture.logs.default_config, fixture.clock.ms
+            )
             for number in range(many)
         ]
         for log in logs:
-            append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=0, timestamps=[upkeep.clock.ms])
-        upkeep.clock.ms += upkeep.logs.producer_id_expiration_ms
+            append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=0, timestamps=[fixture.clock.ms])
+        fixture.clock.ms += fixture.logs.producer_id_expiration_ms
         maintenance = LogMaintenance(
-            upkeep.logs, lambda: dict.fromkeys(upkeep.logs.logs, 1), upkeep.clock, upkeep.executor, upkeep.group_commit
+            fixture.logs,
+            lambda: dict.fromkeys(fixture.logs.logs, 1),
+            fixture.clock,
+            fixture.executor,
+            fixture.group_commit,
         )
         counting = asyncio.ensure_future(count_turns())
         for round_ in (maintenance.delete_old_segments, maintenance.expire_producers):
@@ -137,26 +147,26 @@ def test_rounds_over_many_logs_leave_the_event_loop_its_turns(upkeep: Upkeep, mo
         await maintenance.checkpoint_high_watermarks()
         await maintenance.checkpoint_recovery_points()
         counting.cancel()
-        assert upkeep.checkpoint("replication-offset-checkpoint") == dict.fromkeys(upkeep.logs.logs, 1)
+        assert fixture.checkpoint("replication-offset-checkpoint") == dict.fromkeys(fixture.logs.logs, 1)
 
     asyncio.run(scenario())
 
 
-def test_a_stop_waits_for_the_round_that_runs_and_begins_no_other(upkeep: Upkeep) -> None:
+def test_a_stop_waits_for_the_round_that_runs_and_begins_no_other(fixture: Fixture) -> None:
     async def scenario() -> None:
-        append(upkeep.log, b"a")
+        append(fixture.log, b"a")
         supervisor = Supervisor()
-        upkeep.disk.watch()
-        upkeep.disk.free.clear()
-        supervisor.every(LONG_MS, "round", upkeep.maintenance.checkpoint_high_watermarks, initial_delay_ms=0)
-        supervisor.every(LONG_MS, "sleeping", upkeep.maintenance.checkpoint_recovery_points)
-        assert await asyncio.to_thread(upkeep.disk.reached.wait, 60)
+        fixture.disk.watch()
+        fixture.disk.free.clear()
+        supervisor.every(LONG_MS, "round", fixture.maintenance.checkpoint_high_watermarks, initial_delay_ms=0)
+        supervisor.every(LONG_MS, "sleeping", fixture.maintenance.checkpoint_recovery_points)
+        assert await asyncio.to_thread(fixture.disk.reached.wait, 60)
         stopping = asyncio.create_task(supervisor.stop())
         done, _ = await asyncio.wait([stopping], timeout=0.05)
         assert not done, "the stop did not wait for a thread that writes a checkpoint"
-        upkeep.disk.free.set()
+        fixture.disk.free.set()
         await asyncio.wait_for(stopping, 60)
-        assert upkeep.checkpoint("replication-offset-checkpoint") == {TP: 2}
-        assert TP not in upkeep.checkpoint("recovery-point-offset-checkpoint"), "that is as it was at the start"
+        assert fixture.checkpoint("replication-offset-checkpoint") == {TP: 2}
+        assert TP not in fixture.checkpoint("recovery-point-offset-checkpoint"), "that is as it was at the start"
 
     asyncio.run(scenario())

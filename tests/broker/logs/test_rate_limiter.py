@@ -49,7 +49,7 @@ def test_what_was_not_used_long_ago_is_not_made_up_for() -> None:
     assert sum(time.naps) == pytest.approx(2.0, abs=1e-5)
 
 
-def test_a_new_rate_counts_in_the_midst_of_a_sleep() -> None:
+def test_a_new_rate_counts_during_a_sleep() -> None:
     time = Time()
     throttle = Throttle(time.monotonic_s, time.sleep, 1)
 

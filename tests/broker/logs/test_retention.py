@@ -15,6 +15,7 @@ from protocol.messages import (
 from protocol.records.batch import Record, build_batch
 from tests.kit import wire_requests
 from tests.kit.in_process import InProcessBroker, Wire
+from tests.kit.waiting import eventually_async, eventually_on_loop
 
 TOPIC, BROKER = 2, 4
 EARLIEST, LATEST = -2, -1
@@ -58,11 +59,7 @@ async def delete_records(wire: Wire, topic: str, offset: int) -> int:
 
 
 async def until_earliest(wire: Wire, topic: str, offset: int) -> None:
-    for _ in range(5000):
-        if await earliest(wire, topic) == offset:
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError(f"{topic} begins at {await earliest(wire, topic)}, not at {offset}")
+    await eventually_async(f"{topic} begins at {offset}", lambda: earliest(wire, topic), lambda seen: seen == offset)
 
 
 def segments_of(broker: InProcessBroker, topic: str) -> list[str]:
@@ -133,10 +130,7 @@ def test_a_round_removes_what_delete_records_gave_up_also_in_a_compacted_topic()
             await produce(wire, "t", *[broker.clock.ms] * 4)
             await delete_records(wire, "t", 2)
             await alter(wire, TOPIC, "t", "cleanup.policy", "compact")
-            for _ in range(5000):
-                if len(segments_of(broker, "t")) == 2:
-                    break
-                await asyncio.sleep(0.001)
+            await eventually_on_loop("two segments", lambda: len(segments_of(broker, "t")) == 2, pause_s=0.001)
             assert segments_of(broker, "t") == ["00000000000000000002.log", "00000000000000000003.log"]
 
     asyncio.run(scenario())

@@ -6,7 +6,7 @@ import asyncio
 
 from broker.logs.scrubber import FIRST_PASS_MS, Scrubber
 from broker.supervisor import Supervisor
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.environment import InlineExecutor, ManualClock
 from tests.kit.memory_file_system import MemoryFileSystem

@@ -19,7 +19,7 @@ from broker.logs.startup_loading import load_logs, say_progress
 from protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from protocol.records.batch import Record, build_batch, read_batches
 from protocol.topic_partition import TopicPartition
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.directory_loading import LoadProgress
 from tests.kit.broker_process import BrokerProcess
@@ -48,7 +48,7 @@ def killed_disk() -> MemoryFileSystem:
 
 def manager_on(file_system: MemoryFileSystem) -> LogManager:
     manager = LogManager(file_system, DIRECTORIES, LogConfig())
-    manager.lock_directories()
+    manager.directories.lock()
     return manager
 
 

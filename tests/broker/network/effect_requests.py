@@ -1,10 +1,10 @@
-"""The stage of a trial, and the requests that touch it."""
+"""The topics and groups of one trial, and the requests that touch them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from protocol.messages import (
@@ -34,11 +34,11 @@ from protocol.messages import (
 )
 from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request, Response
+from tests.kit.waiting import eventually_async
 
 TOPIC_RESOURCE: Final = 2
 TIMESTAMP_MS: Final = 1_700_000_000_000
 RECORDS: Final = 5
-PATIENCE: Final = 600
 PARTITIONS: Final = (0, 1)
 
 
@@ -53,7 +53,7 @@ class Client(Protocol):
 
 
 @dataclass
-class Stage:
+class Trial:
     """The names of one trial, and the member of its group."""
 
     number: int
@@ -99,17 +99,18 @@ class Stage:
         await client.ask(DeleteGroupsRequest(groups_names=[self.g, self.m]), 1)
 
 
-async def find_coordinators(client: Client, stage: Stage) -> None:
+async def find_coordinators(client: Client, trial: Trial) -> None:
     """Have the topic of the groups created, and wait until it serves them."""
-    for group in (stage.g, stage.m):
-        for _ in range(PATIENCE):
-            found = await client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
-            described = await client.ask(DescribeGroupsRequest(groups=[group]), 3)
-            if not found.coordinators[0].error_code and not described.groups[0].error_code:
-                break
-            await asyncio.sleep(0.1)
-        else:
-            raise AssertionError(f"{group} has no coordinator")
+    for group in (trial.g, trial.m):
+        await eventually_async(
+            f"a coordinator of {group}", partial(_errors_of_coordinator, client, group), lambda codes: not any(codes)
+        )
+
+
+async def _errors_of_coordinator(client: Client, group: str) -> tuple[int, int]:
+    found = await client.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
+    described = await client.ask(DescribeGroupsRequest(groups=[group]), 3)
+    return found.coordinators[0].error_code, described.groups[0].error_code
 
 
 def create(topic: str, configs: dict[str, str] | None = None) -> CreateTopicsRequest:
@@ -153,12 +154,12 @@ def commit(group: str, topics: Sequence[str], offset: int) -> OffsetCommitReques
     )
 
 
-def committed(stage: Stage) -> OffsetFetchRequest:
+def committed(trial: Trial) -> OffsetFetchRequest:
     return OffsetFetchRequest(
-        group_id=stage.g,
+        group_id=trial.g,
         topics=[
             OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=list(PARTITIONS))
-            for topic in stage.topics
+            for topic in trial.topics
         ],
     )
 
@@ -174,51 +175,51 @@ def join(group: str) -> JoinGroupRequest:
     )
 
 
-def sync(stage: Stage) -> SyncGroupRequest:
+def sync(trial: Trial) -> SyncGroupRequest:
     return SyncGroupRequest(
-        group_id=stage.m,
-        generation_id=stage.generation_id,
-        member_id=stage.member_id,
-        assignments=[SyncGroupRequest.SyncGroupRequestAssignment(member_id=stage.member_id, assignment=b"a")],
+        group_id=trial.m,
+        generation_id=trial.generation_id,
+        member_id=trial.member_id,
+        assignments=[SyncGroupRequest.SyncGroupRequestAssignment(member_id=trial.member_id, assignment=b"a")],
     )
 
 
-def leave(stage: Stage) -> LeaveGroupRequest:
-    member = LeaveGroupRequest.MemberIdentity(member_id=stage.member_id)
-    return LeaveGroupRequest(group_id=stage.m, members=[member])
+def leave(trial: Trial) -> LeaveGroupRequest:
+    member = LeaveGroupRequest.MemberIdentity(member_id=trial.member_id)
+    return LeaveGroupRequest(group_id=trial.m, members=[member])
 
 
-def described(stage: Stage) -> DescribeConfigsRequest:
+def described(trial: Trial) -> DescribeConfigsRequest:
     keys = ["max.message.bytes", "retention.ms"]
     return DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
                 resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=keys
             )
-            for topic in stage.topics
+            for topic in trial.topics
         ]
     )
 
 
-def altered(stage: Stage) -> AlterConfigsRequest:
+def altered(trial: Trial) -> AlterConfigsRequest:
     config = AlterConfigsRequest.AlterableConfig(name="retention.ms", value="86400000")
     resource = AlterConfigsRequest.AlterConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=stage.t, configs=[config]
+        resource_type=TOPIC_RESOURCE, resource_name=trial.t, configs=[config]
     )
     return AlterConfigsRequest(resources=[resource], validate_only=False)
 
 
-def altered_incrementally(stage: Stage) -> IncrementalAlterConfigsRequest:
+def altered_incrementally(trial: Trial) -> IncrementalAlterConfigsRequest:
     """No record fits any more."""
     config = IncrementalAlterConfigsRequest.AlterableConfig(name="max.message.bytes", config_operation=0, value="10")
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-        resource_type=TOPIC_RESOURCE, resource_name=stage.t, configs=[config]
+        resource_type=TOPIC_RESOURCE, resource_name=trial.t, configs=[config]
     )
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
 
 
-def listed(timestamp: int) -> Callable[[Stage], ListOffsetsRequest]:
-    def build(stage: Stage) -> ListOffsetsRequest:
+def listed(timestamp: int) -> Callable[[Trial], ListOffsetsRequest]:
+    def build(trial: Trial) -> ListOffsetsRequest:
         return ListOffsetsRequest(
             replica_id=-1,
             topics=[
@@ -229,14 +230,14 @@ def listed(timestamp: int) -> Callable[[Stage], ListOffsetsRequest]:
                         for each in PARTITIONS
                     ],
                 )
-                for topic in stage.topics
+                for topic in trial.topics
             ],
         )
 
     return build
 
 
-def fetched(stage: Stage) -> FetchRequest:
+def fetched(trial: Trial) -> FetchRequest:
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=1,
@@ -248,18 +249,18 @@ def fetched(stage: Stage) -> FetchRequest:
                     for each in PARTITIONS[:1]  # Kafka lists a topic twice if a partition of it is missing
                 ],
             )
-            for topic in stage.topics
+            for topic in trial.topics
         ],
     )
 
 
-def records_deleted(stage: Stage) -> DeleteRecordsRequest:
+def records_deleted(trial: Trial) -> DeleteRecordsRequest:
     partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=3)
-    topic = DeleteRecordsRequest.DeleteRecordsTopic(name=stage.t, partitions=[partition])
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name=trial.t, partitions=[partition])
     return DeleteRecordsRequest(topics=[topic], timeout_ms=10_000)
 
 
-def epochs(stage: Stage) -> OffsetForLeaderEpochRequest:
+def epochs(trial: Trial) -> OffsetForLeaderEpochRequest:
     return OffsetForLeaderEpochRequest(
         replica_id=-2,
         topics=[
@@ -267,41 +268,41 @@ def epochs(stage: Stage) -> OffsetForLeaderEpochRequest:
                 topic=topic,
                 partitions=[OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=each, leader_epoch=0)],
             )
-            for topic in stage.topics
+            for topic in trial.topics
             for each in PARTITIONS
         ],
     )
 
 
-def metadata(*, creates: bool) -> Callable[[Stage], MetadataRequest]:
-    return lambda stage: MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in stage.topics],
+def metadata(*, creates: bool) -> Callable[[Trial], MetadataRequest]:
+    return lambda trial: MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in trial.topics],
         allow_auto_topic_creation=creates,
     )
 
 
-def grown(stage: Stage) -> CreatePartitionsRequest:
-    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=stage.t, count=2, assignments=None)
+def grown(trial: Trial) -> CreatePartitionsRequest:
+    topic = CreatePartitionsRequest.CreatePartitionsTopic(name=trial.t, count=2, assignments=None)
     return CreatePartitionsRequest(topics=[topic], timeout_ms=10_000, validate_only=False)
 
 
-def offsets_deleted(stage: Stage) -> OffsetDeleteRequest:
+def offsets_deleted(trial: Trial) -> OffsetDeleteRequest:
     partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
-    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name=stage.t, partitions=[partition])
-    return OffsetDeleteRequest(group_id=stage.g, topics=[topic])
+    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name=trial.t, partitions=[partition])
+    return OffsetDeleteRequest(group_id=trial.g, topics=[topic])
 
 
-def log_dirs(stage: Stage) -> DescribeLogDirsRequest:
+def log_dirs(trial: Trial) -> DescribeLogDirsRequest:
     return DescribeLogDirsRequest(
         topics=[
             DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=list(PARTITIONS))
-            for topic in stage.topics
+            for topic in trial.topics
         ]
     )
 
 
-def moved(stage: Stage) -> AlterReplicaLogDirsRequest:
-    topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=stage.t, partitions=[0])
+def moved(trial: Trial) -> AlterReplicaLogDirsRequest:
+    topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=trial.t, partitions=[0])
     return AlterReplicaLogDirsRequest(
         dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path="/nowhere", topics=[topic])]
     )

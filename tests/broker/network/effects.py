@@ -1,6 +1,6 @@
 """Every API as a request that touches what the others touch, to be asked in pairs.
 
-A stage has a topic "t" with records, no topic "n" yet, a group "g" without members that committed offsets, and a group
+A trial has a topic "t" with records, no topic "n" yet, a group "g" without members that committed offsets, and a group
 "m" with one member. `CASES` has at least one request for every API that has a handler; `essence` is what a reply tells
 of the effects of those before it.
 """
@@ -31,7 +31,7 @@ from protocol.messages import (
 from protocol.wire.schema import Request, Struct
 from tests.broker.network.effect_requests import (
     PARTITIONS,
-    Stage,
+    Trial,
     altered,
     altered_incrementally,
     commit,
@@ -69,7 +69,7 @@ class Case:
 
     api_key: ApiKey
     version: int
-    build: Callable[[Stage], Request]
+    build: Callable[[Trial], Request]
     name: str = ""
 
     def __str__(self) -> str:
@@ -78,31 +78,31 @@ class Case:
 
 CASES: Final = (
     Case(ApiKey.API_VERSIONS, 3, lambda _: ApiVersionsRequest(client_software_name="a", client_software_version="1")),
-    Case(ApiKey.FIND_COORDINATOR, 4, lambda stage: FindCoordinatorRequest(key_type=0, coordinator_keys=[stage.g])),
+    Case(ApiKey.FIND_COORDINATOR, 4, lambda trial: FindCoordinatorRequest(key_type=0, coordinator_keys=[trial.g])),
     Case(ApiKey.DESCRIBE_CONFIGS, 1, described),
     Case(ApiKey.ALTER_CONFIGS, 1, altered),
     Case(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, altered_incrementally),
-    Case(ApiKey.JOIN_GROUP, 3, lambda stage: join(stage.g)),
+    Case(ApiKey.JOIN_GROUP, 3, lambda trial: join(trial.g)),
     Case(ApiKey.SYNC_GROUP, 3, sync),
     Case(
         ApiKey.HEARTBEAT,
         3,
-        lambda stage: HeartbeatRequest(group_id=stage.m, generation_id=stage.generation_id, member_id=stage.member_id),
+        lambda trial: HeartbeatRequest(group_id=trial.m, generation_id=trial.generation_id, member_id=trial.member_id),
     ),
     Case(ApiKey.LEAVE_GROUP, 3, leave),
-    Case(ApiKey.DESCRIBE_GROUPS, 3, lambda stage: DescribeGroupsRequest(groups=[stage.g, stage.m])),
+    Case(ApiKey.DESCRIBE_GROUPS, 3, lambda trial: DescribeGroupsRequest(groups=[trial.g, trial.m])),
     Case(ApiKey.LIST_GROUPS, 4, lambda _: ListGroupsRequest()),
-    Case(ApiKey.DELETE_GROUPS, 1, lambda stage: DeleteGroupsRequest(groups_names=[stage.g, stage.m])),
-    Case(ApiKey.OFFSET_COMMIT, 2, lambda stage: commit(stage.g, stage.topics, 1)),
-    Case(ApiKey.OFFSET_COMMIT, 0, lambda stage: commit(stage.g, stage.topics, 2), "v0"),
+    Case(ApiKey.DELETE_GROUPS, 1, lambda trial: DeleteGroupsRequest(groups_names=[trial.g, trial.m])),
+    Case(ApiKey.OFFSET_COMMIT, 2, lambda trial: commit(trial.g, trial.topics, 1)),
+    Case(ApiKey.OFFSET_COMMIT, 0, lambda trial: commit(trial.g, trial.topics, 2), "v0"),
     Case(ApiKey.OFFSET_FETCH, 5, committed),
     Case(ApiKey.OFFSET_FETCH, 0, committed, "v0"),
     Case(ApiKey.OFFSET_DELETE, 0, offsets_deleted),
-    Case(ApiKey.CREATE_TOPICS, 4, lambda stage: create(stage.n)),
+    Case(ApiKey.CREATE_TOPICS, 4, lambda trial: create(trial.n)),
     Case(
         ApiKey.DELETE_TOPICS,
         5,
-        lambda stage: DeleteTopicsRequest(topic_names=list(stage.topics), timeout_ms=10_000),
+        lambda trial: DeleteTopicsRequest(topic_names=list(trial.topics), timeout_ms=10_000),
     ),
     Case(ApiKey.CREATE_PARTITIONS, 3, grown),
     Case(ApiKey.METADATA, 9, metadata(creates=False)),
@@ -112,8 +112,8 @@ CASES: Final = (
     Case(ApiKey.LIST_OFFSETS, 7, listed(-3), "max-timestamp"),
     Case(ApiKey.OFFSET_FOR_LEADER_EPOCH, 3, epochs),
     Case(ApiKey.DELETE_RECORDS, 2, records_deleted),
-    Case(ApiKey.PRODUCE, 9, lambda stage: produce(stage.topics, PARTITIONS, b"v")),
-    Case(ApiKey.PRODUCE, 9, lambda stage: produce(stage.topics, PARTITIONS, b"v", acks=-1), "all"),
+    Case(ApiKey.PRODUCE, 9, lambda trial: produce(trial.topics, PARTITIONS, b"v")),
+    Case(ApiKey.PRODUCE, 9, lambda trial: produce(trial.topics, PARTITIONS, b"v", acks=-1), "all"),
     Case(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, moved),
     Case(ApiKey.DESCRIBE_LOG_DIRS, 4, log_dirs),
     Case(
@@ -139,23 +139,23 @@ CASES: Final = (
 )
 
 
-def essence(value: object, stage: Stage) -> Any:
+def essence(value: object, trial: Trial) -> Any:
     """The fields of a reply that tell of effects, with the trial's names made those of every trial."""
     if isinstance(value, Struct):
-        if getattr(value, "group_id", stage.g) not in (stage.g, stage.m):
+        if getattr(value, "group_id", trial.g) not in (trial.g, trial.m):
             return None  # a group of another trial, which cannot be deleted while a member is in it
         told = {
-            name: essence(getattr(value, name), stage)
+            name: essence(getattr(value, name), trial)
             for name, each in ((name, getattr(value, name)) for name in value.declared_fields)
             if name in TOLD or isinstance(each, list)
         }
         return {name: each for name, each in told.items() if each not in (None, [])}
     if isinstance(value, list):
-        found = [essence(each, stage) for each in value]
+        found = [essence(each, trial) for each in value]
         return sorted((each for each in found if each not in (None, {})), key=repr)
     if isinstance(value, str):
         for name in ("t", "n", "g", "m"):
-            if value == f"{name}{stage.number}":
+            if value == f"{name}{trial.number}":
                 return name
         # Other trials' groups and topics come and go.
         return value if value[1:].isdigit() is False else None

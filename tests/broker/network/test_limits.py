@@ -60,7 +60,7 @@ def test_connections_leave_the_logs_their_descriptors() -> None:
     refusal = limits.admit(FakeConnection("127.0.0.2"))
     assert refusal == (
         "Rejected connection from /127.0.0.2, 3 connections are open, and the other files that this process may open "
-        "(ulimit -n) belong to the logs."
+        "(ulimit -n) are reserved for the logs."
     )
     limits.release(connections[2])  # one that waited
     assert limits.admit(FakeConnection()) is None

@@ -14,7 +14,7 @@ import pytest
 from protocol.api_keys import ApiKey
 from protocol.messages import RESPONSE_TYPES, ResponseHeader
 from protocol.wire.schema import Request, Response
-from tests.broker.network.effect_requests import Client, Stage
+from tests.broker.network.effect_requests import Client, Trial
 from tests.broker.network.effects import CASES, Case, essence
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
@@ -98,7 +98,7 @@ READERS = {
     "PRODUCE-all": "LIST_OFFSETS-latest FETCH PRODUCE",
     "LIST_OFFSETS-max-timestamp": "PRODUCE DELETE_TOPICS",
 }  # fmt: skip
-"""What each writing request is told by, and what was once overtaken. The slow test asks every pair there is."""
+"""Requests that show a write's effect, and pairs that once overtook each other. The slow test tries all pairs."""
 
 KNOWN_PAIRS = [(BY_NAME[first], BY_NAME[second]) for first, names in READERS.items() for second in names.split()]
 
@@ -112,13 +112,13 @@ def test_every_api_is_among_the_cases() -> None:
 
 
 async def replies_to(
-    pipe: Client, stage: Stage, pair: tuple[Case, Case], *, together: bool, flushes: bool
+    pipe: Client, trial: Trial, pair: tuple[Case, Case], *, together: bool, flushes: bool
 ) -> list[Any]:
-    await stage.build(pipe, flush_messages=1 if flushes else None)
-    asked = [(case.build(stage), case.version) for case in pair]
+    await trial.build(pipe, flush_messages=1 if flushes else None)
+    asked = [(case.build(trial), case.version) for case in pair]
     replies = await pipe.ask_together(asked) if together else [await pipe.ask(*each) for each in asked]
-    await stage.clear(pipe)
-    return [essence(reply, stage) for reply in replies]
+    await trial.clear(pipe)
+    return [essence(reply, trial) for reply in replies]
 
 
 def wrong_pairs(pairs: Sequence[tuple[Case, Case]], times: int) -> dict[str, Any]:
@@ -132,10 +132,10 @@ def wrong_pairs(pairs: Sequence[tuple[Case, Case]], times: int) -> dict[str, Any
             for pair in pairs:
                 for flushes in (False, True):
                     number += 1
-                    expected = await replies_to(pipe, Stage(number), pair, together=False, flushes=flushes)
+                    expected = await replies_to(pipe, Trial(number), pair, together=False, flushes=flushes)
                     for _ in range(times):
                         number += 1
-                        found = await replies_to(pipe, Stage(number), pair, together=True, flushes=flushes)
+                        found = await replies_to(pipe, Trial(number), pair, together=True, flushes=flushes)
                         if found != expected:
                             wrong[f"{pair[0]} then {pair[1]}"] = (expected, found)
 
@@ -199,7 +199,7 @@ def test_apache_kafka_gives_the_same_replies(tmp_path: Path) -> None:
                 for flushes in (False, True):
                     number += 1
                     theirs, found = [
-                        await replies_to(side, Stage(number), pair, together=True, flushes=flushes) for side in sides
+                        await replies_to(side, Trial(number), pair, together=True, flushes=flushes) for side in sides
                     ]
                     name = f"{pair[0]} then {pair[1]}"
                     if theirs != found and name not in LATE_IN_KAFKA:

@@ -27,7 +27,7 @@ class FakePartition:
         return last_offset < self.end
 
 
-class Stage:
+class Fixture:
     """Two partitions, and a purgatory."""
 
     def __init__(self) -> None:
@@ -52,24 +52,24 @@ def codes(errors: list[ApiError | None]) -> list[ErrorCode | None]:
 
 def test_all_appends_of_a_request_are_waited_for() -> None:
     async def scenario() -> None:
-        stage = Stage()
-        waiting = stage.wait((A, 4), (B, 2), (A, 5))
-        await stage.grow(A, 5)
-        await stage.grow(B, 9)
+        fixture = Fixture()
+        waiting = fixture.wait((A, 4), (B, 2), (A, 5))
+        await fixture.grow(A, 5)
+        await fixture.grow(B, 9)
         assert not waiting.done()
-        await stage.grow(A, 6)
+        await fixture.grow(A, 6)
         assert await waiting == [None, None, None]
         await asyncio.sleep(0)
-        assert stage.purgatory.size == 0
+        assert fixture.purgatory.size == 0
 
     asyncio.run(scenario())
 
 
 def test_what_is_late_is_answered_so_and_the_rest_as_it_is() -> None:
     async def scenario() -> None:
-        stage = Stage()
-        waiting = stage.wait((A, 0), (B, 0), (A, 1), timeout_ms=20)
-        await stage.grow(A, 1)
+        fixture = Fixture()
+        waiting = fixture.wait((A, 0), (B, 0), (A, 1), timeout_ms=20)
+        await fixture.grow(A, 1)
         assert codes(await waiting) == [None, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT]
 
     asyncio.run(scenario())
@@ -77,11 +77,11 @@ def test_what_is_late_is_answered_so_and_the_rest_as_it_is() -> None:
 
 def test_a_partition_that_went_away_is_answered_with_its_error() -> None:
     async def scenario() -> None:
-        stage = Stage()
-        waiting = stage.wait((A, 0), (B, 0))
-        stage.partitions[A].error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads")
-        stage.purgatory.wake(A)
-        await stage.grow(B, 1)
+        fixture = Fixture()
+        waiting = fixture.wait((A, 0), (B, 0))
+        fixture.partitions[A].error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another broker leads")
+        fixture.purgatory.wake(A)
+        await fixture.grow(B, 1)
         assert codes(await waiting) == [ErrorCode.NOT_LEADER_OR_FOLLOWER, None]
 
     asyncio.run(scenario())
@@ -89,10 +89,10 @@ def test_a_partition_that_went_away_is_answered_with_its_error() -> None:
 
 def test_what_cannot_happen_is_not_waited_for_unless_it_has_happened() -> None:
     async def scenario() -> None:
-        stage = Stage()
-        waiting = stage.wait((A, 0), (A, 7))
-        stage.partitions[A].end = 1
-        stage.purgatory.wake(A, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"))
+        fixture = Fixture()
+        waiting = fixture.wait((A, 0), (A, 7))
+        fixture.partitions[A].end = 1
+        fixture.purgatory.wake(A, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full"))
         assert codes(await waiting) == [None, ErrorCode.KAFKA_STORAGE_ERROR]
 
     asyncio.run(scenario())

@@ -22,7 +22,7 @@ from cluster.controller.commands import (
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.environment import ManualClock
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
@@ -39,7 +39,7 @@ class Broker:
     def __init__(self, disks: MemoryFileSystem | None = None) -> None:
         self.disks = disks or MemoryFileSystem()
         self.logs = LogManager(self.disks, [A, B], LogConfig(), on_directory_failure=lambda *_: None)
-        self.logs.lock_directories()
+        self.logs.directories.lock()
         loads = self.logs.begin_load(0)
         for load in loads:
             load.work()
@@ -93,13 +93,13 @@ class Broker:
 
     def next_life(self) -> Broker:
         """The process ends, and another begins."""
-        self.logs.unlock_directories()
+        self.logs.directories.unlock()
         return Broker(self.disks)
 
     def break_disk(self, path: str) -> None:
         """Whatever is done to a directory fails from now on, and the broker has noticed."""
         self.disks.inject = lambda _operation, at: Fault(errno.EIO) if at.startswith(path) else None
-        self.logs.take_offline(path, "broken")
+        self.logs.directories.take_offline(path, "broken")
         self.hosted.directory_failed(path)
 
 

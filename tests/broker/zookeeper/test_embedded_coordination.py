@@ -1,4 +1,4 @@
-"""Sessions, watches and group commit over the embedded tree: what `cluster.zookeeper.contract` promises."""
+"""Sessions, watches and group commit over the embedded tree: what `cluster.zookeeper.coordination` promises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
     Create,

@@ -8,7 +8,7 @@ from cluster.controller.context import ControllerContext
 from cluster.controller.elections import offline_operations
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import PartitionState, partition_state_path
-from cluster.zookeeper.contract import SetData
+from cluster.zookeeper.coordination import SetData
 from protocol.topic_partition import TopicPartition
 
 

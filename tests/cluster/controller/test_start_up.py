@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -13,7 +12,7 @@ from cluster.controller.start_up import FoundReplica, ReadTopic, adopt, take_ove
 from cluster.controller.transactions import ControllerTerm, fenced
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import CONTROLLER_EPOCH, PartitionState, TopicAssignment, partition_state_path, partitions_path
-from cluster.zookeeper.contract import Check, Create, SetData
+from cluster.zookeeper.coordination import Check, Create, SetData
 
 ID = UUID(int=9)
 
@@ -50,13 +49,13 @@ def test_nobody_outside_the_isr_is_elected_and_the_isr_stays() -> None:
     state = elect_at_start(partition(1, (1,)), context_of(2, 3), unclean=True)
     assert state == PartitionState(-1, 5, (1,), 7)
     assert state is not None
-    leaderless = replace(partition(1, (1,)), leader=-1)
+    leaderless = partition(1, (1,)).replace(leader=-1)
     assert elect_at_start(leaderless, context_of(2, 3), unclean=True) is None
     assert elect_at_start(leaderless, context_of(1), unclean=False) == PartitionState(1, 5, (1,), 7)
 
 
 def test_a_partition_in_recovery_stays_in_recovery() -> None:
-    recovering = replace(partition(1, (1,)), leader_recovery_state=1)
+    recovering = partition(1, (1,)).replace(leader_recovery_state=1)
     state = elect_at_start(recovering, context_of(1), unclean=True)
     assert state is not None
     assert state.leader_recovery_state == 1

@@ -220,7 +220,7 @@ class Harness:
     def state(self, group_id: str = "g") -> str:
         return self.describe(group_id).state.value
 
-    # -- whole stories -------------------------------------------------------------------------------------------------
+    # -- whole scenarios ----------------------------------------------------------------------------------------------
 
     def member(self, group_id: str = "g", **how: object) -> str:
         """A new dynamic member's id, as JoinGroup gives it."""

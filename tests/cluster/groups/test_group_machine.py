@@ -55,7 +55,7 @@ class Client:
 
 
 @dataclass
-class Life:
+class Observed:
     """One coordinator from its start to its end."""
 
     leaders: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class GroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.harness = Harness()
         self.clients = {(group, number): Client(number, group) for group in GROUPS for number in CLIENTS}
-        self.life = Life()
+        self.observed = Observed()
         self.committed: dict[tuple[str, TopicPartition], int] = {}
         self.commits: list[tuple[str, dict[TopicPartition, int], Answer[dict[TopicPartition, ErrorCode]]]] = []
         self.deletions: list[tuple[str, Answer[ErrorCode]]] = []
@@ -194,7 +194,7 @@ class GroupMachine(RuleBasedStateMachine):
         """The coordinator dies; what was not committed is lost, and clients never hear of it."""
         self.settle()
         self.harness = self.harness.restarted()
-        self.life = Life()
+        self.observed = Observed()
         self.commits.clear()
         for client in self.clients.values():
             client.join = client.sync = None
@@ -236,14 +236,14 @@ class GroupMachine(RuleBasedStateMachine):
         elif answer.error_code != ErrorCode.NONE:
             self.heard(client, ErrorCode.of(answer.error_code))
         else:
-            same_life = (client.group_id, client.generation) in self.life.leaders
-            assert not same_life or answer.generation_id >= client.generation
+            same_coordinator = (client.group_id, client.generation) in self.observed.leaders
+            assert not same_coordinator or answer.generation_id >= client.generation
             client.member_id = answer.member_id
             client.generation = answer.generation_id
             client.leads = [each.member_id for each in answer.members] if answer.leader == answer.member_id else None
             assert client.leads is None or answer.member_id in client.leads
             if not answer.skip_assignment and client.instance is None:
-                leader = self.life.leaders.setdefault((client.group_id, client.generation), answer.leader)
+                leader = self.observed.leaders.setdefault((client.group_id, client.generation), answer.leader)
                 group = self.harness.shard.groups.get(client.group_id)
                 replaced = group is not None and leader not in group.members
                 assert leader == answer.leader or replaced
@@ -252,7 +252,7 @@ class GroupMachine(RuleBasedStateMachine):
         if answer.error_code != ErrorCode.NONE:
             self.heard(client, ErrorCode.of(answer.error_code))
             return
-        stored = self.life.assigned.setdefault((client.group_id, client.generation), {})
+        stored = self.observed.assigned.setdefault((client.group_id, client.generation), {})
         member = client.member_id if client.instance is None else f"instance {client.instance}"
         assert stored.setdefault(member, answer.assignment) == answer.assignment
         owners = [assignment for assignment in stored.values() if assignment]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -11,7 +10,7 @@ from cluster.metadata_image import PartitionImage
 from cluster.replication.partition import ACKS_ALL, Partition
 from cluster.replication.reads import FetchParams, IsolationLevel
 from protocol.errors import ApiError, ErrorCode
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from tests.storage.support import T0, TP, batch_of, new_log
 
 IMAGE = PartitionImage(
@@ -57,7 +56,7 @@ def test_acks_all_is_acknowledged_by_the_high_watermark_and_the_others_by_the_fl
 def test_who_waits_for_a_leader_that_resigned_is_refused() -> None:
     partition = leader(LogConfig(flush_messages=1))
     append(partition, b"a")
-    partition.resign(replace(IMAGE, leader=2, leader_epoch=4))
+    partition.resign(IMAGE.replace(leader=2, leader_epoch=4))
     with pytest.raises(ApiError) as refused:
         partition.is_acknowledged(0, ACKS_ALL)
     assert refused.value.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -92,7 +91,7 @@ def test_the_leader_epoch_of_a_reader_is_checked(epoch: int, error: ErrorCode | 
 def test_a_reader_whose_log_has_split_is_told_where() -> None:
     partition = leader()
     append(partition, b"a", b"b")
-    partition.become_leader(replace(IMAGE, leader_epoch=7))
+    partition.become_leader(IMAGE.replace(leader_epoch=7))
     append(partition, b"c")
     info = partition.read(CONSUMER, 9, 1000, min_one_message=True, topic_id=NO_ID, last_fetched_epoch=5)
     assert info.diverging_epoch == (3, 2)
@@ -109,7 +108,7 @@ def test_a_follower_cuts_its_log_and_its_high_watermark_follows() -> None:
     with pytest.raises(ApiError) as refused:
         partition.begin_truncation(2, T0)
     assert refused.value.error_code is ErrorCode.INVALID_REQUEST
-    partition.resign(replace(IMAGE, leader=2, leader_epoch=4))
+    partition.resign(IMAGE.replace(leader=2, leader_epoch=4))
     task = partition.begin_truncation(3, T0)
     assert partition.high_watermark == 3
     task.run()

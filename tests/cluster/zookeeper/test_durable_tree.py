@@ -12,7 +12,7 @@ import pytest
 
 from cluster.zookeeper import durable_tree as embedded
 from cluster.zookeeper import journal_format
-from cluster.zookeeper.contract import Check, Create, Delete, MultiError, NoSpaceError, SetData
+from cluster.zookeeper.coordination import Check, Create, Delete, MultiError, NoSpaceError, SetData
 from cluster.zookeeper.durable_tree import JOURNAL_NAME, DurableTree, JournalError
 from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash

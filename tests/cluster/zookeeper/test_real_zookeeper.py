@@ -10,20 +10,20 @@ import pytest
 from kazoo import exceptions
 from kazoo.client import KazooClient
 
-from cluster.zookeeper import contract
-from cluster.zookeeper.contract import Check, Create, Delete, MultiError, Operation, SetData, ZnodeStat
+from cluster.zookeeper import coordination
+from cluster.zookeeper.coordination import Check, Create, Delete, MultiError, Operation, SetData, ZnodeStat
 from cluster.zookeeper.znode_tree import CreateSession, Multi, ZnodeTree
 from tests.kit.apache_kafka import zookeeper
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 
 ERRORS = {
-    exceptions.NoNodeError: contract.NoNodeError,
-    exceptions.NodeExistsError: contract.NodeExistsError,
-    exceptions.BadVersionError: contract.BadVersionError,
-    exceptions.NotEmptyError: contract.NotEmptyError,
-    exceptions.NoChildrenForEphemeralsError: contract.NoChildrenForEphemeralsError,
-    exceptions.BadArgumentsError: contract.BadArgumentsError,
+    exceptions.NoNodeError: coordination.NoNodeError,
+    exceptions.NodeExistsError: coordination.NodeExistsError,
+    exceptions.BadVersionError: coordination.BadVersionError,
+    exceptions.NotEmptyError: coordination.NotEmptyError,
+    exceptions.NoChildrenForEphemeralsError: coordination.NoChildrenForEphemeralsError,
+    exceptions.BadArgumentsError: coordination.BadArgumentsError,
 }
 
 
@@ -149,4 +149,4 @@ def compare_below(client: KazooClient, tree: ZnodeTree, path: str) -> None:
 def test_relative_paths_are_refused_by_both(client: KazooClient, path: str) -> None:
     with pytest.raises((exceptions.BadArgumentsError, ValueError)):
         client.create(path)
-    assert Ours().multi([Create(path)]) == (0, contract.BadArgumentsError)
+    assert Ours().multi([Create(path)]) == (0, coordination.BadArgumentsError)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.zookeeper.contract import (
+from cluster.zookeeper.coordination import (
     BadArgumentsError,
     BadVersionError,
     Check,

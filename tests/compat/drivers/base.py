@@ -31,7 +31,7 @@ STREAM_WINDOW = 1000
 """A stream waits while this many of its records are not acknowledged."""
 
 Plain = Any
-"""What JSON holds."""
+"""A value that JSON can hold."""
 
 
 class Unsupported(Exception):

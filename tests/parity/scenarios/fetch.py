@@ -218,7 +218,7 @@ def nothing(b: Subject) -> None:
 
 
 @scenario
-def from_replicas_that_are_none(b: Subject) -> None:
+def from_unknown_replicas(b: Subject) -> None:
     topic = filled(b)
     b.ask(fetch(b, topic, version=11, replica_id=5), 11)
     state = FetchRequest.ReplicaState(replica_id=5, replica_epoch=1)

@@ -12,9 +12,9 @@ from storage.compaction.cleaner import clean
 from storage.compaction.segment_replacement import ReplacementTask
 from storage.io.file_system import FileSystem
 from storage.log.log_append_info import LogAppendInfo
-from storage.log.log_config import LogConfig
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import T0, TOPIC_ID, TP, open_manager, read_all
@@ -66,14 +66,14 @@ def clean_log(
 
 
 def write_cleaner_offsets(manager: LogManager) -> None:
-    for task in manager.cleaner_offset_tasks():
+    for task in manager.checkpoints.cleaner_offset_tasks():
         task.run()
         task.complete()
 
 
 def write_recovery_points(manager: LogManager) -> bool:
     """Whether the disk had room for it."""
-    tasks = manager.recovery_point_tasks()
+    tasks = manager.checkpoints.recovery_point_tasks()
     for task in tasks:
         task.run()
         task.complete()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from protocol.records.control_records import ControlRecordType
 from storage.compaction.cleanable_log import cleanable_log, filthiest
 from storage.compaction.cleaner import GroupingSize, group_by_size
-from storage.log.log_config import LogConfig
 from storage.log.log_flush import is_as_loaded
+from storage.log_config import LogConfig
 from tests.storage.compaction.cleaning import COMPACT, Stand, end_transaction, keys, put
 from tests.storage.support import DIR, T0, TP, close_cleanly, open_manager
 
@@ -37,7 +35,7 @@ class TestChoosing:
         assert stand.cleanable().first_uncleanable_offset == 7
 
     def test_min_compaction_lag(self) -> None:
-        stand = Stand(dataclasses.replace(COMPACT, min_compaction_lag_ms=100))
+        stand = Stand(COMPACT.replace(min_compaction_lag_ms=100))
         stand.segments(keys("abc"), now_ms=T0)
         stand.segments(keys("def"), now_ms=T0 + 50)
         assert stand.cleanable(T0 + 99).first_uncleanable_offset == 0
@@ -45,7 +43,7 @@ class TestChoosing:
         assert stand.cleanable(T0 + 150).first_uncleanable_offset == 6
 
     def test_min_compaction_lag_goes_by_the_file_where_records_have_no_time(self) -> None:
-        stand = Stand(dataclasses.replace(COMPACT, min_compaction_lag_ms=100))
+        stand = Stand(COMPACT.replace(min_compaction_lag_ms=100))
         stand.file_system.now_ms = T0
         put(stand.log, (b"a", b"v"), timestamps=[-1])
         stand.log.roll(T0)
@@ -54,7 +52,7 @@ class TestChoosing:
         assert stand.cleanable(T0 + 100).first_uncleanable_offset == 1
 
     def test_max_compaction_lag_makes_a_log_due(self) -> None:
-        stand = Stand(dataclasses.replace(COMPACT, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=100))
+        stand = Stand(COMPACT.replace(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=100))
         stand.segments(keys("abc"))
         assert not stand.cleanable(T0 + 100).is_due
         late = stand.cleanable(T0 + 130)
@@ -63,16 +61,16 @@ class TestChoosing:
         assert filthiest([late]) is late
 
     def test_max_compaction_lag_rolls_segments_in_time(self) -> None:
-        config = dataclasses.replace(COMPACT, segment_ms=1000, max_compaction_lag_ms=100, segment_jitter_ms=0)
+        config = COMPACT.replace(segment_ms=1000, max_compaction_lag_ms=100, segment_jitter_ms=0)
         assert config.max_segment_ms == 100
-        assert dataclasses.replace(config, cleanup_policy=frozenset({"delete"})).max_segment_ms == 1000
+        assert config.replace(cleanup_policy=frozenset({"delete"})).max_segment_ms == 1000
         stand = Stand(config)
         put(stand.log, (b"a", b"v"), now_ms=T0)
         put(stand.log, (b"a", b"v"), now_ms=T0 + 101)
         assert len(stand.log.segments) == 2
 
     def test_the_dirtiest_first(self) -> None:
-        clean_one, dirty = Stand(dataclasses.replace(COMPACT, min_cleanable_dirty_ratio=0.3)), Stand()
+        clean_one, dirty = Stand(COMPACT.replace(min_cleanable_dirty_ratio=0.3)), Stand()
         clean_one.segments(keys("abcdef"))
         clean_one.clean()
         clean_one.segments(keys("a"))
@@ -105,7 +103,7 @@ class TestChoosing:
         )
         assert stand.cleanable().warning is None, "it is told once"
         log.cleaner_checkpoint = 2
-        log.config = dataclasses.replace(COMPACT, cleanup_policy=frozenset({"compact", "delete"}))
+        log.config = COMPACT.replace(cleanup_policy=frozenset({"compact", "delete"}))
         assert stand.cleanable().warning is None, "retention moves the log start, nothing is wrong"
         assert stand.cleanable().first_dirty_offset == 4
 

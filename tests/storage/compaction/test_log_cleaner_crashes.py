@@ -12,10 +12,23 @@ import pytest
 from protocol.errors import ApiError
 from protocol.records.control_records import ControlRecordType
 from storage.compaction.clean_source import LogCleaningAbortedError
+from storage.compaction.cleaner import clean
 from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
+from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
-from tests.storage.compaction.cleaning import COMPACT, clean_log, data_in, end_transaction, put
+from tests.storage.compaction.cleaning import (
+    COMPACT,
+    Stand,
+    clean_log,
+    data_in,
+    end_transaction,
+    keys,
+    put,
+    rows_of,
+    write_cleaner_offsets,
+)
 from tests.storage.support import T0, TOPIC_ID, TP, open_manager, read_all
 
 SAMPLE_EVERY = 5
@@ -72,7 +85,7 @@ def written() -> Script:
             end_transaction(log, producer_id, 0, kind)
     put(log, (KEYS[1], None))
     log.flush(T0)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     return Script(file_system, manager, log)
 
 
@@ -82,7 +95,7 @@ def content(log: UnifiedLog) -> Rows:
 
 
 def view(rows: Rows) -> dict[bytes | None, bytes]:
-    """What a table made of the records holds."""
+    """The latest value of each key."""
     table: dict[bytes | None, bytes] = {}
     for _, key, value in rows:
         if value is None:
@@ -207,3 +220,59 @@ def test_the_log_goes_on_after_a_cleaning_that_failed(number: int) -> None:
             assert not [info for info in file_system.list_dir(log.path) if info.name.endswith(".cleaned")]
             clean_log(file_system, script.manager, log, LATER)
             assert view(content(log)) == {**view(BEFORE), b"goes": b"on"}
+
+
+class TestStartAfterACrash:
+    def stopped(self, *suffixes: str) -> Stand:
+        """During a replacement: the files of the cleaned segment have these suffixes (`.log` first)."""
+        stand = Stand()
+        log = stand.log
+        put(log, (b"a", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
+        end_transaction(log, 1, 0, ControlRecordType.ABORT)
+        stand.segments(keys("ab"), keys("ab"))
+        clean(stand.file_system, stand.task())
+        write_cleaner_offsets(stand.manager)
+        stem = f"{log.path}/{0:020d}"
+        for kind, suffix in zip((".log", ".index", ".timeindex", ".txnindex"), suffixes, strict=True):
+            if suffix == "":
+                for number in (0, 4):
+                    with_number = f"{log.path}/{number:020d}{kind}"
+                    if stand.file_system.exists(with_number):
+                        stand.file_system.rename(with_number, f"{with_number}.1.deleted")
+            stand.file_system.rename(f"{stem}{kind}.cleaned", f"{stem}{kind}{suffix}")
+        return stand
+
+    @pytest.mark.parametrize(
+        "suffixes",
+        [
+            (".swap", ".swap", ".swap", ".swap"),
+            ("", ".swap", ".swap", ".swap"),
+            ("", "", ".swap", ".swap"),
+            ("", "", "", ".swap"),
+            ("", "", "", ""),
+        ],
+    )
+    def test_a_replacement_that_was_begun_is_completed(self, suffixes: tuple[str, ...]) -> None:
+        stand = self.stopped(*suffixes)
+        log = stand.restart().logs[TP]
+        assert [offset for offset, _, _ in rows_of(log)] == [4, 5]
+        path = log.segments[0].files.path_of(TXN_INDEX_SUFFIX)
+        assert decode_aborted(path, stand.file_system.read_file(path)) == [AbortedTxn(1, 0, 1, 2)]
+        assert not [name for name in stand.names() if name.count(".") > 1]
+
+    @pytest.mark.parametrize(
+        "suffixes", [(".cleaned",) * 4, (".swap", ".cleaned", ".cleaned", ".cleaned"), (".swap",) * 3 + (".cleaned",)]
+    )
+    def test_one_that_was_not_is_undone(self, suffixes: tuple[str, ...]) -> None:
+        stand = self.stopped(*suffixes)
+        log = stand.restart().logs[TP]
+        assert [offset for offset, _, _ in rows_of(log)] == [0, 2, 3, 4, 5]
+        assert not [name for name in stand.names() if name.count(".") > 1]
+
+    def test_an_empty_segment_takes_the_place_of_a_full_one(self) -> None:
+        stand = Stand(COMPACT.replace(segment_bytes=150))
+        log = stand.segments(keys("ab"), keys("ab"))
+        stand.clean()
+        assert [segment.size for segment in log.segments] == [0, 148, 0]
+        assert rows_of(stand.restart().logs[TP]) == [(2, b"a", b"value"), (3, b"b", b"value")]
+        assert stand.log.read(0, 1000).size == 148

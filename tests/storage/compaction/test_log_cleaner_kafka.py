@@ -18,9 +18,9 @@ from storage.compaction.cleanable_log import cleanable_log, plan_cleaning
 from storage.compaction.cleaner import clean
 from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT
 from storage.io.os_file_system import OsFileSystem
-from storage.log.log_config import LogConfig
-from storage.log.transaction_index import AbortedTxn, decode_aborted
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.apache_kafka import zookeeper
 from tests.storage.compaction.cleaning import ENOUGH_KEYS, clean_log
 from tests.storage.recovery.test_kafka_interop import Kafka, complaints, dump
@@ -160,7 +160,7 @@ def clean_by_us(data: Path) -> int:
 
 
 def begin_replacement(data: Path) -> None:
-    """Clean, and die in the midst of putting the result in its place: the first new segment is complete, the old ones
+    """Clean, and die while the result is put in place: the first new segment is complete, the old ones
     are still there.
     """
     manager, _ = open_manager(OsFileSystem(), CONFIG, str(data))
@@ -172,7 +172,7 @@ def begin_replacement(data: Path) -> None:
     assert len(result.groups[0].sources) > 1
     for path in data.glob(f"t-0/{result.groups[0].base_offset:020d}.*.cleaned"):
         path.rename(path.with_suffix(".swap"))
-    manager.unlock_directories()
+    manager.directories.unlock()
 
 
 def opened(data: Path) -> UnifiedLog:
@@ -184,7 +184,7 @@ def opened(data: Path) -> UnifiedLog:
     assert report.clean
     assert not report.refused
     assert not report.repaired
-    manager.unlock_directories()
+    manager.directories.unlock()
     return manager.logs[TP]
 
 
@@ -280,4 +280,4 @@ def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path) -> None:
     sizes = [[(segment.base_offset, segment.size) for segment in log.segments] for log in (by_us, by_kafka)]
     assert sizes[0] == sizes[1]
     assert list(map(facts, read_all(by_us))) == list(map(facts, read_all(by_kafka)))
-    manager.unlock_directories()
+    manager.directories.unlock()

@@ -14,10 +14,10 @@ from protocol.records.batch import RecordBatch
 from protocol.records.compression import CompressionType
 from protocol.records.control_records import ControlRecordType
 from storage.compaction.clean_source import marker_type
-from storage.log.log_config import LogConfig
-from storage.log.log_files import TXN_INDEX_SUFFIX
-from storage.log.transaction_index import AbortedTxn, decode_aborted
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.compaction.cleaning import ENOUGH_KEYS, clean_log, data_in, end_transaction, nothing, put
 from tests.storage.support import T0, TOPIC_ID, TP, close_cleanly, delete_expired, flush_dirty, open_manager, read_all
@@ -53,7 +53,7 @@ class Transaction:
 
 @dataclass
 class Model:
-    """What the log holds."""
+    """The expected content of the log."""
 
     rows: list[Row] = field(default_factory=list)
     horizons: dict[int, int] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class CleanedLog(RuleBasedStateMachine):
 
     def _delete_records(self, offset: int) -> None:
         self.log.delete_records_before(offset, self.log.log_end_offset)
-        self.manager.checkpoint_log_start_offsets()
+        self.manager.checkpoints.write_log_start_offsets()
         self.log.delete_old_segments()
 
     # -- cleaning -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 import sys
 import threading
@@ -18,7 +17,7 @@ from tests.storage.support import T0, TOPIC_ID, TP, delete_expired, flush_dirty,
 
 READERS = 3
 TURNS = 10
-CONFIG = dataclasses.replace(COMPACT, file_delete_delay_ms=5_000)
+CONFIG = COMPACT.replace(file_delete_delay_ms=5_000)
 """A turn is a second, and ends when every reader has begun and ended a read in it: none is at one for that long."""
 PATIENCE_S = 60
 KEYS = [b"k%d" % number for number in range(40)]

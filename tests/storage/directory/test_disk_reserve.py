@@ -1,4 +1,4 @@
-"""What clients may write while the reserve is kept, what others may, and how it heals."""
+"""Writes that are refused, and those that go on, once only the reserve is left; and how clients write again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.directory.disk_reserve import DiskReserveError
 from storage.directory.log_directory import NO_LIMIT
-from storage.log.log_config import LogConfig
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import T0, TP, append, batch_of, batches_at, delete_expired, open_manager, values_in
@@ -30,11 +30,13 @@ class LogsOnSmallDisk:
         self.disk.capacity_bytes = capacity_bytes
         self.manager: LogManager = open_manager(self.disk, CONFIG, *(directories or ("/a",)))[0]
         self.said: list[tuple[str, bool]] = []
-        self.manager.keep_reserve(reserve_bytes, lambda each: self.said.append((each.path, each.is_reserve_reached)))
+        self.manager.directories.keep_reserve(
+            reserve_bytes, lambda each: self.said.append((each.path, each.is_reserve_reached))
+        )
         self.check()
 
     def check(self) -> None:
-        for task in self.manager.space_tasks():
+        for task in self.manager.directories.space_tasks():
             task.run()
             task.complete()
 
@@ -82,7 +84,7 @@ def test_the_reserve_is_for_everybody_else() -> None:
     log.append_as_leader(batch_of(b"a group's"), leader_epoch=0, now_ms=T0, origin=AppendOrigin.COORDINATOR)
     log.append_as_follower(batches_at((end + 1, batch_of(b"replicated"))), now_ms=T0)
     log.flush(T0)
-    small.manager.checkpoint_recovery_points()
+    small.manager.checkpoints.write_recovery_points()
     assert [value for _, value in values_in(log, end)] == [b"a group's", b"replicated"]
 
 
@@ -165,7 +167,7 @@ def test_a_disk_that_does_not_answer_is_offline() -> None:
 def test_what_is_appended_while_the_disk_is_asked_counts() -> None:
     small = LogsOnSmallDisk()
     log = small.log()
-    (task,) = small.manager.space_tasks()
+    (task,) = small.manager.directories.space_tasks()
     task.run()
     for _ in range(50):
         append(log, b"x" * 100_000)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from io import UnsupportedOperation
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +37,7 @@ def choosing(*answers: int) -> Callable[[int], int]:
 
 
 def target_of(descriptor: str) -> str:
-    """What a descriptor of this process is open on; nothing when it has just been closed."""
+    """The file that a descriptor of this process is open on; empty when it has just been closed."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
@@ -60,6 +57,12 @@ class TestContract:
         assert file.pread(10, 4) == b""
         assert file.try_pread(2, 3) == b"cde"
         assert file.try_pread(8, 30) == b"ij"
+        buffer = bytearray(b"....")
+        assert file.try_pread_into(2, buffer) == 4
+        assert buffer == b"cdef"
+        assert file.try_pread_into(8, memoryview(buffer)) == 2
+        assert buffer == b"ijef"
+        assert file.try_pread_into(11, buffer) == 0
         file.flush()
         again = file_system.open(f"{root}/f")
         assert again.size == 10
@@ -214,6 +217,15 @@ class TestOperatingSystem:
         file = file_system.open(str(tmp_path / "f"))
         file.append([b"abc", b"def"])
         assert file.try_pread(1, 3) == b"bcd"
+        buffer = bytearray(3)
+        assert file.try_pread_into(4, buffer) == 2
+        assert buffer == b"ef\0"
+
+    def test_what_lies_behind_the_last_append_is_not_read(self, tmp_path: Path) -> None:
+        file = OsFileSystem().open(str(tmp_path / "f"))
+        file.append([b"abc"])
+        (tmp_path / "f").write_bytes(b"abcXX")
+        assert file.try_pread(1, 4) == b"bc"
 
     def test_file_system_without_nowait(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file_system = OsFileSystem()
@@ -242,56 +254,10 @@ class TestOperatingSystem:
             pass
         else:
             pytest.skip("this file system keeps or reads the pages at once")
+        os.posix_fadvise(file._descriptor.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        assert file.try_pread_into(0, bytearray(1 << 20)) is None
         assert len(reader_of(file, may_wait=True)(0, 1 << 20)) == 1 << 20
         assert file.try_pread(0, 1 << 20) == b"x" * (1 << 20)
-
-    @pytest.mark.skipif(sys.platform != "linux", reason="sendfile as Linux has it")
-    def test_files_are_sent_without_being_read(self, tmp_path: Path) -> None:
-        file_system = OsFileSystem()
-        file = file_system.open(str(tmp_path / "f"))
-        content = bytes(range(256)) * 4096
-        file.append([content])
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(False)
-            assert file.try_send(ours.fileno(), 5, 10) == 10
-            assert theirs.recv(100) == content[5:15]
-            assert file.try_send(ours.fileno(), len(content) - 3, 100) == 3
-            assert theirs.recv(100) == content[-3:]
-            assert file.try_send(ours.fileno(), len(content), 100) == 0
-            assert file.try_send(ours.fileno(), len(content) + 5, 100) == 0
-            sent = file.try_send(ours.fileno(), 0, len(content))
-            assert sent is not None
-            assert 0 < sent < len(content)
-            with contextlib.suppress(BlockingIOError):
-                while more := file.try_send(ours.fileno(), sent, 1):
-                    sent += more
-                    assert sent < len(content)
-            received = b""
-            while len(received) < sent:
-                received += theirs.recv(1 << 20)
-            assert received == content[:sent]
-            file_system.can_send_without_waiting = False
-            with pytest.raises(UnsupportedOperation):
-                file.try_send(ours.fileno(), 0, 10)
-
-    @pytest.mark.skipif(sys.platform != "linux" or not hasattr(os, "posix_fadvise"), reason="sendfile as Linux has it")
-    def test_cold_pages_are_not_sent_and_waited_for(self, tmp_path: Path) -> None:
-        file = OsFileSystem().open(str(tmp_path / "f"))
-        size = 1 << 20
-        file.append([b"x" * size])
-        file.flush()
-        assert file._descriptor is not None
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(False)
-            for cold_from in (0, size // 2):
-                assert len(file.pread(0, size)) == size
-                os.posix_fadvise(file._descriptor.fd, cold_from, 0, os.POSIX_FADV_DONTNEED)
-                if file.try_send(ours.fileno(), 0, size) is not None:
-                    pytest.skip("this file system keeps or reads the pages at once")
-            assert len(file.pread(0, size)) == size
-            assert file.try_send(ours.fileno(), 0, size)
 
     def test_lock_is_seen_by_other_processes(self, tmp_path: Path) -> None:
         path = str(tmp_path / ".lock")

@@ -1,4 +1,4 @@
-"""What was deleted gives its room back to the disk, and disturbs nobody who still reads it."""
+"""Deleted segments free their disk space, and reads of them that are under way still succeed."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def test_an_old_index_does_not_become_the_new_one(written: tuple[OsFileSystem, L
     assert len(entries) > 1
     clean_log(file_system, manager, log, T0)
     assert len(log.segments[0].files.offset_index) == 0
-    index.close()  # as the limit on descriptors does in the midst of a look-up
+    index.close()  # as the limit on descriptors does during a look-up
     assert [index.entry(number) for number in range(len(index))] == entries
     assert old.find_batch(5) is not None

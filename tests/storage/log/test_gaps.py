@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 
 import pytest
 
 from protocol.errors import ApiError
 from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGMENTS, read_offset_checkpoint
-from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.compaction.cleaning import COMPACT, Stand, clean_log, keys, rows_of
@@ -65,7 +64,7 @@ def is_marked(file_system: MemoryFileSystem, directory: str = DIR) -> bool:
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_a_lost_tail_ends_the_log(policy: str) -> None:
     file_system = MemoryFileSystem()
-    config = dataclasses.replace(COMPACT, cleanup_policy=frozenset({policy}))
+    config = COMPACT.replace(cleanup_policy=frozenset({policy}))
     three_segments(file_system, config)
     assert values_in(reopen(file_system, config)) == [(0, b"0")]
 
@@ -99,14 +98,14 @@ def test_a_gap_is_believed_until_the_disk_has_room_for_the_checkpoint() -> None:
         assert len(values_in(manager.logs[TP])) == 5
         assert not is_marked(file_system)
     file_system.inject = lambda _operation, _path: None
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     assert is_marked(file_system)
     assert len(values_in(reopen(file_system, COMPACT))) == 5
 
 
 def test_a_gap_in_a_log_of_kafka_that_was_never_compacted_is_a_loss() -> None:
     file_system = MemoryFileSystem()
-    config = dataclasses.replace(COMPACT, cleanup_policy=frozenset({"delete"}))
+    config = COMPACT.replace(cleanup_policy=frozenset({"delete"}))
     three_segments(file_system, config)
     as_kafka_writes_it(file_system)
     assert values_in(reopen(file_system, config)) == [(0, b"0")]
@@ -117,7 +116,7 @@ def test_directories_are_marked_while_they_are_open() -> None:
     manager, _ = open_manager(file_system)
     assert is_marked(file_system)
     manager.get_or_create(TP, TOPIC_ID, LogConfig(), T0)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     assert is_marked(file_system)
     close_cleanly(manager)
     assert not is_marked(file_system), "what comes next may be Kafka"
@@ -169,7 +168,7 @@ def test_a_followers_lost_tail_is_one() -> None:
 
 
 def test_what_was_cleaned_outlives_the_process_at_once() -> None:
-    stand = Stand(dataclasses.replace(COMPACT, segment_bytes=300))
+    stand = Stand(COMPACT.replace(segment_bytes=300))
     stand.segments(keys("abcd"), keys("abcd"), keys("abcd"))
     stand.clean()
     before = rows_of(stand.log)
@@ -179,9 +178,9 @@ def test_what_was_cleaned_outlives_the_process_at_once() -> None:
 
 def test_nothing_is_cleaned_above_what_a_note_of_a_cut_says() -> None:
     """It holds until the checkpoint is true again, so a start after a crash would take the gaps for losses."""
-    stand = Stand(dataclasses.replace(COMPACT, segment_bytes=100_000))
+    stand = Stand(COMPACT.replace(segment_bytes=100_000))
     log = stand.segments(keys("abab"), keys("abab"), keys("abab"))
-    stand.manager.checkpoint_recovery_points()
+    stand.manager.checkpoints.write_recovery_points()
     log.truncate_to(6, T0)
     assert log.durability.truncation_marker == 4
     for _ in range(3):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import RecordBatch, RecordBatchBuilder
-from storage.log.indexes import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from storage.log.leader_epoch import EpochEntry, LeaderEpochFileCache
 from storage.log.producer_state import (
     AppendOrigin,
@@ -22,6 +21,7 @@ from storage.log.producer_state import (
     decode_snapshot,
     encode_snapshot,
 )
+from storage.segment.indexes import OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import T0, batch_of
 

@@ -10,10 +10,10 @@ import pytest
 from protocol.records.batch import Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from storage.log.aborted_transactions import AbortedTransactions
-from storage.log.log_config import LogConfig
 from storage.log.producer_state import AppendOrigin
-from storage.log.transaction_index import AbortedTxn, decode_aborted, encode_aborted
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.segment.transaction_index import AbortedTxn, decode_aborted, encode_aborted
 from tests.faults.matrix import chooser
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut
 from tests.storage.support import (
@@ -102,7 +102,7 @@ def on_disk(file_system: MemoryFileSystem) -> list[AbortedTxn]:
 
 
 def told(log: UnifiedLog, start: int = 0, end: int | None = None) -> list[AbortedTxn]:
-    """What a reader is told, without waiting for the disk once it was learned."""
+    """The aborted transactions that a reader is told, from memory once they were read."""
     aborted = AbortedTransactions()
     if not aborted.are_known(log):
         aborted.learn(log)
@@ -111,7 +111,7 @@ def told(log: UnifiedLog, start: int = 0, end: int | None = None) -> list[Aborte
 
 
 def whole(log: UnifiedLog) -> list[AbortedTxn]:
-    """What readers are told of the whole log, segment by segment."""
+    """The aborted transactions of the whole log, read segment by segment."""
     found = {each: None for segment in log.segments for each in told(log, segment.base_offset)}
     return sorted(found, key=lambda each: each.last_offset)
 
@@ -283,14 +283,14 @@ def test_no_power_cut_hides_an_aborted_transaction(mode: PowerCut) -> None:
         writer = Writer(log)
         aborted = writer.write_all()
         flush_dirty(manager, T0)
-        manager.checkpoint_recovery_points()
+        manager.checkpoints.write_recovery_points()
         for _ in range(seed % 4):
             first = writer.send(TWO)
             marker = writer.abort(TWO)
             aborted.append(AbortedTxn(TWO, first, marker, log.last_stable_offset(10**9)))
             if seed % 3 == 0:
                 log.flush(T0)
-                manager.checkpoint_recovery_points()
+                manager.checkpoints.write_recovery_points()
         file_system.cut_power(mode, chooser(seed))
         log = reopen(file_system, CONFIG)
         expected = [each[:3] for each in aborted if each.last_offset < log.log_end_offset]

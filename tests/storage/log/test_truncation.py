@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 
-from storage.log.log_config import LogConfig
-from storage.log.log_files import TRUNCATION_MARKER
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.segment.log_files import TRUNCATION_MARKER
 from tests.faults.matrix import chooser
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.support import T0, TP, append, close_cleanly, open_manager, reopen, values_in
@@ -28,13 +28,13 @@ def cut_log(file_system: MemoryFileSystem, segment_bytes: int, cut_at: int, *, f
         append(log, value, epoch=1)
     if flushed:
         log.flush(T0)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     assert log.truncate_to(cut_at, T0)
     return reopen(file_system, config) if dies else log
 
 
 def branches(cut_at: int) -> list[list[bytes]]:
-    """What a log may be that was cut, and then written to: the beginning of either branch."""
+    """The contents that a log may have after it was cut and written to: the beginning of either branch."""
     ways = (OLD, OLD[:cut_at] + NEW)
     return [way[:end] for way in ways for end in range(len(way) + 1)]
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
 from protocol.errors import ApiError
 from protocol.records.batch import read_batches
-from storage.log.log_config import LogConfig
-from storage.log.log_files import TRUNCATION_MARKER
 from storage.log.log_reader import FetchDataInfo
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.scrub import SegmentCheck
+from storage.segment.log_files import TRUNCATION_MARKER
 from tests.kit.memory_file_system import Fault, MemoryFile, MemoryFileSystem
 from tests.storage.support import (
     DIR,
@@ -37,7 +36,7 @@ from tests.storage.support import (
 RECORDS = 30
 CUT_AT = 22
 CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=200)
-SEGMENTED = replace(CONFIG, segment_bytes=1000)
+SEGMENTED = CONFIG.replace(segment_bytes=1000)
 NEW = [b"new " + b"%d" % number * (40 + 13 * number) for number in range(8)]
 """Of other sizes than what they take the place of, so that no batch begins where one did."""
 
@@ -55,7 +54,7 @@ class Race:
         self.file_system.kill_process()
         self.damages: list[str] = []
         self.manager = LogManager(self.file_system, (DIR,), config, on_corruption=self.damages.append)
-        self.manager.lock_directories()
+        self.manager.directories.lock()
         load_logs(self.manager, T0, {"t": config})
         self.log = self.manager.logs[TP]
         self.left = at

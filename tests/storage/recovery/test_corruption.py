@@ -9,11 +9,16 @@ import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import read_batches
-from storage.directory.meta_properties import check_meta_properties, read_meta_properties, write_meta_properties
-from storage.log.log_config import LogConfig
-from storage.log.transaction_index import AbortedTxn, encode_aborted
+from storage.directory.meta_properties import (
+    LogDirError,
+    check_meta_properties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from storage.log.unified_log import UnifiedLog
-from storage.log_manager import LogDirError, LogManager
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
+from storage.segment.transaction_index import AbortedTxn, encode_aborted
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import (
     DIR,
@@ -51,8 +56,8 @@ def build(*, clean: bool, flushed: bool = True) -> MemoryFileSystem:
     if clean:
         close_cleanly(manager, broker_epoch=5)
     else:
-        manager.checkpoint_recovery_points()
-        manager.checkpoint_log_start_offsets()
+        manager.checkpoints.write_recovery_points()
+        manager.checkpoints.write_log_start_offsets()
         log.close()
     file_system.kill_process()
     return file_system
@@ -182,7 +187,7 @@ def build_all(*, clean: bool) -> MemoryFileSystem:
 
 
 def consume(log: UnifiedLog) -> tuple[dict[int, bytes | None], set[int]]:
-    """What a consumer gets that skips an offset when it is refused, and the offsets that it had to skip."""
+    """The records that a consumer gets when it skips each offset that is refused, and the offsets it skipped."""
     served: dict[int, bytes | None] = {}
     refused = set()
     offset = log.log_start_offset
@@ -205,7 +210,7 @@ def consume(log: UnifiedLog) -> tuple[dict[int, bytes | None], set[int]]:
 
 
 def outcome(file_system: MemoryFileSystem, path: str) -> str:
-    """What became of a directory with one bit flipped in the file at `path`; asserts that nothing wrong is served."""
+    """How a start treats a directory with one bit of `path` flipped. Asserts that nothing served is wrong."""
     try:
         check_meta_properties(file_system, [DIR], 1, "cluster-id")
         manager, log = open_log(file_system)

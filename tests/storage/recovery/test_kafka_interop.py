@@ -21,8 +21,8 @@ from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, WHOLE_SEGME
 from storage.directory.meta_properties import read_meta_properties
 from storage.directory.partition_metadata import read_topic_id, write_topic_id
 from storage.io.os_file_system import OsFileSystem
-from storage.log.log_config import LogConfig
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
@@ -130,7 +130,7 @@ def append_ours(log: UnifiedLog, values: list[bytes], codec: CompressionType) ->
 
 
 def complaints(kafka: Kafka) -> list[str]:
-    """What Kafka found wrong with the log directory."""
+    """Kafka's log lines about damage in the log directory."""
     wrong = ("orrupt", "rebuild", "Skipping", "Could not find", "truncat", "stray", "log dir")
     return [line for line in kafka.log.read_text().splitlines() if any(word in line for word in wrong)]
 
@@ -181,7 +181,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     meta = read_meta_properties(OsFileSystem(), str(kafka.data))
     assert meta is not None
     assert (meta.version, meta.broker_id) == (0, 0)
-    assert manager.high_watermarks[TP] == len(every)
+    assert manager.checkpoints.high_watermarks[TP] == len(every)
     for codec in CompressionType:
         append_ours(log, more("ours " + codec.name, 150), codec)
     checkpoint_high_watermarks(manager, {TP: log.log_end_offset})
@@ -202,7 +202,7 @@ def test_one_directory_used_in_turn(kafka: Kafka) -> None:
     assert all(path.stat().st_size < 1 << 20 for path in indexes)
     append_ours(log, more("ours again", 600), CompressionType.LZ4)
     # Dies here: no close, no checkpoint. Kafka recovers what we left behind.
-    manager.unlock_directories()
+    manager.directories.unlock()
     recovery_points = str(kafka.data / RECOVERY_POINT_CHECKPOINT)
     assert WHOLE_SEGMENTS in read_offset_checkpoint(OsFileSystem(), recovery_points)
     kafka.forget()

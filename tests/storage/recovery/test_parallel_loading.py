@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
 from storage.log.leader_epoch import EpochEntry
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.directory_loading import DirectoryLoad, LoadProgress
 from storage.recovery.log_directory_survey import LoadReport
@@ -89,8 +89,8 @@ class Turns:
 
 
 @dataclass
-class CorruptRange:
-    """What is done to the file number `file` of a partition, counting round: cut, overwritten, removed or grown."""
+class FileDamage:
+    """Damage to one file of a partition: cut, overwritten, removed or grown. `file` counts modulo the files there."""
 
     partition: int
     file: int
@@ -100,7 +100,7 @@ class CorruptRange:
 
 corrupt_ranges = st.lists(
     st.builds(
-        CorruptRange,
+        FileDamage,
         st.integers(0, 2 * PARTITIONS - 1),
         st.integers(0, 30),
         st.sampled_from(["cut", "overwrite", "remove", "grow", "nonsense"]),
@@ -110,7 +110,7 @@ corrupt_ranges = st.lists(
 )
 
 
-def disk_with(damaged: list[CorruptRange], counts: list[int], flushed: int, *, clean: bool) -> MemoryFileSystem:
+def disk_with(damaged: list[FileDamage], counts: list[int], flushed: int, *, clean: bool) -> MemoryFileSystem:
     """Two directories of logs with up to `counts` batches each, killed or stopped, and then damaged."""
     file_system = MemoryFileSystem()
     manager, _ = open_manager(file_system, CONFIG, *DIRECTORIES)
@@ -127,24 +127,24 @@ def disk_with(damaged: list[CorruptRange], counts: list[int], flushed: int, *, c
             )
         if number < flushed:
             log.flush(T0)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     checkpoint_high_watermarks(manager, {each: log.log_end_offset for each, log in manager.logs.items()})
     if clean:
         close_cleanly(manager)
     file_system.kill_process()
-    for corrupt_range in damaged:
-        path = manager.logs[TopicPartition("t", corrupt_range.partition)].path
+    for damage in damaged:
+        path = manager.logs[TopicPartition("t", damage.partition)].path
         files = sorted(info.name for info in file_system.list_dir(path))
         if not files:  # all of them were removed before
             continue
-        do_damage(file_system, f"{path}/{files[corrupt_range.file % len(files)]}", corrupt_range)
+        do_damage(file_system, f"{path}/{files[damage.file % len(files)]}", damage)
     return file_system
 
 
-def do_damage(file_system: MemoryFileSystem, path: str, corrupt_range: CorruptRange) -> None:
+def do_damage(file_system: MemoryFileSystem, path: str, damage: FileDamage) -> None:
     content = file_system.read_file(path)
-    at = corrupt_range.at % (len(content) + 1)
-    if corrupt_range.kind == "remove":
+    at = damage.at % (len(content) + 1)
+    if damage.kind == "remove":
         file_system.remove(path)
         return
     changed = {
@@ -153,12 +153,12 @@ def do_damage(file_system: MemoryFileSystem, path: str, corrupt_range: CorruptRa
         "grow": content + bytes(at),
         "nonsense": b"nonsense",
     }
-    file_system.write_file(path, changed[corrupt_range.kind])
+    file_system.write_file(path, changed[damage.kind])
 
 
 def begin(file_system: MemoryFileSystem) -> tuple[LogManager, list[DirectoryLoad]]:
     manager = LogManager(file_system, DIRECTORIES, CONFIG)
-    manager.lock_directories()
+    manager.directories.lock()
     return manager, manager.begin_load(T0, {"t": CONFIG})
 
 
@@ -189,7 +189,7 @@ def outcome(file_system: MemoryFileSystem, manager: LogManager, report: LoadRepo
         "refused": report.refused,
         "clean": report.clean,
         "repaired": [(str(each.log.topic_partition), each.truncated_bytes) for each in report.repaired],
-        "high watermarks": manager.high_watermarks,
+        "high watermarks": manager.checkpoints.high_watermarks,
         "offline": [directory.failure for directory in manager.directories],
         "to be removed": [
             (each.paths, each.is_tree, each.delay_ms)
@@ -210,7 +210,7 @@ def outcome(file_system: MemoryFileSystem, manager: LogManager, report: LoadRepo
     seed=st.integers(0, 1 << 30),
 )
 def test_any_interleaving_ends_as_one_thread_does(
-    damaged: list[CorruptRange],
+    damaged: list[FileDamage],
     counts: list[int],
     flushed: int,
     clean: bool,
@@ -262,7 +262,7 @@ def test_a_directory_that_fails_ends_its_own_load_only(threads: int) -> None:
     deaths=st.lists(st.integers(1, 50), min_size=1, max_size=4),
 )
 def test_a_recovery_that_is_killed_again_and_again(
-    damaged: list[CorruptRange], counts: list[int], deaths: list[int]
+    damaged: list[FileDamage], counts: list[int], deaths: list[int]
 ) -> None:
     undisturbed = disk_with(damaged, counts, 0, clean=False)
     manager, loads = begin(undisturbed)
@@ -306,11 +306,11 @@ class TestRealFiles:
             log = manager.get_or_create(TopicPartition("t", number), TOPIC_ID, CONFIG, T0)
             for value in range(5):
                 append(log, b"%d %d" % (number, value) * 12)
-        manager.unlock_directories()
+        manager.directories.unlock()
         for is_clean in (False, True):
             file_system = OsFileSystem(max_open_files=8)
             manager = LogManager(file_system, (str(tmp_path),), CONFIG)
-            manager.lock_directories()
+            manager.directories.lock()
             (load,) = manager.begin_load(T0, {"t": CONFIG})
             assert load.is_clean is is_clean
             workers = [threading.Thread(target=load.work) for _ in range(4)]
@@ -387,7 +387,7 @@ class TestRealFiles:
 
 
 def test_progress_counts_what_is_cut_off_as_done() -> None:
-    file_system = disk_with([CorruptRange(0, 0, "nonsense", 0)], [9], 0, clean=False)
+    file_system = disk_with([FileDamage(0, 0, "nonsense", 0)], [9], 0, clean=False)
     _, loads = begin(file_system)
     for load in loads:
         load.work()

@@ -1,19 +1,19 @@
-"""What an end at the wrong moment can bring back or leave half done; most of it was found by the programme."""
+"""States that a power cut can bring back or leave half done. The fault matrix found most of them."""
 
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 
 import pytest
 
 from protocol.errors import ApiError, ErrorCode
 from storage.directory.clean_shutdown import CLEAN_SHUTDOWN_FILE, take_clean_shutdown, write_clean_shutdown
 from storage.directory.meta_properties import write_meta_properties
-from storage.log.log_config import LogConfig
 from storage.log.producer_state import decode_snapshot
+from storage.log_config import LogConfig
 from tests.faults.matrix import chooser
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
+from tests.storage.relocation.moving import step
 from tests.storage.support import DIR, T0, TOPIC_ID, TP, append, close_cleanly, new_log, open_manager, reopen, values_in
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=90, file_delete_delay_ms=10)
@@ -109,10 +109,11 @@ def test_copy_that_took_the_place_of_a_log_is_safe_before_the_log_goes(is_lost: 
     for value in (b"a", b"b", b"c"):
         append(log, value)
     log.flush(T0)
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     log.delete_records_before(2, 3)
-    manager.checkpoint_log_start_offsets()
+    manager.checkpoints.write_log_start_offsets()
     manager.futures.create(log, manager.futures.directory_at("/b"), T0)
+    step(manager)
     assert manager.futures.catch_up(log, T0)
     manager.replace_with_future(TP)
     # The process dies here; the next finds two logs of one name, and is not there for long either.
@@ -128,7 +129,7 @@ def test_copy_that_took_the_place_of_a_log_is_safe_before_the_log_goes(is_lost: 
 
 @pytest.mark.parametrize("segment_bytes", [4096, 100], ids=["in its segment", "with the segments behind"])
 def test_a_second_power_cut_does_not_bring_back_what_recovery_cut_off(segment_bytes: int) -> None:
-    config = replace(CONFIG, segment_bytes=segment_bytes)
+    config = CONFIG.replace(segment_bytes=segment_bytes)
     for seed in range(40):
         file_system = MemoryFileSystem()
         log = open_manager(file_system, config)[0].get_or_create(TP, None, config, T0)
@@ -160,7 +161,7 @@ def test_indexes_of_a_segment_that_was_sealed_amid_a_flush_are_as_safe_as_its_re
     log.roll(T0)
     task.run()
     task.complete()
-    manager.checkpoint_recovery_points()
+    manager.checkpoints.write_recovery_points()
     sealed = log.segments[0].files.path_of(".timeindex")
     written = file_system.read_file(sealed)
     assert written, "sealing completes the time index"

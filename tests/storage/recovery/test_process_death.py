@@ -10,7 +10,7 @@ import pytest
 
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from tests.storage.support import T0, append, close_cleanly, open_manager, read_all
 
 CONFIG = LogConfig(segment_bytes=30_000, index_interval_bytes=500)
@@ -34,7 +34,7 @@ for number in range(1_000_000):
     print(number % PARTITIONS, info.last_offset, flush=True)
     if number % 50 == 49:
         flush_dirty(manager, T0)
-        manager.checkpoint_recovery_points()
+        manager.checkpoints.write_recovery_points()
 """
 
 
@@ -65,7 +65,7 @@ def test_killed_again_and_again(tmp_path: Path, rounds: int) -> None:
             again = append(log, b"%d" % last, producer_id=7, producer_epoch=0, base_sequence=last)
             assert (again.duplicate, again.first_offset) == (True, last)
         assert report.broker_epoch == -1
-        manager.unlock_directories()
+        manager.directories.unlock()
 
 
 def test_clean_stop_after_a_kill(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from storage.io.os_file_system import OsFileSystem
-from storage.log.log_config import LogConfig
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.apache_kafka import zookeeper
 from tests.storage.recovery.test_kafka_interop import Kafka
@@ -72,7 +72,7 @@ def test_the_same_segments(kafka: Kafka, tmp_path: Path) -> None:
     kafka_ends = read_offset_checkpoint(OsFileSystem(), str(kafka.data / RECOVERY_POINT_CHECKPOINT))
 
     manager = LogManager(OsFileSystem(), [str(ours)], CONFIG)
-    manager.lock_directories()
+    manager.directories.lock()
     report = load_logs(manager, T0)
     assert not report.refused
     assert files_in(ours) == by_kafka
@@ -85,7 +85,7 @@ def test_the_same_segments(kafka: Kafka, tmp_path: Path) -> None:
     # What one has made is whole for the other.
     shutil.copytree(kafka.data, tmp_path / "of kafka")
     manager = LogManager(OsFileSystem(), [str(tmp_path / "of kafka")], CONFIG)
-    manager.lock_directories()
+    manager.directories.lock()
     report = load_logs(manager, T0)
     assert report.clean
     assert not report.repaired

@@ -15,10 +15,10 @@ import pytest
 from protocol.records.batch import RecordBatch
 from protocol.topic_partition import TopicPartition
 from storage.io.os_file_system import OsFileSystem
-from storage.log.log_config import LogConfig
 from storage.log.producer_state import AppendOrigin
-from storage.log.transaction_index import ENTRY_BYTES
 from storage.log.unified_log import UnifiedLog
+from storage.log_config import LogConfig
+from storage.segment.transaction_index import ENTRY_BYTES
 from tests.kit.apache_kafka import ApacheKafka
 from tests.parity.subject import PATIENCE_S
 from tests.parity.test_transactions_on_disk import SETTINGS, answers, await_end, write

@@ -11,7 +11,8 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.compaction.cleaning import COMPACT, clean_log, put, rows_of, write_cleaner_offsets
-from tests.storage.relocation.test_future_logs import MODES, A, B, adjust, finish, step
+from tests.storage.relocation.moving import A, B, adjust, finish, step
+from tests.storage.relocation.test_future_logs_restart import MODES
 from tests.storage.support import T0, TOPIC_ID, TP, Countdown, close_cleanly, open_manager
 
 LATER = T0 + 10 * COMPACT.delete_retention_ms
@@ -44,7 +45,7 @@ def delete(log: UnifiedLog, key: bytes, now_ms: int = T0) -> None:
 
 
 def state_of(log: UnifiedLog) -> State:
-    """What a reader from the beginning on takes for the value of each key."""
+    """The value of each key, as a reader from the beginning finds it."""
     state: State = {}
     for _, key, value in rows_of(log):
         state.pop(key, None)
@@ -61,7 +62,7 @@ def clean_until(manager: LogManager, now_ms: int) -> UnifiedLog:
 
 
 def entries(file_system: MemoryFileSystem) -> dict[str, int | None]:
-    """What cleaner-offset-checkpoint says of the log, by directory."""
+    """The log's entry in cleaner-offset-checkpoint, by directory."""
     return {path: read_offset_checkpoint(file_system, f"{path}/{CLEANER_OFFSET_CHECKPOINT}").get(TP) for path in (A, B)}
 
 
@@ -178,7 +179,7 @@ def test_a_crash_at_every_call(mode: PowerCut | None) -> None:
         delete(log, b"a")
         clean_until(manager, T0)
         fill(log, range(3, 5), "bc")
-        manager.checkpoint_recovery_points()
+        manager.checkpoints.write_recovery_points()
         expected = state_of(log)
         file_system.inject = countdown = Countdown(crash_at + 1)
         ended = False

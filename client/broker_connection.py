@@ -1,0 +1,271 @@
+"""One connection to one broker: negotiated versions, pipelined requests, answers in order, a deadline for each.
+
+Requests are answered in the order they were sent (Kafka's protocol guarantees it), so what is asked and not answered is
+a queue. An answer with another correlation id, or one that does not decode, ends the connection: there is no telling
+what follows it. So does a request that is not answered in time, as in Kafka's clients, since a late answer could no
+longer be told from the next one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from client.environment import Network
+from client.errors import DisconnectedError, UnsupportedVersionError
+from client.settings import MAX_FRAME_BYTES
+from odradek import __version__
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, DecodeError, ErrorCode
+from protocol.messages import ApiVersionsRequest, ApiVersionsResponse, RequestHeader, ResponseHeader
+from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
+from protocol.wire.schema import Request, Response
+
+logger = logging.getLogger("kafka.clients.Connection")
+
+R = TypeVar("R", bound=Response)
+
+SOFTWARE_NAME: Final = "odradek"
+
+_LENGTH: Final = struct.Struct(">i")
+_ERROR_CODE: Final = struct.Struct(">h")
+
+
+class _Pending(NamedTuple):
+    """A request that waits for its answer until `deadline` (of the loop's clock)."""
+
+    correlation_id: int
+    response_type: type[Response]
+    version: int
+    deadline: float
+    answer: asyncio.Future[Any]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to the broker at `address`. Made by `connect`; every method belongs to the loop's thread."""
+
+    def __init__(self, address: str, client_id: str, request_timeout_ms: int, receive_buffer: ReceiveBuffer) -> None:
+        self.address = address
+        self.versions: dict[int, tuple[int, int]] = {}
+        """The versions that the broker serves, lowest and highest, by API key."""
+        self._client_id = client_id
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(MAX_FRAME_BYTES, receive_buffer)
+        self._transport: asyncio.Transport | None = None
+        self._pending: deque[_Pending] = deque()
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._failure: DisconnectedError | None = None
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be sent."""
+        return self._failure is None and self._transport is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answers."""
+        return len(self._pending)
+
+    def version_of(self, request_type: type[Request], at_most: int | None = None) -> int:
+        """The highest version of a request that both sides know; `at_most` keeps it lower.
+
+        Raises UnsupportedVersionError when there is none.
+        """
+        low, high = self.versions.get(int(request_type.api_key), (0, -1))
+        best = min(high, request_type.max_version, request_type.max_version if at_most is None else at_most)
+        if best < max(low, request_type.min_version):
+            raise UnsupportedVersionError(f"The node does not support {request_type.api_key.name}")
+        return best
+
+    async def ask(
+        self, request: Request, response_type: type[R], version: int | None = None, timeout_ms: int | None = None
+    ) -> R:
+        """Send `request`, in the highest common version unless one is given, and wait for its answer.
+
+        Raises DisconnectedError when the connection ends first or the answer takes longer than `timeout_ms`
+        (`request.timeout.ms` when None), UnsupportedVersionError and EncodeError when it cannot be sent.
+        """
+        return await self.send(request, response_type, version, timeout_ms)
+
+    def send(
+        self, request: Request, response_type: type[R], version: int | None = None, timeout_ms: int | None = None
+    ) -> asyncio.Future[R]:
+        """As `ask`, but only the sending: requests leave in the order of these calls."""
+        if version is None:
+            version = self.version_of(type(request))
+        answer: asyncio.Future[R] = self._loop.create_future()
+        correlation_id = self._write(request, version)
+        timeout_s = self._request_timeout_s if timeout_ms is None else timeout_ms / 1000
+        deadline = self._loop.time() + timeout_s
+        self._pending.append(_Pending(correlation_id, response_type, version, deadline, answer))
+        if self._timer is None or deadline < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._check_deadline)
+        return answer
+
+    def send_unanswered(self, request: Request) -> None:
+        """Send a request that the broker does not answer (Produce with acks 0). Raises as `ask`."""
+        self._write(request, self.version_of(type(request)))
+
+    def close(self) -> None:
+        """Close the connection. Requests that wait for an answer get a DisconnectedError."""
+        self._fail("it was closed")
+
+    async def negotiate(self) -> None:
+        """Learn which versions the broker serves (KIP-35, KIP-511). Raises DisconnectedError and ApiError."""
+        version = ApiVersionsRequest.max_version
+        while True:
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=__version__)
+            response = await self.ask(request, ApiVersionsResponse, version)
+            ranges = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION:
+                break
+            known = ranges.get(int(ApiKey.API_VERSIONS), (0, 0))[1]
+            if known >= version:
+                break
+            version = known
+        if response.error_code:
+            raise ApiError(ErrorCode.of(response.error_code), f"{self.address} refused to tell its versions")
+        self.versions = ranges
+
+    def _write(self, request: Request, version: int) -> int:
+        """Send a request; returns its correlation id."""
+        if self._transport is None or self._failure is not None:
+            raise self._failure or DisconnectedError(f"not connected to {self.address}")
+        api_key = request.api_key
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = RequestHeader(
+            request_api_key=int(api_key),
+            request_api_version=version,
+            correlation_id=self._correlation_id,
+            client_id=self._client_id,
+        )
+        head = bytearray(_LENGTH.size)
+        head += header.to_bytes(api_key.request_header_version(version))
+        parts = request.encode_after(head, version)
+        size = sum(map(len, parts)) - _LENGTH.size
+        _LENGTH.pack_into(head, 0, size)
+        self._transport.writelines(parts)
+        return self._correlation_id
+
+    # -- asyncio -------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the interface of asyncio.Transport without being one.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc) if exc else "the broker closed it")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            self._reader.received(nbytes)
+            while (frame := self._reader.next_frame()) is not None:
+                # Answers keep slices of their frame (records), the reader's buffer is for the next one.
+                self._receive(memoryview(bytes(frame)))
+                if self._failure is not None:
+                    return
+            self._reader.keep()
+        except (FrameError, DecodeError) as error:
+            self._fail(str(error))
+
+    def _receive(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise FrameError("an answer without a request")
+        pending = self._pending.popleft()
+        header_version = pending.response_type.api_key.response_header_version(pending.version)
+        try:
+            header, size = ResponseHeader.decode_prefix(frame, header_version)
+            if header.correlation_id != pending.correlation_id:
+                raise FrameError(
+                    f"an answer with correlation id {header.correlation_id} instead of {pending.correlation_id}"
+                )
+            body = frame[size:]
+            version = pending.version
+            if pending.response_type is ApiVersionsResponse and _is_unsupported_version(body):
+                # A broker that does not know the version answers in the first one, which all clients can read.
+                version = 0
+            response = pending.response_type.decode(body, version)
+        except (FrameError, DecodeError) as error:
+            if not pending.answer.done():
+                pending.answer.set_exception(self._disconnected(str(error)))
+            raise
+        if not pending.answer.done():
+            pending.answer.set_result(response)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        # Timeouts differ, so the first in the queue need not be the first to expire.
+        deadline = min(pending.deadline for pending in self._pending)
+        if self._loop.time() < deadline:
+            self._timer = self._loop.call_at(deadline, self._check_deadline)
+            return
+        self._fail("a request was not answered in time")
+
+    def _disconnected(self, reason: str) -> DisconnectedError:
+        return DisconnectedError(f"Connection to {self.address} ended: {reason}")
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = self._disconnected(reason)
+            logger.debug("%s", self._failure)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        while self._pending:
+            answer = self._pending.popleft().answer
+            if not answer.done():
+                answer.set_exception(self._disconnected(reason))
+
+
+def _is_unsupported_version(body: memoryview) -> bool:
+    return len(body) >= _ERROR_CODE.size and _ERROR_CODE.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def connect(
+    network: Network,
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    request_timeout_ms: int,
+    setup_timeout_ms: int,
+    receive_buffer: ReceiveBuffer,
+) -> Connection:
+    """Connect to a broker and negotiate versions. Raises DisconnectedError when that does not succeed in time."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        async with asyncio.timeout(setup_timeout_ms / 1000):
+            _, connection = await network.connect(
+                lambda: Connection(address, client_id, request_timeout_ms, receive_buffer), host, port
+            )
+    except (OSError, TimeoutError) as error:
+        reason = "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        if isinstance(error, ConnectionRefusedError):
+            reason = "Connection refused"  # asyncio has the address in place of the operating system's words
+        raise DisconnectedError(f"Connection to {address} could not be established: {reason}") from error
+    try:
+        await connection.negotiate()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,299 @@
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup of one shard (Kafka's GroupCoordinator; KIP-345, 394, 800, 814)."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from cluster.groups.group import Group, GroupState, Member
+from cluster.groups.group_table import GroupTable
+from cluster.groups.membership_events import (
+    UNKNOWN_MEMBER_ID,
+    GroupMember,
+    Joined,
+    Joining,
+    Leaving,
+    Left,
+    Protocols,
+    Synced,
+    join_error,
+    sync_error,
+)
+from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
+from cluster.groups.records import GroupRecord
+from cluster.groups.results import Append, Appends, Moment, Reply, Result
+from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
+
+logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
+
+
+class _Comeback(Value):
+    """An instance that came back under a new member id, and what it was before."""
+
+    group: Group
+    member: Member
+    reply: Reply[Joined]
+    skips_assignment: bool
+    old_leader_id: str | None
+    old_member_id: str
+    before: tuple[Protocols, int, int]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a rebalance has begun since, and answers."""
+        return self.group.state is not GroupState.STABLE or self.member.awaiting_join is not self.reply
+
+
+class Membership:
+    """The membership of the groups of `table`."""
+
+    def __init__(self, table: GroupTable, rebalancer: Rebalancer) -> None:
+        self._table = table
+        self._rebalancer = rebalancer
+
+    # -- JoinGroup -----------------------------------------------------------------------------------------------------
+
+    def join(self, now: Moment, group_id: str, joining: Joining) -> Result[Joined]:
+        """A member joins, or joins again. Answered when the generation it belongs to begins, or with an error."""
+        config, member_id = self._table.config, joining.member_id
+        group = self._table.groups.get(group_id)
+        if not (
+            config.group_min_session_timeout_ms <= joining.session_timeout_ms <= config.group_max_session_timeout_ms
+        ):
+            return Result(join_error(member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
+        if group is None:
+            if member_id != UNKNOWN_MEMBER_ID:
+                return Result(join_error(member_id, ErrorCode.UNKNOWN_MEMBER_ID))
+            group = self._table.create(group_id, now)
+        result = self._join(now, group, joining)
+        more = self._rebalancer.try_complete_join(now, group)
+        return Result(result.response, [*result.appends, *more]) if more else result
+
+    def _join(self, now: Moment, group: Group, joining: Joining) -> Result[Joined]:
+        member_id = joining.member_id
+        if not self._has_room(group, member_id):
+            group.remove(member_id)
+            return Result(join_error(UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED))
+        if group.state is GroupState.DEAD:
+            return Result(join_error(member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        if not group.supports(joining.protocol_type, joining.protocols):
+            return Result(join_error(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        if member_id == UNKNOWN_MEMBER_ID:
+            return self._join_new(now, group, joining)
+        if member_id in group.pending_members:
+            if joining.group_instance_id is not None:
+                # Ids are pending for dynamic members only; Kafka fails here with an IllegalStateException.
+                return Result(join_error(member_id, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return self._add(now, group, joining, member_id)
+        return self._join_known(now, group, joining)
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        """group.max.size: while members gather, those who came first stay; later, those who are in."""
+        limit = self._table.config.group_max_size
+        member = group.members.get(member_id)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            waits_already = member is not None and member.awaiting_join is not None
+            return waits_already or group.awaiting_join_count < limit
+        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+            return member is not None or len(group.members) < limit
+        return True
+
+    def _join_new(self, now: Moment, group: Group, joining: Joining) -> Result[Joined]:
+        instance_id = joining.group_instance_id
+        prefix = joining.client_id if instance_id is None else instance_id
+        member_id = f"{prefix}-{self._table.new_id()}"
+        if instance_id is not None and instance_id in group.static_members:
+            return self._come_back(now, group, joining, member_id, group.static_members[instance_id])
+        if instance_id is None and joining.requires_known_member_id:
+            self._rebalancer.add_pending(now, group, member_id, joining.session_timeout_ms)
+            return Result(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+        return self._add(now, group, joining, member_id)
+
+    def _add(self, now: Moment, group: Group, joining: Joining, member_id: str) -> Result[Joined]:
+        member = Member(
+            member_id,
+            joining.group_instance_id,
+            joining.client_id,
+            joining.client_host,
+            joining.session_timeout_ms,
+            joining.rebalance_timeout_ms,
+            joining.protocols,
+        )
+        member.is_new = True
+        if group.state is GroupState.PREPARING_REBALANCE and group.generation_id == 0:
+            group.new_member_added = True
+        reply = member.awaiting_join = Reply[Joined]()
+        group.add(member, joining.protocol_type)
+        self._rebalancer.renew_session(now, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        reason = f"new member {member_id}, client reason: {joining.reason or 'not provided'}"
+        return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
+
+    def _join_known(self, now: Moment, group: Group, joining: Joining) -> Result[Joined]:
+        try:
+            member = group.check_member(joining.member_id, joining.group_instance_id)
+        except ApiError as error:
+            return Result(join_error(joining.member_id, error.error_code))
+        changed = member.protocols != joining.protocols
+        leads = group.leader_id == member.member_id
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return self._rejoin(now, group, joining, member)
+        if group.state is GroupState.EMPTY:
+            return Result(join_error(joining.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
+        if changed or (leads and group.state is GroupState.STABLE):
+            # The leader's wish is enough: what it assigns may have changed (topics) while no metadata has.
+            return self._rejoin(now, group, joining, member)
+        # Nothing changed: the reply got lost, or a follower asks again before its heartbeat told it more.
+        return Result(group.join_response(member.member_id))
+
+    def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[Joined]:
+        group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
+        reply = group.await_join(member)
+        reason = f"member {member.member_id} joins again, client reason: {joining.reason or 'not provided'}"
+        return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
+
+    # -- static members ------------------------------------------------------------------------------------------------
+
+    def _come_back(
+        self, now: Moment, group: Group, joining: Joining, new_member_id: str, old_member_id: str
+    ) -> Result[Joined]:
+        """An instance comes back under a new member id: nothing moves if the group is stable and stays so."""
+        old_leader_id = group.leader_id
+        member = group.replace_static(old_member_id, new_member_id)
+        self._rebalancer.renew_session(now, group, member)
+        before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+        group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
+        reply = group.await_join(member)
+        came_back = f"instance {joining.group_instance_id} came back"
+        appends: Appends = ()
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            # The leader assigns to the old member id already.
+            appends = self._rebalancer.prepare(now, group, f"{came_back} as {new_member_id}")
+        elif group.state is GroupState.STABLE and group.select_protocol() != group.protocol_name:
+            appends = self._rebalancer.prepare(now, group, f"{came_back} with other protocols")
+        elif group.state is GroupState.STABLE:
+            assignments = {each.member_id: each.assignment for each in group.members.values()}
+            comeback = _Comeback(group, member, reply, joining.skips_assignment, old_leader_id, old_member_id, before)
+            record = GroupRecord(group.group_id, group.to_value(assignments))
+            appends = [Append([record], partial(self._comeback_settled, comeback))]
+        return Result(reply, appends)
+
+    def _comeback_settled(self, comeback: _Comeback, now: Moment, error_code: ErrorCode) -> Appends:
+        group, member = comeback.group, comeback.member
+        if error_code is not ErrorCode.NONE:
+            self._undo(comeback, now, error_code)
+        elif comeback.is_over:
+            pass
+        elif comeback.skips_assignment:
+            response = group.join_response(member.member_id)
+            response.skip_assignment = group.leader_id == member.member_id
+            group.answer_join(member, response)
+        else:
+            # Under the old leader's name nobody runs the assignment again, which a stable group would not use.
+            group.answer_join(member, group.join_response(member.member_id, leader_id=comeback.old_leader_id))
+        return ()
+
+    def _undo(self, comeback: _Comeback, now: Moment, error_code: ErrorCode) -> None:
+        group, member = comeback.group, comeback.member
+        logger.warning(
+            "The new id of %s in %s could not be stored: %s", comeback.old_member_id, group.group_id, error_code.name
+        )
+        if comeback.is_over:
+            return
+        response = group.join_response(UNKNOWN_MEMBER_ID)
+        response.error_code = group_error(error_code)
+        group.answer_join(member, response)
+        group.update(member, *comeback.before)
+        group.replace_static(member.member_id, comeback.old_member_id)
+        self._rebalancer.renew_session(now, group, member)
+
+    # -- SyncGroup -----------------------------------------------------------------------------------------------------
+
+    def sync(
+        self,
+        now: Moment,
+        group_id: str,
+        who: GroupMember,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        assignments: dict[str, bytes],
+    ) -> Result[Synced]:
+        """Answer a member's request for its assignment once it is committed; the leader sends everybody's."""
+        try:
+            group, member = self._check_generation(group_id, who)
+            for asked, actual in ((protocol_type, group.protocol_type), (protocol_name, group.protocol_name)):
+                if asked is not None and asked != actual:
+                    raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked!r} is not the group's {actual!r}")
+            if group.state is GroupState.PREPARING_REBALANCE:
+                raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for members to join")
+            if group.state is GroupState.EMPTY:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has no members")
+        except ApiError as error:
+            return Result(sync_error(error.error_code))
+        self._rebalancer.synced(group, member.member_id)
+        if group.state is GroupState.STABLE:
+            self._rebalancer.renew_session(now, group, member)
+            return Result(self._rebalancer.sync_response(group, member))
+        group.answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        reply = member.awaiting_sync = Reply[Synced]()
+        if group.leader_id != member.member_id or group.storing_generation == group.generation_id:
+            return Result(reply)
+        of_members = {each: assignments.get(each, b"") for each in group.members}
+        return Result(reply, [self._rebalancer.store_assignment(group, of_members)])
+
+    # -- Heartbeat -----------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, now: Moment, group_id: str, who: GroupMember) -> Result[ErrorCode]:
+        """Keep a member alive. REBALANCE_IN_PROGRESS tells it to join again."""
+        try:
+            group, member = self._check_generation(group_id, who)
+        except ApiError as error:
+            return Result(error.error_code)
+        if group.state is GroupState.EMPTY:
+            return Result(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._rebalancer.renew_session(now, group, member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return Result(ErrorCode.REBALANCE_IN_PROGRESS)
+        return Result(ErrorCode.NONE)
+
+    def _check_generation(self, group_id: str, who: GroupMember) -> tuple[Group, Member]:
+        group = self._table.groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
+        if group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
+        member = group.check_member(who.member_id, who.group_instance_id)
+        group.check_generation(who.generation_id)
+        return group, member
+
+    # -- LeaveGroup ----------------------------------------------------------------------------------------------------
+
+    def leave(self, now: Moment, group_id: str, members: list[Leaving]) -> Result[Left]:
+        """Members leave, or are removed by an administrator who names their instance ids only (KIP-345)."""
+        group = self._table.groups.get(group_id)
+        if group is None:
+            return Result(Left(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)))
+        if group.state is GroupState.DEAD:
+            return Result(Left(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        left = Left(ErrorCode.NONE)
+        appends: list[Append] = []
+        for leaving in members:
+            try:
+                appends += self._leave_one(now, group, leaving)
+                left.members.append(ErrorCode.NONE)
+            except ApiError as error:
+                left.members.append(error.error_code)
+        return Result(left, appends)
+
+    def _leave_one(self, now: Moment, group: Group, leaving: Leaving) -> Appends:
+        member_id = leaving.member_id
+        if member_id == UNKNOWN_MEMBER_ID:
+            current = group.static_members.get(leaving.group_instance_id or "")
+            if leaving.group_instance_id is None or current is None:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "neither a member nor a known instance is named")
+            member_id = current
+        elif member_id in group.pending_members:
+            return self._rebalancer.remove_pending(now, group, member_id)
+        member = group.check_member(member_id, leaving.group_instance_id)
+        reason = f"LeaveGroup, client reason: {leaving.reason or 'not provided'}"
+        return self._rebalancer.remove_member(now, group, member, reason)

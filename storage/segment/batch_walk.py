@@ -1,0 +1,244 @@
+"""Walking the batches of a file from a place on, and telling which of them are sound.
+
+Sizes, magic and CRC-32C of a batch are checked, and what the CRC does not cover, against its neighbours: offsets ascend
+and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is wrong. What
+fails is a `CorruptRange`, from the first byte that makes no sense to the next batch that does. A batch that does not go
+on where the one before it ended is believed only when a sound one behind it has been seen, whatever lies in between.
+
+A base offset that was changed to another one inside a gap that compaction left cannot be told from a true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.records.record_format import MAGIC_AT, MAGIC_V2
+from storage.segment.batch_reader import SOUND, BatchReader, Read
+from storage.segment.batch_reader import Found as BatchFound
+
+UNKNOWN_EPOCH = -1
+_MAGIC = bytes([MAGIC_V2])
+
+
+class CorruptRange(NamedTuple):
+    """The bytes from `start` to `end` of a segment are not sound batches. As far as can be known, they held the offsets
+    from `first_offset` up to `end_offset`.
+    """
+
+    start: int
+    end: int
+    first_offset: int
+    end_offset: int
+    reason: str
+
+
+class Place(NamedTuple):
+    """A position at which a batch begins; none from there on has an offset below `next_offset`. `epoch` is the leader
+    epoch of the batch before, -1 when it is not known.
+    """
+
+    position: int
+    next_offset: int
+    epoch: int
+
+
+def _is_inside(batch: RecordBatch, first_offset: int, limit: int) -> bool:
+    return first_offset <= batch.base_offset <= batch.last_offset < limit
+
+
+Found: TypeAlias = "tuple[int, RecordBatch] | CorruptRange"
+"""A sound batch and its position, or what is none."""
+
+
+def walk(read: Read, place: Place, stop: int, end: int, limit: int) -> Iterator[Found]:
+    """(position, header) of the sound batches of a file from `place` on, and the damages between them, in order, at
+    least up to the position `stop`; all end at or before `end` and have offsets below `limit`.
+    """
+    return BatchWalk(read, place, end, limit, gives_batches=True).run(stop)
+
+
+class BatchWalk:
+    """The state of one `walk`."""
+
+    def __init__(self, read: Read, place: Place, end: int, limit: int, *, gives_batches: bool = False) -> None:
+        """Without `gives_batches`, give only the batches that needed a closer look, and all corrupt ranges."""
+        self._gives_batches = gives_batches
+        self._read = read
+        self._reader = BatchReader("", read, end, SOUND)
+        self.place = place
+        """Behind what was given out last."""
+        self._end = end
+        self._limit = limit
+        self._held: tuple[int, RecordBatch] | None = None
+        """Sound by itself; the batch that follows may still give it away."""
+        self._corrupt_range: tuple[int, str] | None = None
+        """Where one began, and what is wrong there. It lies before the held batch, if there is one."""
+        self._fault_behind: tuple[int, str] | None = None
+        """The same of one that lies behind the held batch, which waits for the next sound one."""
+
+    def run(self, stop: int) -> Iterator[Found]:
+        """All findings at least up to the position `stop`. To be called once."""
+        position = self.place.position
+        batches = self._reader.batches(position)
+        while position < self._end and (position < stop or not self._is_settled()):
+            if not self._gives_batches and self._is_settled():
+                yield from self._settle("")
+                batch = self._pass_sound(batches, stop)
+                if batch is None:
+                    return
+                position = self.place.position
+            else:
+                batch = self._next(batches)
+            held_reason, reason = self._judge(position, batch)
+            if reason and not held_reason and not self._is_due():
+                self._fault_behind = self._fault_behind or (position, reason)
+            else:
+                yield from self._settle(held_reason)
+                if position >= stop and self._corrupt_range is None:
+                    return
+                if reason:
+                    self._corrupt_range = self._corrupt_range or (position, reason)
+            if isinstance(batch, str):
+                position = self._next_sound(position, self.place.next_offset)
+                batches = self._reader.batches(position)
+                continue
+            if not reason:
+                self._held = position, batch
+            position += batch.size_in_bytes
+        yield from self._settle("")
+        if self._corrupt_range is not None:
+            first_offset = self.place.next_offset
+            yield CorruptRange(
+                self._corrupt_range[0], self._end, first_offset, max(first_offset, self._limit), self._corrupt_range[1]
+            )
+            self.place = self.place._replace(position=self._end)
+
+    def _pass_sound(self, batches: Iterator[BatchFound], stop: int) -> RecordBatch | str | None:
+        """Go over batches that go on where the one before ended, in the same epoch, without an object for each. Gives
+        what ends them: another batch, or what is wrong there; None behind `stop` and at the end.
+        """
+        position, next_offset, epoch = self.place
+        limit = self._limit
+        odd: RecordBatch | str | None = None
+        for _, size, window, at, (base_offset, _, its_epoch, _, _, delta, _, _) in batches:
+            if base_offset != next_offset or its_epoch != epoch or not 0 <= delta < limit - base_offset:
+                odd = RecordBatch(window[at:])
+                break
+            position += size
+            next_offset += delta + 1
+            if position >= stop:
+                break
+        else:
+            fault = self._reader.fault
+            odd = None if fault is None else fault.reason
+        self.place = Place(position, next_offset, epoch)
+        return odd
+
+    def _next(self, batches: Iterator[BatchFound]) -> RecordBatch | str:
+        """The next batch if its size, magic and CRC are right, else what is wrong. `buffer` may hold only its
+        beginning.
+        """
+        for _, _, window, at, _ in batches:
+            return RecordBatch(window[at:])
+        fault = self._reader.fault
+        return "the file ends" if fault is None else fault.reason
+
+    def _next_sound(self, position: int, first_offset: int) -> int:
+        """Where the next batch begins that is sound and has offsets from `first_offset` up to the limit; `end` when
+        there is none.
+        """
+        data = self._reader.window(position)
+        if len(data) >= HEADER_BYTES:
+            # The size is probably right: most of a batch is records.
+            size = RecordBatch(data).size_in_bytes
+            after = position + size
+            if size >= HEADER_BYTES and (after == self._end or self._is_sound(after, first_offset)):
+                return after
+        at = position + 1
+        while self._end - at >= HEADER_BYTES:
+            piece = self._read(at, min(SOUND.window_bytes, self._end - at))
+            hit = piece.find(_MAGIC, MAGIC_AT)
+            while hit >= 0:
+                begin = hit - MAGIC_AT
+                base_offset = int.from_bytes(piece[begin : begin + 8], "big", signed=True)
+                if first_offset <= base_offset < self._limit and self._is_sound(at + begin, first_offset):
+                    return at + begin
+                hit = piece.find(_MAGIC, hit + 1)
+            if len(piece) <= MAGIC_AT:
+                break
+            at += len(piece) - MAGIC_AT
+        return self._end
+
+    def _is_sound(self, position: int, first_offset: int) -> bool:
+        batch = self._next(self._reader.batches(position))
+        return isinstance(batch, RecordBatch) and _is_inside(batch, first_offset, self._limit)
+
+    def _is_settled(self) -> bool:
+        """Whether nothing that follows could change what is thought of what was read."""
+        return self._corrupt_range is None and self._is_due()
+
+    def _is_due(self) -> bool:
+        """Whether the held batch, if there is one, goes on where the one before it ended, in the same epoch."""
+        if self._held is None:
+            return True
+        batch = self._held[1]
+        _, next_offset, epoch = self.place
+        return batch.base_offset == next_offset and batch.partition_leader_epoch == epoch
+
+    def _judge(self, position: int, batch: RecordBatch | str) -> tuple[str, str]:
+        """The faults of the batch that is held and of the one behind it, at `position`."""
+        if isinstance(batch, str):
+            return "", batch
+        _, next_offset, epoch = self.place
+        if not _is_inside(batch, next_offset, self._limit):
+            possible = f"{next_offset} to {self._limit - 1}"
+            return "", f"offsets {batch.base_offset} to {batch.last_offset} where {possible} are possible"
+        if self._held is None:
+            return "", ""
+        held = self._held[1]
+        if batch.base_offset < held.next_offset:
+            reason = f"offsets {held.base_offset} to {held.last_offset} before offset {batch.base_offset}"
+            if held.base_offset == next_offset:
+                return "", reason
+            return reason, "" if self._is_confirmed(position, batch) else reason
+        if epoch == batch.partition_leader_epoch != held.partition_leader_epoch and epoch != UNKNOWN_EPOCH:
+            return f"leader epoch {held.partition_leader_epoch} amid epoch {epoch}", ""
+        return "", ""
+
+    def _is_confirmed(self, position: int, batch: RecordBatch) -> bool:
+        """Whether the offsets of `batch`, at `position`, are right although the batch held is believed no more: it
+        begins where that one would end if it were at the offset that was due, or what follows begins where it ends.
+        """
+        if self._held is not None and self._fault_behind is None:
+            due = self.place.next_offset + self._held[1].last_offset_delta + 1
+            if batch.base_offset == due:
+                return True
+        after = position + batch.size_in_bytes
+        if after >= self._end:
+            return batch.next_offset == self._limit
+        following = self._next(self._reader.batches(after))
+        return isinstance(following, RecordBatch) and following.base_offset == batch.next_offset
+
+    def _settle(self, reason: str) -> Iterator[Found]:
+        """Decide that the held batch is sound, or (with `reason`) part of a corrupt range."""
+        if self._held is None:
+            return
+        position, batch = self._held
+        self._held = None
+        fault_behind, self._fault_behind = self._fault_behind, None
+        if reason:
+            self._corrupt_range = self._corrupt_range or (position, reason)
+            return
+        if self._corrupt_range is not None:
+            yield CorruptRange(
+                self._corrupt_range[0], position, self.place.next_offset, batch.base_offset, self._corrupt_range[1]
+            )
+        yield position, batch
+        self._corrupt_range = fault_behind
+        self.place = place_after(position, batch)
+
+
+def place_after(position: int, batch: RecordBatch) -> Place:
+    return Place(position + batch.size_in_bytes, batch.next_offset, batch.partition_leader_epoch)

@@ -1,0 +1,212 @@
+"""The files of a segment: batches, two indexes, and the aborted transactions.
+
+They are opened on first use, so that thousands of idle segments cost a few hundred bytes each and no descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+from protocol.errors import ApiError, ErrorCode
+from storage.io.file_system import File, FileSystem
+from storage.segment.indexes import IndexBuilder, OffsetIndex, TimeIndex
+from storage.segment.log_files import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+from storage.segment.transaction_index import AbortedTxn, TransactionIndex
+
+
+class SegmentFiles:
+    """The paths of the files of one segment, and the open ones."""
+
+    __slots__ = (
+        "_is_new",
+        "_offset_index",
+        "_suffix",
+        "_time_index",
+        "_transactions",
+        "base_offset",
+        "directory",
+        "file_system",
+        "log",
+    )
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, base_offset: int, suffix: str = "", *, is_new: bool = False
+    ) -> None:
+        """The `.log` file exists, with `suffix` behind its name. Of a segment that `is_new` there are no others."""
+        self.file_system = file_system
+        self.base_offset = base_offset
+        self.directory = directory
+        self._suffix = suffix
+        self._is_new = is_new
+        self.log: File | None = None
+        """The `.log` file, once it was used."""
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._transactions: TransactionIndex | None = None
+
+    def path_of(self, suffix: str) -> str:
+        """The present path of the file with this suffix (`.log`, `.index`, `.timeindex`, ...)."""
+        return f"{self.directory}/{file_name(self.base_offset, suffix)}{self._suffix}"
+
+    @property
+    def path(self) -> str:
+        """The path of the `.log` file."""
+        return self.path_of(LOG_SUFFIX)
+
+    def attach(self, size: int) -> File:
+        """The `.log` file, which has `size` bytes if it was not used yet; opens no descriptor by itself."""
+        file = self.log
+        if file is None:
+            file = self.log = self.file_system.attach(self.path, size)
+            file.path = self.path  # its owner may have renamed it, on another thread
+        return file
+
+    def use_directory(self, directory: str) -> None:
+        """The directory of the segment has been renamed."""
+        self.directory = directory
+        if self.log is not None:
+            self.log.path = self.path
+        self._use_index_paths()
+
+    def _use_index_paths(self) -> None:
+        if self._offset_index is not None:
+            self._offset_index.use_path(self.path_of(OFFSET_INDEX_SUFFIX))
+        if self._time_index is not None:
+            self._time_index.use_path(self.path_of(TIME_INDEX_SUFFIX))
+        if self._transactions is not None:
+            self._transactions.use_path(self.path_of(TXN_INDEX_SUFFIX))
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        index = self._offset_index
+        if index is None:
+            path = self.path_of(OFFSET_INDEX_SUFFIX)
+            index = self._offset_index = OffsetIndex(self.file_system, path, self.base_offset)
+            index.path = self.path_of(OFFSET_INDEX_SUFFIX)
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        index = self._time_index
+        if index is None:
+            path = self.path_of(TIME_INDEX_SUFFIX)
+            index = self._time_index = TimeIndex(self.file_system, path, self.base_offset)
+            index.path = self.path_of(TIME_INDEX_SUFFIX)
+        return index
+
+    @property
+    def transactions(self) -> TransactionIndex:
+        """The aborted transactions whose markers are here."""
+        index = self._transactions
+        if index is None:
+            path = self.path_of(TXN_INDEX_SUFFIX)
+            index = self._transactions = TransactionIndex(self.file_system, path, is_new=self._is_new)
+            index.path = self.path_of(TXN_INDEX_SUFFIX)
+        return index
+
+    def aborted_transactions(self) -> Sequence[AbortedTxn]:
+        """The entries of `transactions`. Any thread may call it. Raises OSError, ValueError."""
+        return () if self._transactions is None and self._is_new else self.transactions.entries()
+
+    @property
+    def knows_transactions(self) -> bool:
+        """Whether nothing has to be read to tell the `transactions`."""
+        return self._is_new if self._transactions is None else self._transactions.is_known
+
+    def replace_indexes(self, builder: IndexBuilder) -> None:
+        """Take the indexes that `builder` made from all batches. Raises OSError."""
+        self.close_indexes()
+        builder.write(self.file_system, self.path_of(OFFSET_INDEX_SUFFIX), self.path_of(TIME_INDEX_SUFFIX))
+        # New objects: a look-up on another thread goes on with the old ones, whose files it may still have open.
+        self._offset_index = self._time_index = None
+
+    def write_held(self) -> None:
+        """Write what the indexes still hold in memory. Raises OSError."""
+        for index in (self._offset_index, self._time_index, self._transactions):
+            if index is not None:
+                index.write_held()
+
+    def truncate_transactions(self, offset: int) -> None:
+        """Drop the entries whose markers are at or above `offset`. Raises ApiError CORRUPT_MESSAGE, OSError."""
+        try:
+            self.transactions.truncate_to(offset)
+        except ValueError as error:
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+
+    def files_to_flush(self, size: int, *, with_indexes: bool) -> list[File]:
+        """The files that may hold something not fsynced; the `.log` file has `size` bytes.
+
+        Indexes matter once nobody will rebuild them: when the segment is sealed or the log closed. Raises OSError.
+        """
+        files = [] if self.log is None and not size else [self.attach(size)]
+        if with_indexes and size:
+            for index in (self.offset_index, self.time_index):
+                index.write_held()
+                files.append(index.file)
+        if with_indexes and self._transactions is not None:
+            self._transactions.write_held()
+            entries = self._transactions.unsynced_file
+            files += [] if entries is None else [entries]
+        return [file for file in files if file.unsynced]
+
+    @property
+    def was_used(self) -> bool:
+        """Whether any file was opened since this object was made."""
+        return self.log is not None or self._offset_index is not None
+
+    def change_suffix(self, suffix: str, size: int) -> tuple[str, ...]:
+        """Give all files that exist another suffix (`.deleted`, `.swap`, none), the `.log` file first; returns their
+        paths. Whoever reads the segment, on whatever thread, goes on with the same files. `size` is that of the `.log`
+        file.
+        """
+        renames: tuple[Callable[[str], None], ...] = (
+            self.attach(size).rename,
+            self.offset_index.rename,
+            self.time_index.rename,
+            self.transactions.rename,
+        )
+        self._suffix = suffix
+        new_paths = []
+        for rename, name in zip(renames, SEGMENT_SUFFIXES, strict=True):
+            new_path = self.path_of(name)
+            try:
+                rename(new_path)
+            except FileNotFoundError:
+                continue
+            new_paths.append(new_path)
+        return tuple(new_paths)
+
+    def remove(self) -> None:
+        """Remove all files at once, also when `change_suffix` came to a part of them only. Raises OSError."""
+        suffix = self._suffix
+        for name in SEGMENT_SUFFIXES:
+            path = self.path_of(name)
+            for each in (path, path.removesuffix(suffix)):
+                with contextlib.suppress(FileNotFoundError):
+                    self.file_system.remove(each)
+        self.close()
+
+    def close_indexes(self) -> None:
+        """Close the descriptors of the indexes."""
+        for index in (self._offset_index, self._time_index, self._transactions):
+            if index is not None:
+                index.close()
+
+    def put_away(self) -> None:
+        """As `close`, and forget what is known of the files: for a segment that was only looked at."""
+        self.close()
+        self.log = self._offset_index = self._time_index = None
+
+    def close(self) -> None:
+        """Close the descriptors; they are opened again when needed."""
+        if self.log is not None:
+            self.log.close()
+        self.close_indexes()

@@ -1,0 +1,161 @@
+"""Checking batches that this process did not write, before anybody is given them.
+
+What a segment holds when it is opened may have changed on the disk. Each of its bytes is checked once, when it is first
+wanted (`storage.segment.batch_walk`). What is damaged is never read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from protocol.records.batch import HEADER_BYTES, RecordBatch
+from storage.segment.batch_reader import Read
+from storage.segment.batch_walk import UNKNOWN_EPOCH, BatchWalk, CorruptRange, Place, place_after
+
+_NEAR_BYTES = 256 * 1024
+"""A check begins at the beginning of what was not checked if that is no further away, else where the index says."""
+_MAX_GAPS = 16
+
+
+class _Gap(NamedTuple):
+    """Bytes that were not checked yet."""
+
+    start: Place
+    end: int
+
+
+class Verification:
+    """The state of the bytes that a segment had when it was opened: positions not checked yet, and damages.
+
+    Any thread may check while others read: what is known is replaced at once. Of two checks at the same time one may be
+    forgotten, and is made again when it is wanted.
+    """
+
+    __slots__ = ("_known", "_limit")
+
+    def __init__(self, base_offset: int, size: int, limit: int, corrupt_ranges: tuple[CorruptRange, ...] = ()) -> None:
+        """None of the first `size` bytes has been checked. No batch among them reaches the offset `limit`."""
+        gaps = (_Gap(Place(0, base_offset, UNKNOWN_EPOCH), size),) if size else ()
+        self._known: tuple[tuple[_Gap, ...], tuple[CorruptRange, ...]] = gaps, corrupt_ranges
+        self._limit = limit
+
+    def copy(self) -> Verification:
+        """A copy of all that is known now; what is found out later is known here only."""
+        twin = Verification(0, 0, self._limit)
+        twin._known = self._known
+        return twin
+
+    @property
+    def corrupt_ranges(self) -> tuple[CorruptRange, ...]:
+        """The corrupt ranges found, in order."""
+        return self._known[1]
+
+    @property
+    def end(self) -> int:
+        """From this position on everything was checked, and is sound."""
+        gaps, corrupt_ranges = self._known
+        return max(gaps[-1].end if gaps else 0, corrupt_ranges[-1].end if corrupt_ranges else 0)
+
+    def sound_until(self, position: int) -> int:
+        """End of the sound bytes from `position` on, 2^63-1 where they do not end; `position` itself when it is not
+        checked, or damaged.
+        """
+        gaps, corrupt_ranges = self._known
+        ends = [max(gap.start.position, position) for gap in gaps if gap.end > position]
+        ends += [max(corrupt_range.start, position) for corrupt_range in corrupt_ranges if corrupt_range.end > position]
+        return min(ends, default=2**63 - 1)
+
+    def offset_at(self, position: int) -> int:
+        """The offset that comes next where the bytes not checked begin at `position`; -1 when they do not."""
+        return next((gap.start.next_offset for gap in self._known[0] if gap.start.position == position), -1)
+
+    def corrupt_range_at(self, position: int) -> CorruptRange | None:
+        """The corrupt range that has the byte at `position`."""
+        return next((each for each in self.corrupt_ranges if each.start <= position < each.end), None)
+
+    def corrupt_range_of(self, offset: int) -> CorruptRange | None:
+        """The corrupt range that has `offset`."""
+        return next((each for each in self.corrupt_ranges if each.first_offset <= offset < each.end_offset), None)
+
+    def check(self, read: Read, indexed_before: Callable[[int], int], start: int, stop: int) -> None:
+        """Check what was not checked between the positions `start` and `stop`, and on to the end of a batch.
+
+        `indexed_before(position)` is the position of a batch before that one, or 0; an index that lies costs time only.
+        Raises OSError.
+        """
+        for gap in self._known[0]:
+            if gap.end > start and gap.start.position < stop:
+                self._check_gap(read, indexed_before, gap, max(start, gap.start.position), stop)
+
+    def _check_gap(self, read: Read, indexed_before: Callable[[int], int], gap: _Gap, start: int, stop: int) -> None:
+        if start - gap.start.position > _NEAR_BYTES:
+            # One batch of those that the index knows is there to judge the next by, and is not judged itself.
+            begin = indexed_before(indexed_before(start))
+            if gap.start.position < begin < start:
+                first = Place(begin, gap.start.next_offset, UNKNOWN_EPOCH)
+                found = self._walk(read, gap, first, gives_batches=True)
+                beyond = next(found.run(begin + 1), None)
+                if isinstance(beyond, tuple) and not isinstance(beyond, CorruptRange):
+                    second = place_after(*beyond)
+                    found = self._walk(read, gap, second)
+                    corrupt_ranges = [each for each in found.run(stop) if isinstance(each, CorruptRange)]
+                    if not corrupt_ranges or corrupt_ranges[0].start > second.position:
+                        self._note(second.position, found.place, corrupt_ranges)
+                        return
+        found = self._walk(read, gap, gap.start)
+        corrupt_ranges = [each for each in found.run(min(stop, gap.end)) if isinstance(each, CorruptRange)]
+        self._note(gap.start.position, found.place, corrupt_ranges)
+
+    def _walk(self, read: Read, gap: _Gap, place: Place, *, gives_batches: bool = False) -> BatchWalk:
+        limit = self._limit
+        if self.sound_until(gap.end) > gap.end:
+            following = read(gap.end, HEADER_BYTES)
+            if len(following) == HEADER_BYTES:
+                limit = min(limit, RecordBatch(memoryview(following)).base_offset)
+        return BatchWalk(read, place, gap.end, limit, gives_batches=gives_batches)
+
+    def recheck(self, read: Read, place: Place, stop: int, end: int, limit: int) -> Place:
+        """Check from `place` to the position `stop`, whatever is known; returns where it came to, `end` (the end of the
+        file) at last. No batch reaches the offset `limit`, those appended since the segment was opened included. Raises
+        OSError.
+        """
+        found = BatchWalk(read, place, end, limit)
+        corrupt_ranges = [each for each in found.run(stop) if isinstance(each, CorruptRange)]
+        self._note(place.position, found.place, corrupt_ranges)
+        return found.place
+
+    def _note(self, begin: int, after: Place, new: list[CorruptRange]) -> None:
+        """Remember what was found between the position `begin` and `after`."""
+        while True:
+            known = self._known
+            gaps = _without(known[0], begin, after)
+            kept = [each for each in known[1] if each.end <= begin or each.start >= after.position]
+            if self._known is known:  # nobody else was faster
+                self._known = gaps, tuple(sorted(kept + new))
+                return
+
+    def truncate(self, position: int) -> None:
+        """The segment was cut at `position`."""
+        gaps, corrupt_ranges = self._known
+        self._known = (
+            tuple(_Gap(gap.start, min(gap.end, position)) for gap in gaps if gap.start.position < position),
+            tuple(each for each in corrupt_ranges if each.start < position),
+        )
+
+
+def _without(gaps: tuple[_Gap, ...], begin: int, after: Place) -> tuple[_Gap, ...]:
+    """The rest of `gaps` when everything from `begin` up to `after` was checked."""
+    left: list[_Gap] = []
+    for gap in gaps:
+        if gap.start.position >= after.position or gap.end <= begin:
+            left.append(gap)
+            continue
+        if gap.start.position < begin:
+            left.append(_Gap(gap.start, begin))
+        if gap.end > after.position:
+            left.append(_Gap(after, gap.end))
+    if len(left) > _MAX_GAPS:  # consumers at very many places: what is between the nearest two is checked once more
+        at = min(range(1, len(left)), key=lambda at: left[at].start.position - left[at - 1].end)
+        left[at - 1 : at + 1] = [_Gap(left[at - 1].start, left[at].end)]
+    return tuple(left)

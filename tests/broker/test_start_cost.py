@@ -1,0 +1,42 @@
+"""The cost of a start, in what is imported: a time would depend on the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kit.broker_process import BrokerProcess
+
+PACKAGES = {"broker", "cluster", "config", "protocol", "storage"}
+MOST_MODULES = 270
+"""Modules of this project. One costs half a millisecond, whatever is in it; all of them are half of a start."""
+MOST_OTHER_MODULES = 190
+"""Modules of Python and of packages: most are asyncio's and uvloop's, some come with the environment."""
+AVOIDED = {
+    "argparse": "a broker's command line is read by hand",
+    "crc32c": "imports a command line and a parser of e-mails; see protocol.records.checksum",
+    "dataclasses": "each takes up to a millisecond to define; see protocol.value",
+    "email": "comes with importlib.metadata and http",
+    "http": "the endpoint of the metrics is imported when it is configured",
+    "importlib.metadata": "nothing here asks for versions",
+    "kazoo": "for a real ensemble alone",
+    "multiprocessing": "the cleaner's processes are started without it",
+    "prometheus_client": "for the endpoint of the metrics alone",
+    "tempfile": "for --dev alone",
+    "zstandard": "codecs are imported when a batch needs them",
+}
+
+
+def test_a_start_imports_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    broker.stop()
+    lines = broker.output.read_text().splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    own = {name for name in imported if name.partition(".")[0] in PACKAGES}
+    assert "broker.server" in own
+    assert len(own) <= MOST_MODULES
+    assert len(imported - own) <= MOST_OTHER_MODULES, sorted(imported - own)
+    assert {name: AVOIDED[name] for name in AVOIDED.keys() & imported} == {}

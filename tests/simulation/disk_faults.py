@@ -1,0 +1,143 @@
+"""Faults of a machine's disk: calls that fail, a disk without room, and bits that flip in what it keeps."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+
+from protocol.records.batch import HEADER_BYTES, RecordBatch
+from protocol.topic_partition import TopicPartition
+from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from tests.kit.memory_disk import Inode
+from tests.kit.memory_file_system import Fault
+from tests.simulation.world import Machine, World
+
+_NEVER_FAIL = frozenset({"exists", "disk_space", "attach"})
+
+
+class DiskFaults:
+    """The faults of one machine's disk. `later(least_s, most_s, what)` has something happen to the machine."""
+
+    def __init__(
+        self,
+        world: World,
+        machine: Machine,
+        rng: Random,
+        later: Callable[[float, float, Callable[[], None]], None],
+        cut_power: Callable[[], object],
+    ) -> None:
+        """`cut_power` is that of the machine, which starts again by itself."""
+        self._world = world
+        self._machine = machine
+        self._rng = rng
+        self._later = later
+        self._cut_power = cut_power
+
+    def heal(self) -> None:
+        """The disk works, and has room."""
+        self._machine.disk.inject = lambda _operation, _path: None
+        self._machine.disk.faults_in_reads = False
+        self._machine.disk.capacity_bytes = None
+
+    def fail(self) -> bool:
+        """One of the next calls in a log directory is answered EIO, or it and all that follow. The process that meets
+        it is replaced later, if it does not end by itself; the disk works for the next one.
+        """
+        machine, rng = self._machine, self._rng
+        if not machine.is_up:
+            return False
+        directory = rng.choice(machine.log_dirs)
+        left = rng.randint(1, 60)
+        written_bytes = rng.choice([0, 1, 100, 10_000])
+        goes_on = rng.random() < 0.5
+        process = machine.process
+        loses_power = rng.random() < 0.3
+
+        def end() -> None:
+            if machine.process is not process or not machine.is_up:
+                return
+            if loses_power:
+                self._cut_power()
+            else:
+                machine.kill()
+                self._later(0.02, 1.0, machine.start)
+
+        def inject(operation: str, path: str) -> Fault | None:
+            nonlocal left
+            if operation in _NEVER_FAIL or not (path == directory or path.startswith(f"{directory}/")):
+                return None
+            left -= 1
+            if left > 0 or (left < 0 and not goes_on):
+                return None
+            if left == 0:
+                self._world.trace.note(machine.name, f"has a disk that fails: {operation} {path}")
+                self._later(0.5, 6.0, end)
+            return Fault(errno.EIO, written_bytes)
+
+        machine.disk_errors += 1
+        machine.disk.inject = inject
+        machine.disk.faults_in_reads = rng.random() < 0.3
+        return True
+
+    def fill(self) -> bool:
+        """Another program fills the disk, up to the last bytes, and goes after a while."""
+        machine = self._machine
+        if machine.disk.capacity_bytes is not None:
+            return False
+        left = self._rng.choice([0, 200, 3_000])
+        machine.disk.capacity_bytes = machine.disk.used_bytes + left
+        machine.disk_errors += 1
+        self._world.trace.note(machine.name, f"has {left} bytes of its disk left")
+
+        def make_room() -> None:
+            machine.disk.capacity_bytes = None
+            self._world.trace.note(machine.name, "has room on its disk")
+
+        self._later(0.5, 8.0, make_room)
+        return True
+
+    def flip_bit(self, logs: Iterable[str]) -> tuple[str, int, int] | None:
+        """Flip one bit of a batch that a start believes to be on stable storage; gives the name of its log, out of
+        `logs`, with its first and its last offset. None when there is no such batch.
+        """
+        batches = [each for name in logs for each in self._cold_batches(name)]
+        if not batches:
+            return None
+        name, inode, position, batch = self._rng.choice(batches)
+        at, bit = position + self._rng.randrange(batch.size_in_bytes), 1 << self._rng.randrange(8)
+        inode.content[at] ^= bit
+        durable = bytearray(inode.durable)
+        durable[at] ^= bit
+        inode.durable = bytes(durable)
+        first, last = batch.base_offset, batch.last_offset
+        self._machine.damage.setdefault(name, {}).update(dict.fromkeys(range(first, last + 1)))
+        self._world.trace.note(
+            self._machine.name, f"has bit {bit} of byte {at - position} flipped in the batch {first}-{last} of {name}"
+        )
+        return name, first, last
+
+    def _cold_batches(self, name: str) -> Iterator[tuple[str, Inode, int, RecordBatch]]:
+        """The sound batches of a log below its recovery point, each with its file and its position there."""
+        disk = self._machine.disk
+        for directory in self._machine.log_dirs:
+            checkpoint = f"{directory}/{RECOVERY_POINT_CHECKPOINT}"
+            if not disk.exists(checkpoint) or not disk.exists(f"{directory}/{name}"):
+                continue
+            topic, _, number = name.rpartition("-")
+            recovery_point = read_offset_checkpoint(disk, checkpoint).get(TopicPartition(topic, int(number)), 0)
+            for info in disk.list_dir(f"{directory}/{name}"):
+                inode = disk._find(f"{directory}/{name}/{info.name}")
+                if not info.name.endswith(".log") or not isinstance(inode, Inode) or inode.is_behind:
+                    continue
+                position, content = 0, memoryview(bytes(inode.content))
+                while len(content) - position >= HEADER_BYTES:
+                    end = position + RecordBatch(content[position:]).size_in_bytes
+                    if end - position < HEADER_BYTES:
+                        break  # flipped before
+                    batch = RecordBatch(content[position:end])
+                    if not batch.is_valid or batch.last_offset >= recovery_point:
+                        break
+                    if len(inode.durable) >= end and all(at >= end for at, _ in inode.pending):
+                        yield name, inode, position, batch
+                    position = end

@@ -1,0 +1,122 @@
+"""The topics of a seed: created at its begin, and one of them deleted and created again while clients use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+from client import admin
+from client.errors import ClientError
+from client.kafka_client import KafkaClient
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.uuids import ZERO_UUID
+from tests.simulation import history
+from tests.simulation.plan import Plan, TopicPlan
+from tests.simulation.world import World
+
+_BETWEEN_RENEWALS_S = 15.0
+"""More than a request can be under way: a CreateTopics of one renewal is not carried out in the next."""
+_RETRIED = frozenset({ErrorCode.POLICY_VIOLATION})
+"""Refusals that pass though no client retries them: of a full disk."""
+
+
+class Topics:
+    """The work of an administrator. `exist` once all topics do; `is_renewing` while one is gone or about to go."""
+
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        broker: str,
+        feed: Callable[[history.Event], None],
+        on_deletion: Callable[[str], None],
+    ) -> None:
+        """`on_deletion(topic)` is called when a deletion has been acknowledged."""
+        self.exist = False
+        self.is_renewing = False
+        self.renewals = 0
+        self._world = world
+        self._plan = plan
+        self._broker = broker
+        self._feed = feed
+        self._on_deletion = on_deletion
+        self._renewed_at = 0.0
+        self._rng = Random(f"topics {world.seed}")
+
+    @property
+    def may_renew(self) -> bool:
+        """Whether a deletion may begin now."""
+        is_over = self._world.loop.time() > self._renewed_at + _BETWEEN_RENEWALS_S
+        return self.exist and not self.is_renewing and self._plan.renewed is not None and (not self.renewals or is_over)
+
+    async def create_all(self, client: KafkaClient, _reader: str) -> None:
+        """Create the plan's topics, however often that takes."""
+        for topic in self._plan.topics:
+            await self._create(client, topic)
+        self.exist = True
+
+    async def renew(self, client: KafkaClient, _reader: str) -> None:
+        """Delete the topic that the plan says, and create it again. To be started when `may_renew`."""
+        topic = self._plan.renewed
+        assert topic is not None
+        topic_id = await self._id_of(client, topic.name)
+        logs = [f"{self._broker}/{topic.name}-{number}" for number in range(topic.partitions)]
+        for log in logs:
+            self._feed(history.DeletionInvoked(self._world.loop.time(), log))
+        await self._delete(client, topic_id)
+        for log in logs:
+            self._feed(history.LogDeleted(self._world.loop.time(), log))
+        self._on_deletion(topic.name)
+        await asyncio.sleep(self._rng.choice([0.0, 0.1, 3.0]) * self._rng.random())
+        await self._create(client, topic)
+        self.renewals += 1
+        self._renewed_at = self._world.loop.time()
+        self.is_renewing = False
+
+    async def _create(self, client: KafkaClient, topic: TopicPlan) -> None:
+        while True:
+            try:
+                await admin.create_topic(
+                    client, topic.name, partitions=topic.partitions, replication_factor=1, configs=topic.config
+                )
+            except ApiError as error:
+                if not error.error_code.retriable and error.error_code not in _RETRIED:
+                    if error.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                        raise
+                    break
+                await asyncio.sleep(0.1)
+            except ClientError:
+                continue
+            else:
+                break
+        self._world.trace.note("admin", f"{topic.name} exists")
+
+    async def _id_of(self, client: KafkaClient, name: str) -> UUID:
+        while True:
+            topic = (await client.describe_topics([name])).topics.get(name)
+            if topic is not None and topic.topic_id != ZERO_UUID:
+                return topic.topic_id
+            await asyncio.sleep(0.1)
+
+    async def _delete(self, client: KafkaClient, topic_id: UUID) -> None:
+        """Delete by id: a request that comes late, when its sender has asked again, must not take the next topic."""
+        state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
+        request = DeleteTopicsRequest(topics=[state], timeout_ms=5_000)
+        while True:
+            try:
+                answer = await client.ask_controller("deleteTopics", request, DeleteTopicsResponse, _error_codes)
+            except (ApiError, ClientError):
+                continue
+            code = ErrorCode.of(answer.responses[0].error_code)
+            if code in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID}:
+                return
+            if not code.retriable and code not in _RETRIED:
+                raise ApiError(code, answer.responses[0].error_message or "")
+            await asyncio.sleep(0.1)
+
+
+def _error_codes(answer: DeleteTopicsResponse) -> list[int]:
+    return [each.error_code for each in answer.responses]
