@@ -60,7 +60,7 @@ class SendBuffer:
         return self._memory[:size]
 
     def leave_to(self, transport: asyncio.Transport) -> None:
-        """Call after a write from the memory: what the transport has not sent stays, and the next write gets a new one."""
+        """Call after a write from the memory: what the transport has not sent stays; the next write gets a new one."""
         if transport.get_write_buffer_size():
             self._memory = None
 
