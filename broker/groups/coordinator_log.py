@@ -72,6 +72,7 @@ class ReplicatedCoordinatorLog:
     async def _when_acknowledged(self, topic_partition: TopicPartition, info: LogAppendInfo) -> int:
         (error,) = await self._replica_manager.when_acknowledged(
             [(topic_partition, info.last_offset)],
+            tuple,
             required_acks=ACKS_ALL,
             timeout_ms=self._commit_timeout_ms,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
@@ -83,8 +84,11 @@ class ProduceHandlers:
                 self._append(context, request.acks, data.name, data.partition_data, answers, waiting)
                 topics.append(make_topic(name=data.name, partition_responses=answers))
         if waiting:
-            return Waiting(asyncio.ensure_future(self._when_acknowledged(request, topics, waiting)), LETS_PRODUCE_PASS)
-        return make_response(responses=topics) if request.acks else _answer(topics, request.acks)
+            return Waiting(self._when_acknowledged(request, topics, waiting), LETS_PRODUCE_PASS)
+        if not request.acks:
+            _close_after_failure(topics)
+            return None
+        return make_response(responses=topics)
 
     async def _produce_in_slices(
         self, context: RequestContext, request: ProduceRequest, appended: asyncio.Future[None]
@@ -95,7 +99,10 @@ class ProduceHandlers:
             appended.set_result(None)
         if waiting:
             return await self._when_acknowledged(request, topics, waiting)
-        return _answer(topics, request.acks)
+        if not request.acks:
+            _close_after_failure(topics)
+            return None
+        return make_response(responses=topics)
 
     async def _append_in_slices(
         self, context: RequestContext, request: ProduceRequest
@@ -152,19 +159,27 @@ class ProduceHandlers:
                 )
             )
 
-    async def _when_acknowledged(
+    def _when_acknowledged(
         self, request: ProduceRequest, topics: list[Topic], waiting: list[_Unacknowledged]
-    ) -> ProduceResponse | None:
-        """Answer once every append is acknowledged, or will not be."""
-        errors = await self._replica_manager.when_acknowledged(
+    ) -> asyncio.Future[ProduceResponse | None]:
+        """Done once every append is acknowledged, or will not be: with the answer."""
+        answered = self._replica_manager.when_acknowledged(
             [(each.topic_partition, each.last_offset) for each in waiting],
+            partial(self._complete, topics, waiting),
             required_acks=request.acks,
             timeout_ms=request.timeout_ms,
         )
+        if request.acks:
+            return answered
+        return asyncio.ensure_future(_when_unanswered(answered, topics))
+
+    def _complete(
+        self, topics: list[Topic], waiting: list[_Unacknowledged], errors: Sequence[ApiError | None]
+    ) -> ProduceResponse | None:
         for each, error in zip(waiting, errors, strict=True):
             if error is not None:
                 each.answers[each.place] = self._refusal(each.topic_partition, error)
-        return _answer(topics, request.acks)
+        return make_response(responses=topics)
 
     def _refusal(self, topic_partition: TopicPartition, error: ApiError) -> Partition:
         refusal = Partition(
@@ -215,15 +230,17 @@ def _check(context: RequestContext, acks: int, topic: str, records: memoryview) 
         )
 
 
-def _answer(topics: list[Topic], acks: int) -> ProduceResponse | None:
-    """Send nothing with acks=0. Raises CloseConnection when an append failed, which is all that such a client can
+async def _when_unanswered(answered: asyncio.Future[ProduceResponse | None], topics: Sequence[Topic]) -> None:
+    await answered
+    _close_after_failure(topics)
+
+
+def _close_after_failure(topics: Sequence[Topic]) -> None:
+    """End a request with acks=0. Raises CloseConnection when an append failed, which is all that such a client can
     notice.
     """
-    if acks:
-        return make_response(responses=topics)
     for topic in topics:
         for answer in topic.partition_responses:
             if answer.error_code:
                 name = ErrorCode(answer.error_code).name
                 raise CloseConnection(f"a produce request with acks=0 failed with {name}")
-    return None

@@ -77,22 +77,30 @@ class _Directory:
 class GroupCommit:
     """All fsyncs of logs while the broker runs. Belongs to the event loop, as the logs do.
 
-    `on_flushed(log)` is called when more of a log has come to be on stable storage, before those who wait for it go on.
+    `on_flushed(log)` is called when more of a log has come to be on stable storage, before those who wait for it go on;
+    `on_failed(log, error)` when it will not.
     """
 
-    def __init__(self, executor: Executor, clock: Clock, on_flushed: Callable[[UnifiedLog], None]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        clock: Clock,
+        on_flushed: Callable[[UnifiedLog], None],
+        on_failed: Callable[[UnifiedLog, ApiError], None],
+    ) -> None:
         self._executor = executor
         self._clock = clock
         self._on_flushed = on_flushed
+        self._on_failed = on_failed
         self._directories: dict[LogDirectory, _Directory] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self.statistics = FlushStatistics()
 
-    def request(self, log: UnifiedLog, offset: int = UNLIMITED) -> None:
+    def request(self, log: UnifiedLog, offset: int = UNLIMITED, *, urgent: bool = False) -> None:
         """Request a flush of `log`, at least up to `offset` (default: its end)."""
         directory = self._directory_of(log)
-        rounds = directory.background
+        rounds = directory.urgent if urgent else directory.background
         rounds.requested[log] = max(offset, rounds.requested.get(log, 0))
         self._see_to(directory, rounds)
 
@@ -139,7 +147,7 @@ class GroupCommit:
             try:
                 tasks.append((log, log.prepare_flush(now_ms, offset)))
             except ApiError as error:
-                _refuse(directory, log, error)
+                self._refuse(directory, log, error)
         if not tasks:
             rounds.under_way = False
             self._go_on(directory)
@@ -171,7 +179,7 @@ class GroupCommit:
             try:
                 task.complete()
             except ApiError as error:
-                _refuse(directory, log, error)
+                self._refuse(directory, log, error)
             else:
                 self._on_flushed(log)
                 _release(directory, log)
@@ -186,13 +194,13 @@ class GroupCommit:
         if not any(rounds.under_way for each in self._directories.values() for rounds in each.both):
             self._idle.set()
 
-
-def _refuse(directory: _Directory, log: UnifiedLog, error: ApiError) -> None:
-    """Fail the callers that wait for the flush of a log."""
-    for rounds in directory.both:
-        for waiter in rounds.waiting.pop(log, ()):
-            if not waiter.future.done():
-                waiter.future.set_exception(ApiError(error.error_code, error.message))
+    def _refuse(self, directory: _Directory, log: UnifiedLog, error: ApiError) -> None:
+        """Tell the callers that wait for the flush of a log that it failed."""
+        self._on_failed(log, error)
+        for rounds in directory.both:
+            for waiter in rounds.waiting.pop(log, ()):
+                if not waiter.future.done():
+                    waiter.future.set_exception(ApiError(error.error_code, error.message))
 
 
 def _release(directory: _Directory, log: UnifiedLog) -> None:

@@ -8,27 +8,32 @@ for which Kafka holds the request up as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Generic, TypeVar
 
 from broker.replication.purgatory import Woken
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 
+T = TypeVar("T")
 
-class DelayedProduce:
-    """The appends of one request. The result is the error of each, None where there is none."""
 
-    __slots__ = ("_errors", "_find", "_required_acks", "_waiting")
+class DelayedProduce(Generic[T]):
+    """The appends of one request. The result is the `answer` of the error of each, None where there is none."""
+
+    __slots__ = ("_answer", "_errors", "_find", "_required_acks", "_waiting")
 
     def __init__(
         self,
         find: Callable[[TopicPartition], Partition],
         required_acks: int,
         appends: Sequence[tuple[TopicPartition, int]],
+        answer: Callable[[Sequence[ApiError | None]], T],
     ) -> None:
         """`find` gives the replica here, or raises ApiError. `appends` are the partitions and their last offsets."""
         self._find = find
         self._required_acks = required_acks
+        self._answer = answer
         self._errors: list[ApiError | None] = [None] * len(appends)
         self._waiting: dict[TopicPartition, dict[int, int]] = {}
         """The appends to each partition that are not acknowledged: place in `appends` and last offset."""
@@ -39,7 +44,7 @@ class DelayedProduce:
         """The partitions that are waited for."""
         return self._waiting.keys()
 
-    def attempt(self, woken: Woken, expired: bool) -> Sequence[ApiError | None] | None:
+    def attempt(self, woken: Woken, expired: bool) -> T | None:
         """See `purgatory.Attempt`."""
         for topic_partition, error in woken.items():
             self._look_at(topic_partition, error)
@@ -47,7 +52,7 @@ class DelayedProduce:
             late = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the in-sync replicas did not have the records in time")
             for topic_partition in list(self._waiting):
                 self._look_at(topic_partition, late)
-        return None if self._waiting else self._errors
+        return None if self._waiting else self._answer(self._errors)
 
     def _look_at(self, topic_partition: TopicPartition, error: ApiError | None) -> None:
         """Settle what can be settled of a partition; with `error` everything."""

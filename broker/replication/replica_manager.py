@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -73,7 +72,7 @@ class ReplicaManager:
         self._metadata = metadata
         self.delayed_fetches = Purgatory("Fetch")
         self.delayed_produces = Purgatory("Produce")
-        self.group_commit = GroupCommit(executor, clock, self._log_flushed)
+        self.group_commit = GroupCommit(executor, clock, self._log_flushed, self._flush_failed)
         self.hosted = HostedPartitions(
             broker_id,
             log_manager,
@@ -141,13 +140,12 @@ class ReplicaManager:
         """Request the flush that flush.messages needs before the record at `last_offset` may be acknowledged."""
         log = partition.log
         if last_offset >= log.local.flush_limit_offset:
-            flushed = self.group_commit.wait(log, last_offset + 2 - log.config.flush_messages)
-            flushed.add_done_callback(partial(self._flush_ended, partition.topic_partition))
+            self.group_commit.request(log, urgent=True)
 
-    def _flush_ended(self, topic_partition: TopicPartition, flushed: asyncio.Future[None]) -> None:
-        error = flushed.exception()
-        if isinstance(error, ApiError):
-            self.delayed_produces.wake(topic_partition, error)
+    def _flush_failed(self, log: UnifiedLog, error: ApiError) -> None:
+        partition = self._partitions.get(log.topic_partition)
+        if partition is None or partition.log is log:
+            self.delayed_produces.wake(log.topic_partition, error)
 
     def _log_flushed(self, log: UnifiedLog) -> None:
         partition = self._partitions.get(log.topic_partition)
@@ -158,12 +156,17 @@ class ReplicaManager:
         self.delayed_produces.wake(partition.topic_partition)
 
     def when_acknowledged(
-        self, appends: Sequence[tuple[TopicPartition, int]], *, required_acks: int, timeout_ms: int
-    ) -> asyncio.Future[Sequence[ApiError | None]]:
-        """Done when all of `appends`, partitions and last offsets, are acknowledged or will not be: with the error of
-        each (see `delayed_produce`).
+        self,
+        appends: Sequence[tuple[TopicPartition, int]],
+        answer: Callable[[Sequence[ApiError | None]], T],
+        *,
+        required_acks: int,
+        timeout_ms: int,
+    ) -> asyncio.Future[T]:
+        """Done when all of `appends`, partitions and last offsets, are acknowledged or will not be: with the `answer`
+        of the error of each (see `delayed_produce`).
         """
-        delayed = DelayedProduce(self.hosted.partition, required_acks, appends)
+        delayed = DelayedProduce(self.hosted.partition, required_acks, appends, answer)
         limit_ms = timeout_ms if required_acks == ACKS_ALL else None
         return self.delayed_produces.watch(delayed.keys(), limit_ms, delayed.attempt)
 

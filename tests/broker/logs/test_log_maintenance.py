@@ -57,7 +57,7 @@ class Fixture:
         self.clock = ManualClock()
         self.executor = ThreadExecutor(2)
         self.logs: LogManager = open_manager(self.disk, LogConfig(segment_bytes=200, file_delete_delay_ms=10))[0]
-        self.group_commit = GroupCommit(self.executor, self.clock, lambda log: None)
+        self.group_commit = GroupCommit(self.executor, self.clock, lambda log: None, lambda log, error: None)
         self.maintenance = LogMaintenance(self.logs, lambda: {TP: 2}, self.clock, self.executor, self.group_commit)
         self.log = self.logs.get_or_create(TP, None, self.logs.default_config, self.clock.ms)
 

@@ -37,7 +37,7 @@ class Fixture:
     def wait(
         self, *appends: tuple[TopicPartition, int], timeout_ms: int | None = 60_000
     ) -> asyncio.Future[list[ApiError | None]]:
-        delayed = DelayedProduce(self.partitions.__getitem__, ACKS_ALL, appends)  # type: ignore[arg-type]
+        delayed = DelayedProduce(self.partitions.__getitem__, ACKS_ALL, appends, list)  # type: ignore[arg-type]
         return self.purgatory.watch(delayed.keys(), timeout_ms, delayed.attempt)  # type: ignore[return-value,arg-type]
 
     async def grow(self, key: TopicPartition, end: int) -> None:
