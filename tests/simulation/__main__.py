@@ -8,10 +8,13 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
+from tests.simulation.cluster.cluster_plan import LEAST_ACKNOWLEDGED, LEAST_FAULTS, LEAST_VIRTUAL_S
 from tests.simulation.mutants import MUTANTS, mutant_named
-from tests.simulation.seeds import Outcome, collect_garbage, run_seed
+from tests.simulation.seeds import Outcome, collect_garbage, run_cluster_seed, run_seed
 
 SEEDS_OF_A_WORKER = 200
 """After that many a process is replaced by a new one: whatever a seed leaves behind goes with it."""
@@ -25,31 +28,46 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes to run them in")
     parser.add_argument("--seed", type=int, help="run this one alone, and print all that happens in it")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this bug")
+    parser.add_argument("--cluster", action="store_true", help="seeds of clusters of three to five brokers")
+    parser.add_argument("--mutant", choices=sorted({*MUTANTS, *CLUSTER_MUTANTS}), help="plant this bug")
     parser.add_argument(
         "--mutants", action="store_true", help=f"find every planted bug, within {MUTANT_SEEDS} seeds each"
     )
     return parser.parse_args()
 
 
-def _one(task: tuple[int, str | None]) -> Outcome:
-    seed, mutant = task
-    outcome = run_seed(seed, mutant=mutant_named(mutant))
+class _Task(NamedTuple):
+    """A seed to run, of a cluster or of one broker, with a planted bug or without."""
+
+    seed: int
+    cluster: bool
+    mutant: str | None
+
+    def run(self, *, keep_trace: bool = False) -> Outcome:
+        """Run the seed in this process."""
+        run = run_cluster_seed if self.cluster else run_seed
+        return run(self.seed, keep_trace=keep_trace, mutant=mutant_named(self.mutant, {**MUTANTS, **CLUSTER_MUTANTS}))
+
+
+def _one(task: _Task) -> Outcome:
+    outcome = task.run()
+    seed = task.seed
     if seed % SEEDS_BETWEEN_COLLECTIONS == 0:
         collect_garbage()
     return outcome
 
 
-def _outcomes(seeds: range, jobs: int, mutant: str | None = None) -> Iterator[Outcome]:
-    """The results of the seeds, in the order in which they end."""
+def _outcomes(tasks: Iterable[_Task], jobs: int) -> Iterator[Outcome]:
+    """The results, in the order in which the seeds end."""
     gc.collect()
     gc.freeze()
     with multiprocessing.Pool(jobs, gc.disable, maxtasksperchild=SEEDS_OF_A_WORKER) as pool:
-        yield from pool.imap_unordered(_one, [(seed, mutant) for seed in seeds])
+        yield from pool.imap_unordered(_one, tasks)
 
 
-def _replay(seed: int, mutant: str | None) -> int:
-    outcome = run_seed(seed, keep_trace=True, mutant=mutant_named(mutant))
+def _replay(task: _Task) -> int:
+    outcome = task.run(keep_trace=True)
+    seed = task.seed
     print("\n".join(outcome.trace))
     print(f"seed {seed}: hash {outcome.hash}, {outcome.virtual_s:.1f} virtual s, {outcome.acknowledged} acknowledged")
     for violation in outcome.violations:
@@ -57,37 +75,40 @@ def _replay(seed: int, mutant: str | None) -> int:
     return 1 if outcome.violations else 0
 
 
-def _run_seeds(seeds: range, jobs: int, mutant: str | None) -> int:
+def _run_seeds(tasks: list[_Task], jobs: int) -> int:
     began = time.monotonic()
     faults: Counter[str] = Counter()
     virtual_s = 0.0
-    acknowledged = reads = bad = 0
-    for outcome in _outcomes(seeds, jobs, mutant):
+    acknowledged = reads = bad = counting = 0
+    for outcome in _outcomes(tasks, jobs):
         faults += outcome.faults
         virtual_s += outcome.virtual_s
         acknowledged += outcome.acknowledged
         reads += outcome.reads
+        counting += outcome.counts
         if outcome.violations:
             bad += 1
             print(f"seed {outcome.seed}: {len(outcome.violations)} violations, the first: {outcome.violations[0]}")
             sys.stdout.flush()
     seconds = time.monotonic() - began
+    if tasks[0].cluster:
+        print(f"{counting} seeds with {LEAST_VIRTUAL_S:.0f} s, {LEAST_FAULTS} faults and {LEAST_ACKNOWLEDGED} records")
     print(
-        f"{len(seeds)} seeds, {virtual_s / 3600:.1f} virtual hours ({virtual_s / len(seeds):.0f} s a seed), "
+        f"{len(tasks)} seeds, {virtual_s / 3600:.1f} virtual hours ({virtual_s / len(tasks):.0f} s a seed), "
         f"{acknowledged} records acknowledged, {reads} read\n"
         f"{sum(faults.values())} faults: {', '.join(f'{count} {kind}' for kind, count in faults.most_common())}\n"
-        f"{bad} seeds with violations, {len(seeds) / seconds * 60:.0f} seeds a minute"
+        f"{bad} seeds with violations, {len(tasks) / seconds * 60:.0f} seeds a minute"
     )
     return 1 if bad else 0
 
 
-def _find_mutants(start: int, jobs: int) -> int:
+def _find_mutants(start: int, jobs: int, *, cluster: bool) -> int:
     missed = 0
     print(f"{'mutant':<36} {'seeds':>5}  found by")
-    for name in MUTANTS:
+    for name in CLUSTER_MUTANTS if cluster else MUTANTS:
         tried = 0
         found = None
-        for outcome in _outcomes(range(start, start + MUTANT_SEEDS), jobs, name):
+        for outcome in _outcomes([_Task(seed, cluster, name) for seed in range(start, start + MUTANT_SEEDS)], jobs):
             tried += 1
             if outcome.violations:
                 found = outcome
@@ -102,10 +123,11 @@ def main() -> int:
     """Exit code 1 when something was violated (or, with --mutants, a bug not found)."""
     given = _arguments()
     if given.mutants:
-        return _find_mutants(given.start, given.jobs)
+        return _find_mutants(given.start, given.jobs, cluster=given.cluster)
     if given.seed is not None:
-        return _replay(given.seed, given.mutant)
-    return _run_seeds(range(given.start, given.start + given.seeds), given.jobs, given.mutant)
+        return _replay(_Task(given.seed, given.cluster, given.mutant))
+    seeds = range(given.start, given.start + given.seeds)
+    return _run_seeds([_Task(seed, given.cluster, given.mutant) for seed in seeds], given.jobs)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -41,11 +42,13 @@ Feed = Callable[[history.Event], None]
 
 
 class Clients:
-    """Starts clients of one broker and notes what they see."""
+    """Starts clients of one cluster, which may be one broker, and notes what they see."""
 
-    def __init__(self, world: World, machine: Machine, plan: Plan, feed: Feed) -> None:
+    def __init__(self, world: World, machines: list[Machine], plan: Plan, feed: Feed) -> None:
         self.world = world
-        self.machine = machine
+        self.machines = machines
+        self.cluster = machines[0].name if len(machines) == 1 else "cluster"
+        """The first part of the names of its logs."""
         self.plan = plan
         self.processes: dict[str, Process] = {}
         self.unsent = 0
@@ -54,10 +57,10 @@ class Clients:
         """Producers send no more."""
         self.reached: dict[str, dict[TopicPartition, int]] = {}
         """The offset behind the furthest record read, by client name ("group" for all members) and partition."""
-        self.topics = Topics(world, plan, machine.name, feed, self._topic_deleted)
+        self.topics = Topics(world, plan, self.cluster, feed, self._topic_deleted)
         self.damaged: dict[str, dict[int, None]] = {}
         """Offsets whose records the disk has lost, by log."""
-        self._feed = feed
+        self.feed = feed
         self._lives: dict[str, int] = {}
         self._commits = 0
         self._rng = Random(f"clients {world.seed}")
@@ -67,7 +70,7 @@ class Clients:
         for reached in self.reached.values():
             for partition in [each for each in reached if each.topic == topic]:
                 del reached[partition]
-        for log in [each for each in self.damaged if each.startswith(f"{self.machine.name}/{topic}-")]:
+        for log in [each for each in self.damaged if each.startswith(f"{self.cluster}/{topic}-")]:
             del self.damaged[log]
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -82,9 +85,8 @@ class Clients:
     async def _main(
         self, name: str, reader: str, main: Callable[[KafkaClient, str], Coroutine[Any, Any, None]]
     ) -> None:
-        settings = ClientSettings.parse(
-            {"bootstrap.servers": self.machine.address, "client.id": name, **self.plan.client}
-        )
+        addresses = ",".join(machine.address for machine in self.machines)
+        settings = ClientSettings.parse({"bootstrap.servers": addresses, "client.id": name, **self.plan.client})
         rng = Random(f"{name} {self.world.seed} {reader}")
         try:
             async with KafkaClient(settings, rng, self.world.network.of(name)) as client:
@@ -94,7 +96,7 @@ class Clients:
 
     def _trouble(self, name: str, error: Exception) -> None:
         check = "C16" if isinstance(error, ApiError) and error.error_code == ErrorCode.CORRUPT_MESSAGE else "C15"
-        self._feed(history.Trouble(self.now_s, check, f"{name}: {type(error).__name__}: {error}"))
+        self.feed(history.Trouble(self.now_s, check, f"{name}: {type(error).__name__}: {error}"))
 
     def kill(self, name: str) -> None:
         """kill -9 of a client."""
@@ -110,7 +112,7 @@ class Clients:
 
     def log_of(self, partition: TopicPartition) -> str:
         """The name of a log in the history."""
-        return f"{self.machine.name}/{partition.topic}-{partition.partition}"
+        return f"{self.cluster}/{partition.topic}-{partition.partition}"
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -127,7 +129,7 @@ class Clients:
     async def _produce(self, client: KafkaClient, plan: ProducerPlan) -> None:
         rng = Random(f"{plan.name} {self.world.seed}")
         partitions = [each for each in self.partitions if each.topic == plan.topic]
-        clock = self.machine.clock
+        clock = self.machines[0].clock
         pause_s = 2 * self.plan.active_s / plan.records * (plan.most_at_once + 1) / 2
         filler = b"." * plan.value_bytes
         number = 0
@@ -138,7 +140,7 @@ class Clients:
                 partition = rng.choice(partitions)
                 value = b"%s %d %d%s" % (plan.name.encode(), self._lives[plan.name], number, filler)
                 log = self.log_of(partition)
-                self._feed(history.SendInvoked(self.now_s, plan.name, log, value, plan.idempotent))
+                self.feed(history.SendInvoked(self.now_s, plan.name, log, value, plan.idempotent))
                 self.unsent += 1
                 try:
                     sent = await producer.send(partition.topic, value, partition=partition.partition)
@@ -165,7 +167,7 @@ class Clients:
 
     def _settle(self, _name: str, log: str, value: bytes, outcome: str, offset: int) -> None:
         self.unsent -= 1
-        self._feed(history.SendDone(self.now_s, log, value, outcome, offset))
+        self.feed(history.SendDone(self.now_s, log, value, outcome, offset))
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
@@ -174,7 +176,7 @@ class Clients:
         consumer = Consumer(client, self._consumer_settings({"auto.offset.reset": "earliest"}))
         consumer.assign(self.partitions)
         for partition in self.partitions:
-            self._feed(history.Positioned(self.now_s, reader, self.log_of(partition), 0))
+            self.feed(history.Positioned(self.now_s, reader, self.log_of(partition), 0))
         while True:
             self._note_records(reader, "tail", await self._poll(consumer, reader, "tail"))
 
@@ -203,7 +205,7 @@ class Clients:
                 consumer.seek(partition, behind)
                 reached = self.reached.setdefault(name, {})
                 reached[partition] = max(behind, reached.get(partition, 0))
-                self._feed(history.Positioned(self.now_s, reader, log, behind))
+                self.feed(history.Positioned(self.now_s, reader, log, behind))
                 passed = True
         if not passed:
             self._trouble(name, error)
@@ -214,7 +216,7 @@ class Clients:
             log = self.log_of(partition)
             reached[partition] = max(records[-1].offset + 1, reached.get(partition, 0))
             for record in records:
-                self._feed(history.Read(self.now_s, reader, log, record.offset, bytes(record.value)))
+                self.feed(history.Read(self.now_s, reader, log, record.offset, bytes(record.value)))
 
     def _consumer_settings(self, given: dict[str, str]) -> ConsumerSettings:
         return ConsumerSettings.parse({**self.plan.consumer, **given})
@@ -256,7 +258,7 @@ class Clients:
             self._commits += 1
             numbers.append(self._commits)
             offsets[partition] = OffsetAndMetadata(position)
-            self._feed(
+            self.feed(
                 history.CommitInvoked(
                     self.now_s, "group", self.log_of(partition), self._commits, position, member.generation
                 )
@@ -271,7 +273,7 @@ class Clients:
         except ClientError:
             outcome = UNKNOWN
         for number in numbers:
-            self._feed(history.CommitDone(self.now_s, number, outcome))
+            self.feed(history.CommitDone(self.now_s, number, outcome))
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
@@ -285,25 +287,30 @@ class Clients:
                 if isinstance(error, ApiError) and not error.error_code.retriable:
                     raise
 
+    async def look_once(self, client: KafkaClient, _reader: str) -> None:
+        """Ask once, when no broker can be behind any more."""
+        with suppress(ApiError, ClientError):
+            await self.look(client)
+
     async def look(self, client: KafkaClient) -> None:
         """Ask once. Raises ApiError and ClientError."""
         invoked = self.now_s
         ends = await admin.list_offsets(client, dict.fromkeys(self.partitions, admin.LATEST_TIMESTAMP), retry=False)
         for partition, end in ends.items():
             if not isinstance(end, ApiError):
-                self._feed(history.EndOffset(invoked, self.now_s, self.log_of(partition), end.offset))
+                self.feed(history.EndOffset(invoked, self.now_s, self.log_of(partition), end.offset))
         invoked = self.now_s
         metadata = await client.fetch_metadata([each.name for each in self.plan.topics])
         for partition in self.partitions:
             known = metadata.partition(*partition)
             if known is not None and known.leader >= 0:
-                self._feed(history.LeaderEpoch(invoked, self.now_s, self.log_of(partition), known.leader_epoch))
+                self.feed(history.LeaderEpoch(invoked, self.now_s, self.log_of(partition), known.leader_epoch))
         if self.plan.members:
             invoked = self.now_s
             committed = await fetch_offsets(client, "group", self.partitions)
             for partition in self.partitions:
                 offset = committed[partition].offset if partition in committed else None
-                self._feed(history.CommittedOffset(invoked, self.now_s, "group", self.log_of(partition), offset))
+                self.feed(history.CommittedOffset(invoked, self.now_s, "group", self.log_of(partition), offset))
 
     async def read_all(self, client: KafkaClient, reader: str) -> None:
         """Read every log from its start to its end."""
@@ -325,7 +332,7 @@ class Clients:
                 found[partition] += [(record.offset, bytes(record.value)) for record in records]
         self.ends = {partition: end for partition, (_, end) in bounds.items()}
         for partition, (start, end) in bounds.items():
-            self._feed(history.FinalRead(self.now_s, self.log_of(partition), start, end, tuple(found[partition])))
+            self.feed(history.FinalRead(self.now_s, self.log_of(partition), start, end, tuple(found[partition])))
         await consumer.close()
         self.everything_read = True
 
@@ -351,9 +358,9 @@ class _Listener:
         member = self._consumer._member
         assert member is not None
         for partition in partitions:
-            clients._feed(history.Positioned(clients.now_s, self._reader, clients.log_of(partition), None))
+            clients.feed(history.Positioned(clients.now_s, self._reader, clients.log_of(partition), None))
         logs = tuple(clients.log_of(each) for each in member.owned)
-        clients._feed(history.Assigned(clients.now_s, "group", member.generation, self._reader, logs))
+        clients.feed(history.Assigned(clients.now_s, "group", member.generation, self._reader, logs))
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         """Nothing that the checker wants to know."""

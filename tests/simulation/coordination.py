@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from random import Random
@@ -43,7 +44,17 @@ _ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED}
 class SimEnsemble:
     """The service. `loss_chance` is that of each call to get no answer; its session lives on."""
 
-    def __init__(self, loop: SimLoop, rng: Random, now_ms: Callable[[], int], session_timeout_s: float) -> None:
+    def __init__(
+        self,
+        loop: SimLoop,
+        rng: Random,
+        now_ms: Callable[[], int],
+        session_timeout_s: float,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        """`is_shared`: several brokers use it."""
+        self.is_shared = is_shared
         self.loop = loop
         self.rng = rng
         self.tree = ZnodeTree()
@@ -53,9 +64,12 @@ class SimEnsemble:
         """None: the seed decides for each."""
         self.most_delay_s = 0.005
         self.sessions: dict[int, SimCoordination] = {}
+        self.cuts: dict[str, bool] = {}
+        """Hosts that get no answers, and whether what they ask arrives."""
         self._now_ms = now_ms
         self._watches: dict[tuple[str, bool], dict[Watch, SimCoordination]] = {}
         """By path and whether the children are watched."""
+        self._silent: dict[SimCoordination, None] = {}
 
     async def open(
         self, environment: Environment, directory: str, on_failure: Callable[[OSError], None]
@@ -101,11 +115,32 @@ class SimEnsemble:
         """No call is lost any more."""
         self.loss_chance = 0.0
 
+    def cut(self, host: str, *, requests_arrive: bool) -> None:
+        """A host gets nothing from the service until `heal`. Its sessions end when that takes too long."""
+        self.cuts[host] = requests_arrive
+        for session in self.sessions.values():
+            if session.process.name == host:
+                session.lose_contact()
+
+    def heal(self, host: str | None = None) -> None:
+        """A host reaches the service again, or every one does."""
+        hosts = list(self.cuts) if host is None else [host]
+        for each in hosts:
+            self.cuts.pop(each, None)
+        for session in list(self._silent):
+            if session.process.name in hosts:
+                del self._silent[session]
+                session.regain_contact()
+
+    def keep_silent(self, session: SimCoordination) -> None:
+        """The session has something to be told when its host is reached again."""
+        self._silent[session] = None
+
     def check_sessions(self) -> None:
         """Expire those whose owners were not heard of in time; to be called regularly."""
         now = self.loop.time()
         for session in list(self.sessions.values()):
-            if session.process.alive and not session.process.paused:
+            if session.process.alive and not session.process.paused and session.process.name not in self.cuts:
                 session.heard_of = now
             elif now - session.heard_of > self.session_timeout_s:
                 self.expire(session)
@@ -127,15 +162,46 @@ class SimCoordination:
         self._context = copy_context()
         self._last_arrival = 0.0
         self._last_call = 0.0
+        self._untold: list[Callable[[], None]] = []
+        self._is_suspended = False
 
     # -- the way to the service and back -------------------------------------------------------------------------------
 
     def send(self, what: Callable[[], None]) -> None:
         """Have the process run `what`, after all that was sent before."""
         ensemble = self._ensemble
+        if self.process.name in ensemble.cuts:
+            self._untold.append(what)
+            ensemble.keep_silent(self)
+            return
         now = ensemble.loop.time()
         when = self._last_arrival = max(now + ensemble.rng.random() * ensemble.most_delay_s, self._last_arrival)
         ensemble.loop.call_at(when, what, context=self._context)
+
+    def lose_contact(self) -> None:
+        """The host is cut off: its client notices a little later."""
+        ensemble = self._ensemble
+        ensemble.keep_silent(self)
+        timeout_s = ensemble.session_timeout_s * (0.3 + 0.4 * ensemble.rng.random())
+        ensemble.loop.call_at(ensemble.loop.time() + timeout_s, self._suspend, context=self._context)
+
+    def _suspend(self) -> None:
+        if self.process.name in self._ensemble.cuts and not self._is_over and not self._is_suspended:
+            self._is_suspended = True
+            self._announce(SessionState.SUSPENDED)
+
+    def regain_contact(self) -> None:
+        """The host is reached again: it is told what it has missed, in its order."""
+        untold, self._untold = self._untold, []
+        if self.session_id in self._ensemble.sessions:
+            self.send(self._go_on)
+        for each in untold:
+            self.send(each)
+
+    def _go_on(self) -> None:
+        if self._is_suspended:
+            self._is_suspended = False
+            self._announce(SessionState.CONNECTED)
 
     async def _ask(self, act: Callable[[], T]) -> T:
         """Let the service do `act`, in the order of the calls."""
@@ -149,6 +215,13 @@ class SimCoordination:
             takes_effect = ensemble.lost_calls_take_effect
 
         def serve() -> None:
+            arrives = ensemble.cuts.get(self.process.name)
+            if arrives is not None:
+                if arrives and (self.session_id in ensemble.sessions or not self.session_id):
+                    with suppress(CoordinationError):
+                        act()
+                self._lose(answer)
+                return
             if self.session_id not in ensemble.sessions and self.session_id:
                 self.send(partial(_fail, answer, SessionExpiredError("the session has ended")))
                 return
@@ -167,6 +240,13 @@ class SimCoordination:
         when = self._last_call = max(now + ensemble.rng.random() * ensemble.most_delay_s, self._last_call)
         ensemble.loop.kernel_at(when, serve)
         return await answer
+
+    def _lose(self, answer: asyncio.Future[T]) -> None:
+        """The client gives up waiting for an answer, after a while."""
+        ensemble = self._ensemble
+        when = ensemble.loop.time() + ensemble.rng.random() * ensemble.session_timeout_s / 2
+        error = ConnectionLossError("the service cannot be reached")
+        ensemble.loop.call_at(when, _fail, answer, error, context=self._context)
 
     async def _transact(self, operations: Sequence[Operation]) -> list[OperationResult]:
         return await self._ask(lambda: self._ensemble.apply(Multi(self.session_id, tuple(operations))))

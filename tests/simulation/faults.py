@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from tests.kit.memory_disk import PowerCut
 from tests.kit.memory_file_system import Fault
 from tests.simulation import history
 from tests.simulation.clients import Clients, Feed
+from tests.simulation.cluster.cluster_faults import ClusterFaults
+from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.disk_faults import DiskFaults
 from tests.simulation.world import Machine, World
 
@@ -18,19 +21,23 @@ from tests.simulation.world import Machine, World
 class Nemesis:
     """The faults of a seed; `counts` says how many of each kind there were."""
 
-    def __init__(self, world: World, machine: Machine, clients: Clients, feed: Feed) -> None:
+    def __init__(self, world: World, clients: Clients, feed: Feed, invariants: Invariants | None = None) -> None:
+        """`invariants` are those of a cluster of several brokers."""
         self.counts: Counter[str] = Counter()
         self._world = world
-        self._machine = machine
+        self._machines = clients.machines
         self._clients = clients
         self._feed = feed
         self._rng = Random(f"faults {world.seed}")
         self._is_over = False
-        self._disk = DiskFaults(world, machine, self._rng, self._later, self._cut_power)
+        self._disks = {
+            machine: DiskFaults(world, machine, self._rng, self.later, partial(self.cut_power, machine))
+            for machine in self._machines
+        }
         self._kinds: dict[str, Callable[[], bool]] = {
-            "kill": self._kill,
+            "kill": lambda: self.kill(self.some_machine()),
             "kill in a disk call": self._kill_in_a_disk_call,
-            "power cut": self._cut_power,
+            "power cut": lambda: self.cut_power(self.some_machine()),
             "pause": self._pause,
             "clean stop": self._stop,
             "partition": self._partition,
@@ -44,16 +51,21 @@ class Nemesis:
             "client kill": self._kill_client,
             "client pause": self._pause_client,
             "topic deletion": self._renew_topic,
-            "disk error": self._disk.fail,
-            "disk full": self._disk.fill,
+            "disk error": partial(self._break_disk, DiskFaults.fail),
+            "disk full": partial(self._break_disk, DiskFaults.fill),
             "bit flip": self._flip_bit,
         }
+        self._cluster = None if invariants is None else ClusterFaults(world, clients, self, invariants, self._rng)
+        if self._cluster is not None:
+            self._kinds |= self._cluster.kinds
 
     async def run(self, kinds: list[str], pause_s: float, until_s: float) -> None:
         """Faults until that time."""
         loop = self._world.loop
         while kinds:
             await asyncio.sleep(pause_s * self._rng.uniform(0.1, 1.9))
+            if self._cluster is not None:
+                await self._cluster.wait()
             if loop.time() >= until_s:
                 break
             kind = self._rng.choice(kinds)
@@ -62,66 +74,74 @@ class Nemesis:
                 self._feed(history.Disturbed(loop.time(), kind))
 
     async def heal(self) -> None:
-        """Take everything back that can be, and have the broker running."""
+        """Take everything back that can be, and have the brokers running."""
         self._is_over = True
-        machine = self._machine
-        self._disk.heal()
-        machine.slow_down(0.002)
-        if machine.ensemble is not None:
-            machine.ensemble.answer_all()
+        for machine in self._machines:
+            self._disks[machine].heal()
+            machine.slow_down(0.002)
+            if machine.ensemble is not None:
+                machine.ensemble.answer_all()
+                machine.ensemble.heal()
         self._world.network.heal()
-        for process in (machine.process, *self._clients.processes.values()):
+        for process in (*(machine.process for machine in self._machines), *self._clients.processes.values()):
             if process is not None and process.paused:
                 self._world.loop.resume(process)
-        machine.start()
+        for machine in self._machines:
+            machine.start()
         for name in list(self._clients.processes):
             self._start_client(name)
         self._world.trace.note("nemesis", "is done")
 
-    def _later(self, least_s: float, most_s: float, what: Callable[[], None]) -> None:
+    def later(self, least_s: float, most_s: float, what: Callable[[], None]) -> None:
+        """Have something happen after that many seconds."""
         self._world.kernel_later(self._rng.uniform(least_s, most_s), what)
 
-    # -- the broker ----------------------------------------------------------------------------------------------------
+    # -- the brokers ---------------------------------------------------------------------------------------------------
 
-    def _start_later(self) -> None:
-        self._later(0.02, self._rng.choice([0.1, 1.0, 6.0]), self._machine.start)
+    def some_machine(self) -> Machine:
+        """The machine of a broker."""
+        return self._machines[0] if len(self._machines) == 1 else self._rng.choice(self._machines)
 
-    def _kill(self) -> bool:
-        self._machine.kill()
-        self._start_later()
+    def _start_later(self, machine: Machine) -> None:
+        self.later(0.02, self._rng.choice([0.1, 1.0, 6.0]), machine.start)
+
+    def kill(self, machine: Machine) -> bool:
+        """Kill a broker, which starts again by itself."""
+        machine.kill()
+        self._start_later(machine)
         return True
 
     def _kill_in_a_disk_call(self) -> bool:
         """Before, after or during one of the next calls that change the disk."""
-        machine = self._machine
+        machine = self.some_machine()
         left = self._rng.randint(1, 60)
 
         def inject(_operation: str, _path: str) -> Fault | None:
             nonlocal left
             left -= 1
             if left == 0 and machine.process is not None and not self._is_over:
-                machine.kill()
-                self._start_later()
+                self.kill(machine)
             return None
 
         machine.disk.inject = inject
         return machine.is_up
 
-    def _cut_power(self) -> bool:
-        machine = self._machine
+    def cut_power(self, machine: Machine, *, may_lose: bool = True) -> bool:
+        """Cut the power of a machine, which comes back by itself. `may_lose`: no other broker has all that it holds."""
         mode = self._rng.choice(list(PowerCut))
         machine.cut_power(mode)
-        self._feed(history.MachineCrashed(self._world.loop.time(), machine.name, self._clients.plan.groups_lossless))
-        self._start_later()
+        if may_lose:
+            clients = self._clients
+            self._feed(history.MachineCrashed(self._world.loop.time(), clients.cluster, clients.plan.groups_lossless))
+        self._start_later(machine)
         return True
 
     def _flip_bit(self) -> bool:
         """A bit of an acknowledged batch on the disk, while no process runs: what it has read is in its memory."""
-        machine = self._machine
-        machine.kill()
-        self._start_later()
+        machine = self.some_machine()
+        self.kill(machine)
         logs = {f"{each.topic}-{each.partition}": self._clients.log_of(each) for each in self._clients.partitions}
-        flipped = self._disk.flip_bit(logs)
+        flipped = self._disks[machine].flip_bit(logs)
         if flipped is not None:
             name, first, last = flipped
             damaged = self._clients.damaged.setdefault(logs[name], {})
@@ -130,11 +150,11 @@ class Nemesis:
         return flipped is not None
 
     def _pause(self) -> bool:
-        self._machine.pause(self._rng.choice([0.1, 1.0, 5.0, 12.0]) * self._rng.random())
+        self.some_machine().pause(self._rng.choice([0.1, 1.0, 5.0, 12.0]) * self._rng.random())
         return True
 
     def _stop(self) -> bool:
-        machine = self._machine
+        machine = self.some_machine()
         if not machine.is_serving:
             return False
         machine.stop()
@@ -146,26 +166,32 @@ class Nemesis:
                 machine.kill()
             machine.start()
 
-        self._later(5.0, 8.0, start)
+        self.later(5.0, 8.0, start)
         return True
 
+    def _break_disk(self, fault: Callable[[DiskFaults], bool]) -> bool:
+        return fault(self._disks[self.some_machine()])
+
     def _slow_disk(self) -> bool:
-        machine = self._machine
+        machine = self.some_machine()
         machine.slow_down(self._rng.choice([0.05, 0.5, 2.0]))
-        self._later(1.0, 8.0, lambda: machine.slow_down(0.002))
+        self.later(1.0, 8.0, lambda: machine.slow_down(0.002))
         return True
 
     def _jump(self) -> bool:
-        clock = self._machine.clock
+        machine = self.some_machine()
+        clock = machine.clock
         clock.skew_ms = self._rng.choice([0, 1, -1, 1_000, -1_000, 60_000, -60_000, 3_600_000, -3_600_000])
-        self._world.trace.note(self._machine.name, f"has its clock set to {clock.skew_ms:+d} ms")
+        self._world.trace.note(machine.name, f"has its clock set to {clock.skew_ms:+d} ms")
         return True
 
     # -- the coordination service --------------------------------------------------------------------------------------
 
     def _expire_session(self) -> bool:
-        ensemble = self._machine.ensemble
+        ensemble = self._machines[0].ensemble
         sessions = [] if ensemble is None else list(ensemble.sessions.values())
+        if len(self._machines) > 1 and sessions:
+            sessions = [self._rng.choice(sessions)]
         for session in sessions:
             self._world.trace.note("coordination", f"ends session {session.session_id}")
             session.end()
@@ -173,12 +199,12 @@ class Nemesis:
 
     def _lose_coordination(self) -> bool:
         """For a while many calls get no answer, whether they took effect or not."""
-        ensemble = self._machine.ensemble
+        ensemble = self._machines[0].ensemble
         if ensemble is None:
             return False
         ensemble.loss_chance = self._rng.choice([0.2, 1.0])
         self._world.trace.note("coordination", f"loses {ensemble.loss_chance:.0%} of the calls")
-        self._later(0.5, 5.0, ensemble.answer_all)
+        self.later(0.5, 5.0, ensemble.answer_all)
         return True
 
     # -- the network ---------------------------------------------------------------------------------------------------
@@ -186,7 +212,8 @@ class Nemesis:
     def _some_client(self) -> str:
         return self._rng.choice(list(self._clients.processes))
 
-    def _cut(self, *pairs: tuple[str, str]) -> bool:
+    def cut(self, *pairs: tuple[str, str]) -> bool:
+        """Cut these ways, each from a host to another, for a while."""
         network = self._world.network
         for source, target in pairs:
             network.cut(source, target)
@@ -198,20 +225,20 @@ class Nemesis:
                 network.heal(source, target)
             self._world.trace.note("network", f"is whole again between {pairs[0][0]} and {pairs[0][1]}")
 
-        self._later(0.05, seconds, heal)
+        self.later(0.05, seconds, heal)
         return True
 
     def _partition(self) -> bool:
-        client, broker = self._some_client(), self._machine.name
-        return self._cut((client, broker), (broker, client))
+        client, broker = self._some_client(), self.some_machine().name
+        return self.cut((client, broker), (broker, client))
 
     def _cut_one_way(self) -> bool:
-        client, broker = self._some_client(), self._machine.name
-        return self._cut((client, broker) if self._rng.random() < 0.5 else (broker, client))
+        client, broker = self._some_client(), self.some_machine().name
+        return self.cut((client, broker) if self._rng.random() < 0.5 else (broker, client))
 
     def _reset(self) -> bool:
         """Connections end while they carry data."""
-        ends = self._world.network.connections(self._machine.name)
+        ends = self._world.network.connections(self.some_machine().name)
         chance = self._rng.choice([0.2, 1.0])
         ends = [each for each in ends if self._rng.random() < chance]
         for end in ends:
@@ -221,7 +248,7 @@ class Nemesis:
 
     def _hold(self) -> bool:
         """Hold back what one connection carries, while others flow. False when there is no connection."""
-        ends = self._world.network.connections(self._machine.name)
+        ends = self._world.network.connections(self.some_machine().name)
         if not ends:
             return False
         end = self._rng.choice(ends)
@@ -233,7 +260,7 @@ class Nemesis:
             held.held = False
             held.send_stalled()
 
-        self._later(0.5, 6.0, release)
+        self.later(0.5, 6.0, release)
         return True
 
     # -- clients -------------------------------------------------------------------------------------------------------
@@ -246,7 +273,7 @@ class Nemesis:
         if not clients.processes[name].alive:
             return False
         clients.kill(name)
-        self._later(0.05, 5.0, lambda: self._start_client(name))
+        self.later(0.05, 5.0, lambda: self._start_client(name))
         return True
 
     def _start_client(self, name: str) -> None:

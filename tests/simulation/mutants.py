@@ -5,9 +5,10 @@ A mutant changes one thing while it is applied, as a mistake there would. What n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from inspect import signature
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -28,19 +29,27 @@ Mutant = Callable[[], AbstractContextManager[object]]
 MUTANTS: dict[str, Mutant] = {}
 
 
-def _mutant(make: Callable[[], Iterator[None]]) -> Mutant:
-    """Registers a mutant under its name."""
-    mutant = contextmanager(make)
-    MUTANTS[make.__name__.strip("_").replace("_", "-")] = mutant
-    return mutant
+def registered(table: dict[str, Mutant]) -> Callable[[Callable[[], Iterator[None]]], Mutant]:
+    """Puts a mutant into a table under its name."""
+
+    def register(make: Callable[[], Iterator[None]]) -> Mutant:
+        mutant = table[make.__name__.strip("_").replace("_", "-")] = contextmanager(make)
+        return mutant
+
+    return register
 
 
-def mutant_named(name: str | None) -> AbstractContextManager[object] | None:
+_mutant = registered(MUTANTS)
+
+
+def mutant_named(
+    name: str | None, table: Mapping[str, Mutant] = MappingProxyType(MUTANTS)
+) -> AbstractContextManager[object] | None:
     """The mutant of that name, to be applied. Raises KeyError."""
-    return None if name is None else MUTANTS[name]()
+    return None if name is None else table[name]()
 
 
-def _replaced(owner: object, name: str, bug: Callable[..., object]) -> AbstractContextManager[object]:
+def replaced(owner: object, name: str, bug: Callable[..., object]) -> AbstractContextManager[object]:
     """`owner.name` is `bug`, which has to take as many parameters: else each call fails, and any check finds that."""
     original = getattr(owner, name)
     if len(signature(bug).parameters) != len(signature(original).parameters):
@@ -51,7 +60,7 @@ def _replaced(owner: object, name: str, bug: Callable[..., object]) -> AbstractC
 @_mutant
 def _acknowledged_before_fsync() -> Iterator[None]:
     """A flush task says that it is done, and has synced nothing."""
-    with _replaced(FlushTask, "_collect", lambda _self, _epochs, _closing: None):
+    with replaced(FlushTask, "_collect", lambda _self, _epochs, _closing: None):
         yield
 
 
@@ -62,14 +71,14 @@ def _producers_forgotten_in_recovery() -> Iterator[None]:
     def replay(self: ProducerStateManager, batch: Any) -> None:
         self.map_end_offset = max(self.map_end_offset, batch.next_offset)
 
-    with _replaced(ProducerStateManager, "replay", replay):
+    with replaced(ProducerStateManager, "replay", replay):
         yield
 
 
 @_mutant
 def _duplicates_appended() -> Iterator[None]:
     """A batch that a producer sends again is taken for a new one."""
-    with _replaced(ProducerStateManager, "check", lambda _self, _batch, _offset, _origin: None):
+    with replaced(ProducerStateManager, "check", lambda _self, _batch, _offset, _origin: None):
         yield
 
 
@@ -87,14 +96,14 @@ def _zombie_members_commit() -> Iterator[None]:
                 raise
             return group
 
-    with _replaced(CommittedOffsets, "_group_to_commit", group_to_commit):
+    with replaced(CommittedOffsets, "_group_to_commit", group_to_commit):
         yield
 
 
 @_mutant
 def _groups_not_loaded() -> Iterator[None]:
     """A restarted broker begins with no groups and no committed offsets."""
-    with _replaced(ReplicatedCoordinatorLog, "is_empty", lambda _self, _partition: True):
+    with replaced(ReplicatedCoordinatorLog, "is_empty", lambda _self, _partition: True):
         yield
 
 
@@ -102,9 +111,9 @@ def _groups_not_loaded() -> Iterator[None]:
 def _deleted_log_found_again() -> Iterator[None]:
     """The log of a deleted topic stays where it is, and the next topic of the name begins with its records."""
     with (
-        _replaced(LogManager, "delete", lambda _self, _partition, _now_ms: None),
-        _replaced(LogManager, "_check_topic_id", lambda _self, _log, _topic_id: None),
-        _replaced(StrayLogs, "make_room_for", lambda _self, _partition, _topic_id: None),
+        replaced(LogManager, "delete", lambda _self, _partition, _now_ms: None),
+        replaced(LogManager, "_check_topic_id", lambda _self, _log, _topic_id: None),
+        replaced(StrayLogs, "make_room_for", lambda _self, _partition, _topic_id: None),
     ):
         yield
 
@@ -118,7 +127,7 @@ def _lost_append_acknowledged() -> Iterator[None]:
         with suppress(OSError):
             original(self, records, last, time, time_offset, interval)
 
-    with _replaced(LogSegment, "append", append):
+    with replaced(LogSegment, "append", append):
         yield
 
 
@@ -131,7 +140,7 @@ def _failed_fsync_taken_for_a_success() -> Iterator[None]:
         self.error = None
         original(self)
 
-    with _replaced(FlushTask, "complete", complete):
+    with replaced(FlushTask, "complete", complete):
         yield
 
 
@@ -142,7 +151,7 @@ def _batches_of_the_disk_not_checked() -> Iterator[None]:
     def check(self: CheckedBatches, start: int, stop: int) -> None:
         self.unverified_end = 0
 
-    with _replaced(CheckedBatches, "check", check):
+    with replaced(CheckedBatches, "check", check):
         yield
 
 
@@ -155,7 +164,7 @@ def _readers_see_unflushed_records() -> Iterator[None]:
         self.high_watermark = self.log.log_end_offset
         return moved
 
-    with _replaced(Partition, "advance_high_watermark", advance):
+    with replaced(Partition, "advance_high_watermark", advance):
         yield
 
 
@@ -169,5 +178,5 @@ def _recovery_cuts_one_batch_too_many() -> Iterator[None]:
     ) -> Iterator[Any]:
         yield from list(original(segment, limit, recovery_point, on_bytes))[:-1]
 
-    with _replaced(segment_recovery, "_valid_batches", without_the_last):
+    with replaced(segment_recovery, "_valid_batches", without_the_last):
         yield

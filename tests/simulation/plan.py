@@ -74,6 +74,12 @@ class Plan:
     """The topic that is deleted and created again at times."""
     coordination: str
     """"embedded": the broker keeps the tree on its disk; "remote": another machine does."""
+    brokers: int = 1
+    replication_factor: int = 1
+    broker_session_timeout_s: float = 6.0
+    """Of the brokers' sessions with the tree that they share."""
+    least_s: float = 60.0
+    """A seed is not shorter."""
 
 
 def draw_plan(seed: int) -> Plan:

@@ -1,4 +1,4 @@
-"""Runs seeds: one world, one broker, its clients and its faults; then everything is healed and looked at."""
+"""Runs seeds: one world, a broker or a cluster, clients and faults; then everything is healed and looked at."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from tests.simulation import history
 from tests.simulation.checker import Checker
 from tests.simulation.clients import Clients
+from tests.simulation.cluster.cluster_plan import LEAST_ACKNOWLEDGED, LEAST_FAULTS, LEAST_VIRTUAL_S, draw_cluster_plan
+from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.faults import Nemesis
 from tests.simulation.loop import CURRENT, LivelockError
 from tests.simulation.plan import Plan, draw_plan
 from tests.simulation.world import Machine, World
 
-LEAST_VIRTUAL_S = 60.0
 WRITABLE_WITHIN_S = 30.0
 CAUGHT_UP_WITHIN_S = 60.0
+IN_SYNC_WITHIN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -38,6 +40,15 @@ class Outcome:
     reads: int
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self) -> bool:
+        """Whether a cluster was tried hard enough."""
+        return (
+            self.virtual_s >= LEAST_VIRTUAL_S
+            and self.acknowledged >= LEAST_ACKNOWLEDGED
+            and sum(self.faults.values()) >= LEAST_FAULTS
+        )
 
 
 def collect_garbage() -> None:
@@ -114,15 +125,22 @@ class _LogWatch(logging.Handler):
 
 
 def run_seed(seed: int, *, keep_trace: bool = False, mutant: AbstractContextManager[object] | None = None) -> Outcome:
-    """Run a seed to its end, with `mutant` in force if one is given."""
+    """Run a seed of one broker to its end, with `mutant` in force if one is given."""
     with nullcontext() if mutant is None else mutant:
-        return _run_seed(seed, keep_trace=keep_trace)
+        return _run_plan(seed, draw_plan(seed), keep_trace=keep_trace)
 
 
-def _run_seed(seed: int, *, keep_trace: bool) -> Outcome:
+def run_cluster_seed(
+    seed: int, *, keep_trace: bool = False, mutant: AbstractContextManager[object] | None = None
+) -> Outcome:
+    """Run a seed of a cluster, as `run_seed`."""
+    with nullcontext() if mutant is None else mutant:
+        return _run_plan(seed, draw_cluster_plan(seed), keep_trace=keep_trace)
+
+
+def _run_plan(seed: int, plan: Plan, *, keep_trace: bool) -> Outcome:
     world = World(seed, keep_trace=keep_trace)
     checker = Checker()
-    plan = draw_plan(seed)
     root = logging.getLogger()
     watch = _LogWatch(world, checker, verbose=keep_trace)
     level, handlers = root.level, root.handlers[:]
@@ -171,9 +189,17 @@ class _Scenario:
         self._world = world
         self._plan = plan
         self._checker = checker
-        self._machine: Machine = world.add_broker(plan.broker, remote_coordination=plan.coordination == "remote")
-        self._clients = Clients(world, self._machine, plan, self._feed)
-        self.nemesis = Nemesis(world, self._machine, self._clients, self._feed)
+        self._machines: list[Machine]
+        self._invariants: Invariants | None = None
+        if plan.brokers == 1:
+            self._machines = [world.add_broker(plan.broker, remote_coordination=plan.coordination == "remote")]
+        else:
+            self._machines = world.add_cluster(plan.brokers, plan.broker, plan.broker_session_timeout_s)
+            ensemble = self._machines[0].ensemble
+            assert ensemble is not None
+            self._invariants = Invariants(world, ensemble, self._feed)
+        self._clients = Clients(world, self._machines, plan, self._feed)
+        self.nemesis = Nemesis(world, self._clients, self._feed, self._invariants)
         world.network.links.most_delay_s = plan.most_delay_s
 
     def _feed(self, event: history.Event) -> None:
@@ -188,18 +214,23 @@ class _Scenario:
 
     async def run(self) -> None:
         """All of it."""
-        world, plan, clients, machine = self._world, self._plan, self._clients, self._machine
+        world, plan, clients = self._world, self._plan, self._clients
         for topic in plan.topics:
             for number in range(topic.partitions):
-                self._feed(history.LogCreated(0.0, f"{machine.name}/{topic.name}-{number}", topic.lossless))
-        machine.start()
+                self._feed(history.LogCreated(0.0, f"{clients.cluster}/{topic.name}-{number}", topic.lossless))
+        for machine in self._machines:
+            machine.start()
+        if self._invariants is not None:
+            self._invariants.begin()
+            await world.until(self._all_serve, WRITABLE_WITHIN_S)
         clients.start("admin", clients.topics.create_all)
         if not await world.until(lambda: clients.topics.exist, 30.0):
             self._stuck("the topics cannot be created")
             return
         clients.start_producers()
         clients.start("tail", clients.tail)
-        clients.start("watch", clients.watch)
+        if self._invariants is None:
+            clients.start("watch", clients.watch)
         for number in range(plan.members):
             clients.start(f"member-{number}", clients.be_member)
         await self.nemesis.run(plan.faults, plan.fault_pause_s, plan.active_s)
@@ -208,10 +239,13 @@ class _Scenario:
         clients.is_over = True
         await self._settle()
 
+    def _all_serve(self) -> bool:
+        return all(machine.is_serving for machine in self._machines)
+
     async def _settle(self) -> None:
         """When nothing is wrong any more everything is delivered, read and where it was said to be."""
-        world, clients, machine = self._world, self._clients, self._machine
-        if not await world.until(lambda: machine.is_serving, WRITABLE_WITHIN_S):
+        world, clients = self._world, self._clients
+        if not await world.until(self._all_serve, WRITABLE_WITHIN_S):
             self._stuck("the broker does not serve")
             return
         if not await world.until(lambda: not clients.topics.is_renewing, WRITABLE_WITHIN_S):
@@ -222,16 +256,34 @@ class _Scenario:
         for reader in ("tail", "group") if self._plan.members else ("tail",):
             if not await world.until(lambda reader=reader: not clients.lagging(reader), CAUGHT_UP_WITHIN_S):
                 self._stuck(f"{reader} has not read {clients.lagging(reader)} to the end")
-        await asyncio.sleep(max(LEAST_VIRTUAL_S - world.loop.time(), 0.0))
+        await self._be_in_sync()
+        await asyncio.sleep(max(self._plan.least_s - world.loop.time(), 0.0))
+        for machine in self._machines:
+            if not await self._restart(machine):
+                return
+            await self._be_in_sync()
+        await self._read_all()
+
+    async def _restart(self, machine: Machine) -> bool:
+        """Stop a broker cleanly and start it again; whether that could be done."""
         # A start that the last fault has planned may come at once: it is this process that has to end.
         process = machine.process
         machine.stop()
-        if not await world.until(lambda: process is None or not process.alive, WRITABLE_WITHIN_S):
+        if not await self._world.until(lambda: process is None or not process.alive, WRITABLE_WITHIN_S):
             self._stuck("the broker does not stop")
-            return
+            return False
         machine.start()
-        await world.until(lambda: machine.is_serving, WRITABLE_WITHIN_S)
-        await self._read_all()
+        await self._world.until(lambda: machine.is_serving, WRITABLE_WITHIN_S)
+        return True
+
+    async def _be_in_sync(self) -> None:
+        """Wait until all replicas are in the ISR and know all that is committed; then ask what a client may know."""
+        invariants = self._invariants
+        if invariants is None:
+            return
+        if not await self._world.until(lambda: not invariants.not_in_sync(), IN_SYNC_WITHIN_S):
+            self._stuck(f"not in sync: {', '.join(invariants.not_in_sync())}")
+        self._clients.start("watch", self._clients.look_once)
 
     async def _read_all(self) -> None:
         clients = self._clients

@@ -30,7 +30,7 @@ class Topics:
         self,
         world: World,
         plan: Plan,
-        broker: str,
+        cluster: str,
         feed: Callable[[history.Event], None],
         on_deletion: Callable[[str], None],
     ) -> None:
@@ -40,7 +40,7 @@ class Topics:
         self.renewals = 0
         self._world = world
         self._plan = plan
-        self._broker = broker
+        self._cluster = cluster
         self._feed = feed
         self._on_deletion = on_deletion
         self._renewed_at = 0.0
@@ -63,7 +63,7 @@ class Topics:
         topic = self._plan.renewed
         assert topic is not None
         topic_id = await self._id_of(client, topic.name)
-        logs = [f"{self._broker}/{topic.name}-{number}" for number in range(topic.partitions)]
+        logs = [f"{self._cluster}/{topic.name}-{number}" for number in range(topic.partitions)]
         for log in logs:
             self._feed(history.DeletionInvoked(self._world.loop.time(), log))
         await self._delete(client, topic_id)
@@ -80,7 +80,11 @@ class Topics:
         while True:
             try:
                 await admin.create_topic(
-                    client, topic.name, partitions=topic.partitions, replication_factor=1, configs=topic.config
+                    client,
+                    topic.name,
+                    partitions=topic.partitions,
+                    replication_factor=self._plan.replication_factor,
+                    configs=topic.config,
                 )
             except ApiError as error:
                 if not error.error_code.retriable and error.error_code not in _RETRIED:

@@ -109,6 +109,7 @@ class Machine:
         """`ensemble` keeps the tree; None: the broker does, on its disk."""
         self.world = world
         self.name = name
+        self.broker_id = broker_id
         self.address = f"{name}:{PORT}"
         self.clock = SimClock(world.loop)
         self.disk = SimDisk(self.clock.now_ms)
@@ -268,6 +269,15 @@ class World:
         machine = Machine(self, f"broker-{number}", number, settings, ensemble)
         self.machines.append(machine)
         return machine
+
+    def add_cluster(self, size: int, settings: dict[str, str], session_timeout_s: float) -> list[Machine]:
+        """So many machines, off yet, whose brokers share one tree, which is on none of them."""
+        rng = Random(f"ensemble {self.seed}")
+        ensemble = SimEnsemble(self.loop, rng, SimClock(self.loop).now_ms, session_timeout_s, is_shared=True)
+        self.loop.kernel_at(0.0, ensemble.check_sessions)
+        for number in range(size):
+            self.machines.append(Machine(self, f"broker-{number}", number, settings, ensemble))
+        return self.machines
 
     def process_ended(self, process: Process) -> None:
         """Tell who wants to know, in no process."""

@@ -1,0 +1,187 @@
+"""Faults that only a cluster knows: between brokers, of their sessions with the shared tree, of leaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from cluster import znodes
+from cluster.znodes import NO_LEADER
+from tests.simulation import history
+from tests.simulation.clients import Clients
+from tests.simulation.cluster.invariants import Invariants
+from tests.simulation.world import Machine, World
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Nemesis
+
+_OUT_OF_ISR_WITHIN_S = 40.0
+
+
+class ClusterFaults:
+    """`kinds` are methods by the names that plans have for them; each says whether there was something to do."""
+
+    def __init__(self, world: World, clients: Clients, nemesis: Nemesis, invariants: Invariants, rng: Random) -> None:
+        self.kinds: dict[str, Callable[[], bool]] = {
+            "power cut": self._cut_power,
+            "power cut of all": self._cut_power_of_all,
+            "kill of a leader": self._kill_leader,
+            "kill of the controller": self._kill_controller,
+            "kill of all": self._kill_all,
+            "pause of a leader": self._pause_leader,
+            "pause of the controller": self._pause_controller,
+            "partition of brokers": self._partition,
+            "one-way cut of brokers": self._cut_one_way,
+            "isolation": self._isolate,
+            "coordination cut": self._cut_coordination,
+        }
+        self._world = world
+        self._clients = clients
+        self._nemesis = nemesis
+        self._invariants = invariants
+        self._ensemble = invariants.ensemble
+        self._rng = rng
+        self._machines = clients.machines
+
+    # -- whom it meets -------------------------------------------------------------------------------------------------
+
+    def _leaders(self) -> list[Machine]:
+        """The machines whose brokers lead something, each as often as it does."""
+        leaders = [known.state.leader for known in self._invariants.partitions.values()]
+        return [self._machines[each] for each in leaders if each != NO_LEADER]
+
+    def _controller(self) -> Machine | None:
+        tree = self._ensemble.tree
+        if tree.exists(znodes.CONTROLLER) is None:
+            return None
+        return self._machines[znodes.decode_controller(tree.get(znodes.CONTROLLER)[0])]
+
+    def _two(self) -> tuple[str, str]:
+        one, other = self._rng.sample(self._machines, 2)
+        return one.name, other.name
+
+    # -- processes and machines ----------------------------------------------------------------------------------------
+
+    def _kill_leader(self) -> bool:
+        leaders = [each for each in self._leaders() if each.is_up]
+        return bool(leaders) and self._nemesis.kill(self._rng.choice(leaders))
+
+    def _kill_controller(self) -> bool:
+        controller = self._controller()
+        return controller is not None and controller.is_up and self._nemesis.kill(controller)
+
+    def _kill_all(self) -> bool:
+        for machine in self._machines:
+            self._nemesis.kill(machine)
+        return True
+
+    def _pause(self, machine: Machine) -> bool:
+        """Stop a broker for longer than its session lives, or nearly so long."""
+        machine.pause(self._ensemble.session_timeout_s * self._rng.choice([0.7, 1.3, 2.5]))
+        return True
+
+    def _pause_leader(self) -> bool:
+        leaders = [each for each in self._leaders() if each.is_up]
+        return bool(leaders) and self._pause(self._rng.choice(leaders))
+
+    def _pause_controller(self) -> bool:
+        controller = self._controller()
+        return controller is not None and controller.is_up and self._pause(controller)
+
+    # -- power ---------------------------------------------------------------------------------------------------------
+
+    def _cut_power(self) -> bool:
+        """Of one machine. A topic whose replicas are not flushed keeps what is committed only where another member of
+        the ISR lives to lead: else the power stays, unless the plan lets it go.
+        """
+        machine = self._nemesis.some_machine()
+        if not self._clients.plan.groups_lossless and not self._others_have_all(machine):
+            return False
+        self._taint(machine)
+        return self._nemesis.cut_power(machine, may_lose=False)
+
+    async def wait(self) -> None:
+        """Leave all brokers alone as long as one that has lost records is in an ISR: it could be elected."""
+        invariants = self._invariants
+        if not await self._world.until(lambda: not invariants.tainted, _OUT_OF_ISR_WITHIN_S):
+            text = f"replicas stay in the ISR without all that is committed: {list(invariants.tainted)}"
+            self._clients.feed(history.Trouble(self._world.loop.time(), "C12", text))
+            invariants.tainted.clear()
+
+    def _others_have_all(self, machine: Machine) -> bool:
+        """Whether the broker can go without loss: all are well, and all that it could lead another one leads or will,
+        which has lost nothing.
+        """
+        links = self._world.network.links
+        if self._invariants.tainted or links.cuts or self._ensemble.cuts or self._ensemble.loss_chance:
+            return False
+        others = [each for each in self._machines if each is not machine]
+        if not all(self._is_well(each) for each in others):
+            return False
+        for each in others:
+            each.disk.inject = lambda _operation, _path: None
+        states = [known.state for known in self._invariants.partitions.values()]
+        return all(machine.broker_id not in state.isr or len(state.isr) > 1 for state in states)
+
+    def _is_well(self, machine: Machine) -> bool:
+        is_registered = self._ensemble.tree.exists(znodes.broker_path(machine.broker_id)) is not None
+        process = machine.process
+        return machine.is_serving and is_registered and process is not None and not process.paused
+
+    def _taint(self, machine: Machine) -> None:
+        lossless = {topic.name for topic in self._clients.plan.topics if topic.lossless}
+        if self._clients.plan.groups_lossless:
+            return
+        for topic_partition, known in self._invariants.partitions.items():
+            if machine.broker_id in known.state.isr and topic_partition.topic not in lossless:
+                self._invariants.tainted[machine.broker_id, topic_partition] = None
+
+    def _cut_power_of_all(self) -> bool:
+        """Nothing that is flushed may be lost."""
+        if not self._clients.plan.groups_lossless:
+            return False
+        for machine in self._machines:
+            self._nemesis.cut_power(machine, may_lose=False)
+        return True
+
+    # -- the network ---------------------------------------------------------------------------------------------------
+
+    def _partition(self) -> bool:
+        one, other = self._two()
+        return self._nemesis.cut((one, other), (other, one))
+
+    def _cut_one_way(self) -> bool:
+        return self._nemesis.cut(self._two())
+
+    def _isolate(self) -> bool:
+        """Cut a broker off from all other brokers, and at times from clients and the tree too."""
+        machine = self._nemesis.some_machine()
+        hosts = [each.name for each in self._machines if each is not machine]
+        if self._rng.random() < 0.5:
+            hosts += self._clients.processes
+        if self._rng.random() < 0.5:
+            self._cut_off_tree(machine)
+        pairs = [pair for host in hosts for pair in ((machine.name, host), (host, machine.name))]
+        return self._nemesis.cut(*pairs)
+
+    def _cut_coordination(self) -> bool:
+        return self._cut_off_tree(self._nemesis.some_machine())
+
+    def _cut_off_tree(self, machine: Machine) -> bool:
+        name = machine.name
+        if name in self._ensemble.cuts:
+            return False
+        arrive = self._rng.random() < 0.5
+        self._world.trace.note(
+            "coordination", f"is cut off from {name}, whose requests {'' if arrive else 'do not '}come"
+        )
+        self._ensemble.cut(name, requests_arrive=arrive)
+
+        def heal() -> None:
+            self._world.trace.note("coordination", f"is reached by {name} again")
+            self._ensemble.heal(name)
+
+        longest_s = self._ensemble.session_timeout_s * self._rng.choice([0.5, 1.5, 3.0])
+        self._nemesis.later(0.05, longest_s, heal)
+        return True

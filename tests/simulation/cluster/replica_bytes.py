@@ -1,0 +1,82 @@
+"""Whether all replicas of a partition hold the same bytes, as far as they are committed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+from typing import NamedTuple
+
+from storage.log.unified_log import UnifiedLog
+from tests.kit.memory_disk import Inode
+from tests.simulation.disk import SimDisk
+
+_HEADER = Struct(">qiibIhi")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
+_LENGTH_ENDS_AT = 12
+
+
+class Batch(NamedTuple):
+    """The part of a batch by which two can be compared: the CRC covers its records."""
+
+    first: int
+    last: int
+    leader_epoch: int
+    crc: int
+
+
+class CommittedBatches:
+    """The batches that some replica had below its high watermark, from offset 0 on."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self._batches: list[Batch] = []
+        self._first_offsets: list[int] = []
+
+    def compare(self, batch: Batch) -> str | None:
+        """The difference between `batch` and what was committed at its offset. A batch behind the end is added."""
+        if batch.first >= self.end:
+            self._batches.append(batch)
+            self._first_offsets.append(batch.first)
+            self.end = batch.last + 1
+            return None
+        known = self._batches[bisect_right(self._first_offsets, batch.first) - 1]
+        return None if known == batch else f"{batch} is there where {known} was committed"
+
+
+class ReplicaBytes:
+    """Reads one replica's log as it lies on the disk, past the broker and its faults."""
+
+    def __init__(self, log: UnifiedLog, disk: SimDisk) -> None:
+        self._log = log
+        self._disk = disk
+        self._truncations = log.truncations
+        self._segment = 0
+        self._position = 0
+        self._verified = 0
+
+    def verify(self, committed: CommittedBatches, end: int) -> str | None:
+        """Compare what is new below `end` with what was committed; the difference, if there is one."""
+        log = self._log
+        if log.truncations != self._truncations:
+            self._truncations = log.truncations
+            self._segment = self._position = self._verified = 0
+        if self._verified >= end:
+            return None
+        for segment in log.segments:
+            if segment.base_offset < self._segment:
+                continue
+            if segment.base_offset > self._segment:
+                self._segment, self._position = segment.base_offset, 0
+            inode = self._disk._find(segment.path)
+            if not isinstance(inode, Inode):
+                return None
+            while self._position + _HEADER.size <= min(segment.size, len(inode.content)):
+                first, length, epoch, _, crc, _, delta = _HEADER.unpack_from(inode.content, self._position)
+                if first + delta >= end:
+                    return None
+                difference = committed.compare(Batch(first, first + delta, epoch, crc))
+                if difference is not None:
+                    return difference
+                self._verified = first + delta + 1
+                self._position += _LENGTH_ENDS_AT + length
+        return None
