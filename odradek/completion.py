@@ -9,20 +9,23 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from odradek.command_list import COMPLETION, commands, tool_modules
 
 SCRIPT_OPTIONS = {
     "server-start": ["--dev", "--help", "--override", "-daemon"],
     "server-stop": ["--help", "--node-id", "--process-role"],
-    COMPLETION: ["bash", "zsh"],
+    COMPLETION: ["--help"],
 }
+SHELLS = ["bash", "zsh"]
 
 BASH = """\
 _odradek() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} words=
+  local current=${{COMP_WORDS[COMP_CWORD]}} words= actions=
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "{commands}" -- "$current"))
@@ -33,7 +36,7 @@ _odradek() {{
   esac
   case $current in
     -*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
-    *) [ "${{COMP_WORDS[1]}}" != completion ] || COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
+    *) [ "$COMP_CWORD" -ne 2 ] || COMPREPLY=($(compgen -W "$actions" -- "$current")) ;;
   esac
 }}
 complete -o default -F _odradek odradek
@@ -62,31 +65,68 @@ def tool_options(module: ModuleType) -> list[str]:
     """The options of a tool, sorted."""
     if hasattr(module, "PARSER"):
         return sorted(f"--{name}" for name in module.PARSER.options)
-    if hasattr(module, "make_parser"):
-        # argparse has no public way to list options.
-        actions = module.make_parser()._actions
-        return sorted(option for action in actions for option in action.option_strings if option.startswith("--"))
-    return ["--help"]
+    return sorted({word for parser in parsers_of(module) for word in words_of(parser)[0]} | {"--help"})
 
 
-def options_by_command(root: Path) -> dict[str, list[str]]:
-    """The options of each command. Jobs are left out: importing them takes PySpark."""
+def tool_actions(module: ModuleType) -> list[str]:
+    """The words of which a tool takes one behind its name, sorted."""
+    return sorted({word for parser in parsers_of(module) for word in words_of(parser)[1]})
+
+
+def parsers_of(module: ModuleType) -> list[ArgumentParser]:
+    """The parsers of a tool that uses argparse."""
+    if hasattr(module, "make_parsers"):
+        return list(module.make_parsers())
+    return [module.make_parser()] if hasattr(module, "make_parser") else []
+
+
+def words_of(parser: ArgumentParser) -> tuple[set[str], set[str]]:
+    """The options of a parser, with those of its actions' parsers; and the actions."""
+    options: set[str] = set()
+    actions: set[str] = set()
+    for argument in parser._actions:  # argparse has no public way to list them
+        options.update(option for option in argument.option_strings if option.startswith("--"))
+        if argument.choices and not argument.option_strings:
+            actions.update(map(str, argument.choices))
+        if isinstance(argument.choices, dict):
+            options.update(*(words_of(each)[0] for each in argument.choices.values()))
+    return options, actions
+
+
+class Words(NamedTuple):
+    """The options of a command, and its actions."""
+
+    options: list[str]
+    actions: list[str]
+
+
+def words_by_command(root: Path) -> dict[str, Words]:
+    """The words of each command. Jobs are left out: importing them takes PySpark."""
     sys.path.insert(0, str(root))
-    modules = {name: module for name, module in tool_modules(root).items() if module.startswith("tools.")}
-    tools = {name: tool_options(importlib.import_module(module)) for name, module in modules.items()}
-    return {**SCRIPT_OPTIONS, **tools}
+    words = {name: Words(options, SHELLS if name == COMPLETION else []) for name, options in SCRIPT_OPTIONS.items()}
+    for name, path in tool_modules(root).items():
+        if path.startswith("tools."):
+            module = importlib.import_module(path)
+            words[name] = Words(tool_options(module), tool_actions(module))
+    return words
 
 
 def bash_script(root: Path) -> str:
     """The completion script of bash."""
-    cases = [f'    {name}) words="{" ".join(options)}" ;;' for name, options in options_by_command(root).items()]
+    cases = [
+        f'    {name}) words="{" ".join(words.options)}" actions="{" ".join(words.actions)}" ;;'
+        for name, words in words_by_command(root).items()
+    ]
     return BASH.format(commands=" ".join(commands(root)), cases="\n".join(cases))
 
 
 def zsh_script(root: Path) -> str:
     """The completion script of zsh."""
     described = [f"    {shlex.quote(f'{name}:{text}')}" for name, text in commands(root).items()]
-    cases = [f"    {name}) compadd -- {' '.join(options)} ;;" for name, options in options_by_command(root).items()]
+    cases = [
+        f"    {name}) compadd -- {' '.join([*words.actions, *words.options])} ;;"
+        for name, words in words_by_command(root).items()
+    ]
     return ZSH.format(commands="\n".join(described), cases="\n".join(cases))
 
 

@@ -1,17 +1,24 @@
-"""kafka-cluster: show the id of a cluster (Kafka class `ClusterTool`)."""
+"""kafka-cluster: run a cluster on this machine, or show the id of one (Kafka class `ClusterTool`).
+
+Kafka's tool knows `cluster-id` and `unregister`; the other actions are Odradek's (`tools.local_cluster`).
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
+from tools.local_cluster import cluster_actions
 from tools.support.arguments import ArgumentParser
 from tools.support.common import make_client, read_properties, run_work
 
 
 def make_parser() -> ArgumentParser:
-    """The options of the tool."""
+    """The options of Kafka's actions."""
     parser = ArgumentParser("kafka-cluster", "Show the id of a cluster.")
+    parser.epilog = (
+        f"On this machine: odradek cluster {'|'.join(cluster_actions.ACTIONS)}; --help after one tells more."
+    )
     parser.add_argument("action", choices=("cluster-id", "unregister"), help="what to do")
     servers = parser.add_mutually_exclusive_group(required=True)
     servers.add_argument("--bootstrap-server", "-b", metavar="BOOTSTRAP_SERVER", help="the brokers to connect to")
@@ -19,6 +26,11 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--config", "-c", metavar="CONFIG", help="a file with properties for the client")
     parser.add_argument("--id", "-i", type=int, metavar="ID", help="the broker to unregister, of KRaft only")
     return parser
+
+
+def make_parsers() -> list[argparse.ArgumentParser]:
+    """The parsers of all actions."""
+    return [make_parser(), cluster_actions.make_parser()]
 
 
 async def work(arguments: argparse.Namespace) -> int:
@@ -40,6 +52,8 @@ async def work(arguments: argparse.Namespace) -> int:
 
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
+    if argv and argv[0] in cluster_actions.ACTIONS:
+        return cluster_actions.main(argv)
     parser = make_parser()
     if not argv:
         parser.print_usage(sys.stderr)

@@ -75,6 +75,9 @@ def test_completion_of_bash(tmp_path: Path) -> None:
     assert complete("odradek", "server-start", "--d") == ["--dev"]
     assert complete("odradek", "completion", "b") == ["bash"]
     assert complete("odradek", "topics", "file") == []
+    assert complete("odradek", "cluster", "st") == ["start", "status", "stop"]
+    assert complete("odradek", "cluster", "start", "--bro") == ["--brokers"]
+    assert complete("odradek", "cluster", "start", "st") == []
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")

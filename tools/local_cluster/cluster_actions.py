@@ -1,0 +1,282 @@
+"""The command line of `odradek cluster start|status|stop|kill|pause|resume|add|logs`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from tools.local_cluster.cluster_directory import DEFAULT_DIRECTORY, ZOOKEEPER, ClusterDirectory, ClusterState
+from tools.local_cluster.cluster_lifecycle import ClusterLifecycle
+from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, wait_for_end
+from tools.local_cluster.cluster_status import gather_status, render
+from tools.local_cluster.generated_properties import SESSION_TIMEOUT_MS
+from tools.local_cluster.server_logs import NamedLog, show_logs
+from tools.support.common import ToolError, parse_pairs, run_work
+
+DEFAULT_BROKERS = 3
+DEFAULT_BASE_PORT = 9092
+PER_BROKER = {"advertised.listeners", "broker.id", "listeners", "log.dir", "log.dirs", "zookeeper.connect"}
+_WATCH_S = 1.0
+_HOME_AND_CLEAR = "\x1b[H\x1b[J"
+
+Action = Callable[[argparse.Namespace, ClusterDirectory], Awaitable[None]]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The actions and their options."""
+    parser = argparse.ArgumentParser(
+        prog="odradek cluster",
+        description="Run a cluster on this machine: several brokers and a ZooKeeper, as processes.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, what: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.", allow_abbrev=False)
+        added.add_argument("--dir", default=DEFAULT_DIRECTORY, help=f"of the cluster (default: ./{DEFAULT_DIRECTORY})")
+        return added
+
+    start = action("start", "make and start a cluster, or start again what has ended")
+    start.add_argument("--brokers", type=_count, metavar="N", help=f"how many (default: {DEFAULT_BROKERS})")
+    start.add_argument("--base-port", type=_port, metavar="PORT", help=f"of broker 1 (default: {DEFAULT_BASE_PORT})")
+    start.add_argument(
+        "--zookeeper", type=_connect, metavar="HOST:PORT[/CHROOT]", help="one that runs; without it one is started"
+    )
+    start.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="configure all brokers"
+    )
+    action("status", "show brokers, controller, partitions and memory").add_argument(
+        "--watch", action="store_true", help="show it again every second, until Ctrl-C"
+    )
+    action("stop", "stop all brokers in order, then ZooKeeper")
+    for name, what in (
+        ("kill", "end a process at once, as a crash would (SIGKILL)"),
+        ("pause", "stop the clock of a process (SIGSTOP)"),
+        ("resume", "let a paused process go on (SIGCONT)"),
+    ):
+        action(name, what).add_argument("process", type=_process, metavar="N|zookeeper", help="the broker's id")
+    action("add", "start one more broker")
+    logs = action("logs", "show what brokers and ZooKeeper have logged")
+    logs.add_argument("process", type=_process, nargs="?", metavar="N|zookeeper", help="one of them (default: all)")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what they log, until Ctrl-C")
+    logs.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="of each log (default: 20)")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65_535:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a port")
+    return int(text)
+
+
+def _connect(text: str) -> str:
+    for server in text.partition("/")[0].split(","):
+        host, colon, port = server.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise argparse.ArgumentTypeError(f"'{server}' is not HOST:PORT")
+    return text
+
+
+def _process(text: str) -> int | str:
+    if text == ZOOKEEPER or text.isdecimal():
+        return text if text == ZOOKEEPER else int(text)
+    raise argparse.ArgumentTypeError(f"'{text}' is neither the id of a broker nor {ZOOKEEPER}")
+
+
+def tell(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+
+
+async def start(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """Make the cluster when there is none, start it, and say how to use it."""
+    directory.path.mkdir(parents=True, exist_ok=True)
+    with directory.locked():
+        if directory.exists:
+            lifecycle = ClusterLifecycle(directory, tell)
+            _refuse_changes(arguments, lifecycle.state, directory)
+            await lifecycle.start()
+        else:
+            lifecycle = ClusterLifecycle.make(
+                directory,
+                tell,
+                brokers=arguments.brokers or DEFAULT_BROKERS,
+                base_port=arguments.base_port or DEFAULT_BASE_PORT,
+                zookeeper=arguments.zookeeper,
+                settings=_settings(arguments),
+            )
+            try:
+                await lifecycle.start()
+            except BaseException:
+                await lifecycle.stop()
+                directory.forget()
+                raise
+    _say_what_next(lifecycle.state)
+
+
+def _settings(arguments: argparse.Namespace) -> dict[str, str]:
+    """The keys of `--set`. Raises ToolError for those that cannot be the same on all brokers."""
+    settings = parse_pairs(arguments.settings, accept_missing_value=False)
+    for key in PER_BROKER & settings.keys():
+        raise ToolError(f"--set {key}: each broker has its own, which the command chooses")
+    return settings
+
+
+def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, directory: ClusterDirectory) -> None:
+    """Raise ToolError for options that an existing cluster cannot follow."""
+    brokers = len(state.brokers)
+    if arguments.brokers not in {None, brokers}:
+        raise ToolError(f"the cluster in {directory.path} has {brokers} brokers; `odradek cluster add` adds one")
+    if arguments.zookeeper not in {None, state.zookeeper.connect}:
+        raise ToolError(f"the cluster in {directory.path} is on the ZooKeeper {state.zookeeper.connect}")
+    if arguments.base_port not in {None, state.brokers[0].port}:
+        raise ToolError(f"broker 1 of the cluster in {directory.path} has port {state.brokers[0].port}")
+    if arguments.settings:
+        raise ToolError(
+            f"the cluster in {directory.path} exists; change {directory.path}/broker-*/server.properties instead"
+        )
+
+
+def _say_what_next(state: ClusterState) -> None:
+    topics = f"odradek topics --bootstrap-server {state.brokers[0].address}"
+    commands = {
+        f"{topics} --create --topic flights --partitions {len(state.brokers)}": "",
+        "odradek cluster status --watch": "leaders, ISR and memory",
+        f"odradek cluster kill {state.brokers[-1].broker_id}": "kill -9; `odradek cluster start` starts it again",
+        "odradek cluster stop": "",
+    }
+    tell(f"\nbootstrap.servers={state.bootstrap_servers}\n\nNext:")
+    for command, what in commands.items():
+        tell(f"  {command}{f'   # {what}' if what else ''}")
+
+
+async def status(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """Show the status once, or in place until the task is cancelled."""
+    is_terminal = sys.stdout.isatty()
+    while True:
+        lines = "\n".join(render(await gather_status(directory)))
+        if not arguments.watch:
+            tell(lines)
+            return
+        tell(f"{_HOME_AND_CLEAR}{lines}" if is_terminal else f"{lines}\n")
+        await asyncio.sleep(_WATCH_S)
+
+
+async def stop(_: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """Stop everything in order."""
+    with _changing(directory) as lifecycle:
+        await lifecycle.stop()
+    tell("stopped; `odradek cluster start` starts it again on its data")
+
+
+async def add(_: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """Start one more broker."""
+    with _changing(directory) as lifecycle:
+        broker = await lifecycle.add()
+    tell(f"broker {broker.broker_id} serves at {broker.address}; new topics use it, existing partitions stay")
+
+
+async def kill(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """SIGKILL, and wait until the process is gone."""
+    state = directory.load()
+    what, process = _named(arguments, state)
+    if not send_signal(process, signal.SIGKILL):
+        raise ToolError(f"{what} does not run")
+    await wait_for_end(process)
+    tell(f"killed {what}; `odradek cluster start` starts it again")
+    if arguments.process != ZOOKEEPER:
+        timeout_ms = state.settings.get("zookeeper.session.timeout.ms", SESSION_TIMEOUT_MS)
+        tell(f"others lead its partitions when its session with ZooKeeper ends, within {timeout_ms} ms")
+
+
+async def pause(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """SIGSTOP."""
+    what, process = _named(arguments, directory.load())
+    _require(what, process, Condition.RUNNING)
+    send_signal(process, signal.SIGSTOP)
+    tell(f"paused {what}; `odradek cluster resume {arguments.process}` lets it go on")
+
+
+async def resume(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """SIGCONT."""
+    what, process = _named(arguments, directory.load())
+    _require(what, process, Condition.PAUSED)
+    send_signal(process, signal.SIGCONT)
+    tell(f"{what} goes on")
+
+
+async def logs(arguments: argparse.Namespace, directory: ClusterDirectory) -> None:
+    """Show the logs of one process or of all."""
+    state = directory.load()
+    names: Sequence[int | str] = [arguments.process]
+    if arguments.process is None:
+        own_zookeeper = [ZOOKEEPER] if state.zookeeper.port is not None else []
+        names = [*own_zookeeper, *(broker.broker_id for broker in state.brokers)]
+    else:
+        _named(arguments, state)
+    found = [NamedLog(str(name), directory.log_file(name)) for name in names]
+    await show_logs(found, lines=arguments.lines, follow=arguments.follow, tell=tell)
+
+
+ACTIONS: dict[str, Action] = {
+    "start": start,
+    "status": status,
+    "stop": stop,
+    "kill": kill,
+    "pause": pause,
+    "resume": resume,
+    "add": add,
+    "logs": logs,
+}
+
+
+@contextmanager
+def _changing(directory: ClusterDirectory) -> Iterator[ClusterLifecycle]:
+    """An existing cluster, which no other command changes meanwhile. Raises ToolError."""
+    directory.load()
+    with directory.locked():
+        yield ClusterLifecycle(directory, tell)
+
+
+def _named(arguments: argparse.Namespace, state: ClusterState) -> tuple[str, ProcessId | None]:
+    """The process that the command line names. Raises ToolError when the cluster has none of that name."""
+    if arguments.process != ZOOKEEPER:
+        broker = state.broker(arguments.process)
+        return f"broker {broker.broker_id}", broker.process
+    if state.zookeeper.port is None:
+        raise ToolError(f"the ZooKeeper at {state.zookeeper.connect} was not started by this cluster")
+    return "ZooKeeper", state.zookeeper.process
+
+
+def _require(what: str, process: ProcessId | None, wanted: Condition) -> None:
+    found = observe(process).condition
+    if found is not wanted:
+        raise ToolError(f"{what} is {found.value}, not {wanted.value}")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one action; returns the exit code."""
+    arguments = make_parser().parse_args(argv)
+    # Connections that fail are the status, not news.
+    logging.basicConfig(level=logging.ERROR)
+    directory = ClusterDirectory(arguments.dir)
+
+    async def work() -> int:
+        await ACTIONS[arguments.action](arguments, directory)
+        return 0
+
+    return run_work(work)

@@ -1,0 +1,177 @@
+"""The directory of a cluster on this machine: which brokers there are, their configurations, data and logs.
+
+odradek-cluster/
+  cluster.json                 the brokers, their ports and processes
+  zookeeper/                   zookeeper.properties, data, server.log
+  broker-1/                    server.properties, data, server.log
+  broker-2/ ...
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from protocol.value import Value
+from tools.local_cluster.cluster_processes import ProcessId
+from tools.support.common import ToolError
+
+DEFAULT_DIRECTORY = "odradek-cluster"
+HOST = "127.0.0.1"
+ZOOKEEPER = "zookeeper"
+FORMAT = 1
+"""Of cluster.json."""
+
+
+class LocalBroker(Value):
+    """A broker of the cluster; `process` is the last one that ran it."""
+
+    broker_id: int
+    port: int
+    process: ProcessId | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"{HOST}:{self.port}"
+
+
+class LocalZooKeeper(Value):
+    """The ZooKeeper of the cluster. `port` is None when it is somebody else's, which is never started or stopped."""
+
+    connect: str
+    port: int | None = None
+    process: ProcessId | None = None
+
+
+class ClusterState(Value):
+    """The contents of cluster.json. `settings` are the keys that were given for every broker."""
+
+    zookeeper: LocalZooKeeper
+    brokers: tuple[LocalBroker, ...]
+    settings: Mapping[str, str]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all brokers, as clients take them."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, broker_id: int) -> LocalBroker:
+        """One broker. Raises ToolError, naming those that there are."""
+        for broker in self.brokers:
+            if broker.broker_id == broker_id:
+                return broker
+        known = ", ".join(str(broker.broker_id) for broker in self.brokers)
+        raise ToolError(f"the cluster has no broker {broker_id}; its brokers are {known}")
+
+    def with_broker(self, changed: LocalBroker) -> ClusterState:
+        """This state with a broker changed, or added."""
+        others = [broker for broker in self.brokers if broker.broker_id != changed.broker_id]
+        brokers = sorted([*others, changed], key=lambda broker: broker.broker_id)
+        return ClusterState(self.zookeeper, tuple(brokers), self.settings)
+
+    def with_zookeeper(self, changed: LocalZooKeeper) -> ClusterState:
+        """This state with its ZooKeeper changed."""
+        return ClusterState(changed, self.brokers, self.settings)
+
+
+class ClusterDirectory:
+    """The files of one cluster."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self._state_file = self.path / "cluster.json"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a cluster was made here."""
+        return self._state_file.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other commands from changing the cluster. Raises ToolError while another one does."""
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ToolError(f"another `odradek cluster` command is at work in {self.path}") from None
+            yield
+
+    def load(self) -> ClusterState:
+        """The cluster. Raises ToolError when there is none, or when its file cannot be understood."""
+        try:
+            text = self._state_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise ToolError(
+                f"there is no cluster in {self.path}; `odradek cluster start` makes one, --dir names another directory"
+            ) from None
+        try:
+            return _state_of(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ToolError(f"{self._state_file} cannot be understood: {error!r}") from None
+
+    def save(self, state: ClusterState) -> None:
+        """Replace the file in one step: whoever reads it, and a crash, finds the old state or the new one."""
+        with tempfile.NamedTemporaryFile("w", dir=self.path, prefix="cluster.json.", delete=False) as file:
+            json.dump(_json_of(state), file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(file.name).replace(self._state_file)
+
+    def forget(self) -> None:
+        """Remove what makes this directory a cluster; data and logs stay."""
+        self._state_file.unlink(missing_ok=True)
+
+    def part(self, name: str | int) -> Path:
+        """The directory of a broker, by its id, or of ZooKeeper."""
+        return self.path / (ZOOKEEPER if name == ZOOKEEPER else f"broker-{name}")
+
+    def log_file(self, name: str | int) -> Path:
+        """The output of a broker, by its id, or of ZooKeeper."""
+        return self.part(name) / "server.log"
+
+    def properties_file(self, name: str | int) -> Path:
+        """The configuration of a broker, by its id, or of ZooKeeper."""
+        return self.part(name) / (f"{ZOOKEEPER}.properties" if name == ZOOKEEPER else "server.properties")
+
+    def write_properties(self, name: str | int, settings: Mapping[str, str]) -> None:
+        """Make the configuration of a broker or of ZooKeeper, and its directory."""
+        self.part(name).mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{key}={value}\n" for key, value in settings.items()).replace("\\", "\\\\")
+        self.properties_file(name).write_text(text, encoding="iso-8859-1", errors="backslashreplace")
+
+    def remove_part(self, name: int) -> None:
+        """Remove a broker's directory with its data."""
+        shutil.rmtree(self.part(name), ignore_errors=True)
+
+
+def _json_of(state: ClusterState) -> dict[str, Any]:
+    zookeeper = state.zookeeper
+    return {
+        "format": FORMAT,
+        "zookeeper": {"connect": zookeeper.connect, "port": zookeeper.port, "process": zookeeper.process},
+        "brokers": [{"id": each.broker_id, "port": each.port, "process": each.process} for each in state.brokers],
+        "settings": dict(state.settings),
+    }
+
+
+def _state_of(found: dict[str, Any]) -> ClusterState:
+    if found["format"] != FORMAT:
+        raise ValueError(f"format {found['format']} was written by another version of Odradek")
+
+    def process_of(entry: dict[str, Any]) -> ProcessId | None:
+        return None if entry["process"] is None else ProcessId(*entry["process"])
+
+    zookeeper = found["zookeeper"]
+    return ClusterState(
+        LocalZooKeeper(zookeeper["connect"], zookeeper["port"], process_of(zookeeper)),
+        tuple(LocalBroker(each["id"], each["port"], process_of(each)) for each in found["brokers"]),
+        found["settings"],
+    )

@@ -1,0 +1,204 @@
+"""Starting and stopping the processes of a cluster, and growing it.
+
+`cluster.json` is written after each process that is started, so that a command which is interrupted leaves none that
+the next command does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from tools.local_cluster.cluster_directory import (
+    HOST,
+    ZOOKEEPER,
+    ClusterDirectory,
+    ClusterState,
+    LocalBroker,
+    LocalZooKeeper,
+)
+from tools.local_cluster.cluster_probe import Probe
+from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, spawn, wait_for_end
+from tools.local_cluster.generated_properties import broker_properties, zookeeper_properties
+from tools.local_cluster.ports import accepts, free_from, is_free, require_free
+from tools.local_cluster.process_commands import ProcessCommand, broker_command, zookeeper_command
+from tools.support.common import ToolError
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
+ZOOKEEPER_PORT = 2181
+_POLL_S = 0.02
+_SAID_LINES = 5
+"""Of a process that has ended: the last lines of its output."""
+
+
+class ClusterLifecycle:
+    """Changes one cluster. `tell` is given a line about each step."""
+
+    def __init__(self, directory: ClusterDirectory, tell: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._tell = tell
+        self._state = directory.load()
+
+    @classmethod
+    def make(
+        cls,
+        directory: ClusterDirectory,
+        tell: Callable[[str], None],
+        *,
+        brokers: int,
+        base_port: int,
+        zookeeper: str | None,
+        settings: Mapping[str, str],
+    ) -> ClusterLifecycle:
+        """A new cluster in `directory`, not started yet. Raises ToolError when a port is in use."""
+        ports = range(base_port, base_port + brokers)
+        for number, port in enumerate(ports, 1):
+            require_free(port, f"broker {number}")
+        if zookeeper is None:
+            port = ZOOKEEPER_PORT if is_free(ZOOKEEPER_PORT) else free_from(base_port + 1000)
+            service = LocalZooKeeper(f"{HOST}:{port}", port)
+            directory.write_properties(ZOOKEEPER, zookeeper_properties(directory, port))
+            zookeeper_command(directory.properties_file(ZOOKEEPER))
+        else:
+            service = LocalZooKeeper(zookeeper)
+        members = tuple(LocalBroker(number, port) for number, port in enumerate(ports, 1))
+        state = ClusterState(service, members, settings)
+        for broker in members:
+            directory.write_properties(broker.broker_id, broker_properties(directory, state, broker))
+        directory.save(state)
+        return cls(directory, tell)
+
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as it was last written."""
+        return self._state
+
+    def _save(self, state: ClusterState) -> None:
+        self._state = state
+        self._directory.save(state)
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start what does not run, and wait until every broker is registered and answers.
+
+        Raises ToolError when everything runs already, and when a process ends or does not get ready in time.
+        """
+        dead = [each for each in self._state.brokers if observe(each.process).condition is Condition.DEAD]
+        if not dead:
+            raise ToolError(f"the cluster in {self._directory.path} is already running")
+        await self._start_zookeeper()
+        for broker in dead:
+            require_free(broker.port, f"broker {broker.broker_id}")
+        for broker in dead:
+            self._spawn(broker)
+        for broker in dead:
+            await self._await_registered(broker.broker_id)
+
+    async def add(self) -> LocalBroker:
+        """Start one more broker; gives it once it is registered. Raises ToolError."""
+        if observe(self._state.zookeeper.process).condition is Condition.DEAD and self._state.zookeeper.port:
+            raise ToolError("the cluster does not run; `odradek cluster start` starts it")
+        last = self._state.brokers[-1]
+        port = free_from(max(each.port for each in self._state.brokers) + 1)
+        broker = LocalBroker(last.broker_id + 1, port)
+        before, state = self._state, self._state.with_broker(broker)
+        self._directory.write_properties(broker.broker_id, broker_properties(self._directory, before, broker))
+        self._save(state)
+        try:
+            self._spawn(broker)
+            await self._await_registered(broker.broker_id)
+        except BaseException:
+            await self._end(f"broker {broker.broker_id}", self._state.broker(broker.broker_id).process)
+            self._save(before)
+            raise
+        return self._state.broker(broker.broker_id)
+
+    async def _start_zookeeper(self) -> None:
+        service = self._state.zookeeper
+        if service.port is None:
+            await self._await_given_zookeeper()
+            return
+        if observe(service.process).condition is not Condition.DEAD:
+            return
+        require_free(service.port, "ZooKeeper")
+        process = self._launch(ZOOKEEPER, zookeeper_command(self._directory.properties_file(ZOOKEEPER)))
+        service = LocalZooKeeper(service.connect, service.port, process)
+        self._save(self._state.with_zookeeper(service))
+        self._tell(f"starting ZooKeeper on {service.connect}")
+        await self._await_ready("ZooKeeper", ZOOKEEPER, process, lambda: accepts(HOST, service.port or 0))
+
+    async def _await_given_zookeeper(self) -> None:
+        """Raises ToolError when no server of `--zookeeper` accepts connections."""
+        connect = self._state.zookeeper.connect
+        for server in connect.partition("/")[0].split(","):
+            host, _, port = server.strip().rpartition(":")
+            with contextlib.suppress(socket.gaierror):
+                if await accepts(host, int(port)):
+                    return
+        raise ToolError(f"no ZooKeeper answers at {connect}")
+
+    def _spawn(self, broker: LocalBroker) -> None:
+        process = self._launch(broker.broker_id, broker_command(self._directory.properties_file(broker.broker_id)))
+        self._save(self._state.with_broker(LocalBroker(broker.broker_id, broker.port, process)))
+        self._tell(f"starting broker {broker.broker_id} on {broker.address}")
+
+    def _launch(self, name: str | int, command: ProcessCommand) -> ProcessId:
+        return spawn(command.words, self._directory.log_file(name), command.environment)
+
+    async def _await_registered(self, broker_id: int) -> None:
+        broker = self._state.broker(broker_id)
+        async with Probe(broker.address) as probe:
+            await self._await_ready(
+                f"broker {broker_id}", broker_id, broker.process, lambda: probe.has_joined(broker_id)
+            )
+
+    async def _await_ready(
+        self, what: str, name: str | int, process: ProcessId | None, is_ready: Callable[[], Awaitable[bool]]
+    ) -> None:
+        log = self._directory.log_file(name)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while not await is_ready():
+                    if observe(process).condition is Condition.DEAD:
+                        raise ToolError(f"{what} has ended; {log} says\n{last_lines(log)}")
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise ToolError(f"{what} is not ready after {START_TIMEOUT_S} s; {log} says\n{last_lines(log)}") from None
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop brokers one after the other, so that they hand over their partitions, then ZooKeeper.
+
+        Raises ToolError, naming the process, when one does not end in time.
+        """
+        for broker in self._state.brokers:
+            await self._end(f"broker {broker.broker_id}", broker.process)
+        await self._end("ZooKeeper", self._state.zookeeper.process)
+
+    async def _end(self, what: str, process: ProcessId | None) -> None:
+        if not send_signal(process, signal.SIGTERM):
+            return
+        # One that is paused takes the signal up when it goes on.
+        send_signal(process, signal.SIGCONT)
+        self._tell(f"stopping {what}")
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await wait_for_end(process)
+        except TimeoutError:
+            name = what.removeprefix("broker ").lower()
+            raise ToolError(
+                f"{what} has not ended after {STOP_TIMEOUT_S} s; `odradek cluster kill {name}` ends it at once"
+            ) from None
+
+
+def last_lines(path: Path) -> str:
+    """The end of a log file, indented."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-_SAID_LINES:]
+    return "\n".join(f"  {line}" for line in lines)

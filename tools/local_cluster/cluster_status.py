@@ -1,0 +1,174 @@
+"""The status of a cluster as text: brokers, controller, partitions, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from client.metadata import Metadata, PartitionMetadata
+from protocol.topic_partition import TopicPartition
+from protocol.value import Value
+from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker
+from tools.local_cluster.cluster_probe import LogSizes, Probe
+from tools.local_cluster.cluster_processes import Condition, Observed, observe
+
+MISSING = "-"
+MOST_PARTITIONS = 20
+"""Lines of partitions: those that need attention come first."""
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+class ClusterStatus(Value):
+    """A cluster at one moment. `metadata` is None when no broker answers."""
+
+    state: ClusterState
+    zookeeper: Observed
+    brokers: Mapping[int, Observed]
+    metadata: Metadata | None
+    log_sizes: LogSizes
+
+
+async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
+    """Look at the processes and ask the brokers. Raises ToolError when there is no cluster."""
+    state = directory.load()
+    observed = {each.broker_id: observe(each.process) for each in state.brokers}
+    running = [each for each in state.brokers if observed[each.broker_id].condition is Condition.RUNNING]
+    metadata, log_sizes = None, {}
+    if running:
+        async with Probe(",".join(broker.address for broker in running)) as probe:
+            metadata = await probe.metadata()
+            if metadata is not None:
+                asked = [each.broker_id for each in running if each.broker_id in metadata.nodes]
+                log_sizes = dict(await probe.log_sizes(asked))
+    return ClusterStatus(state, observe(state.zookeeper.process), observed, metadata, log_sizes)
+
+
+def render(status: ClusterStatus) -> list[str]:
+    """The lines that are shown."""
+    lines = [_headline(status), "", *_broker_lines(status)]
+    if status.metadata is None:
+        return [*lines, "", "No broker answers."]
+    return [*lines, "", *_partition_lines(status.metadata)]
+
+
+def _headline(status: ClusterStatus) -> str:
+    zookeeper = status.state.zookeeper
+    if zookeeper.port is None:
+        about = f"ZooKeeper {zookeeper.connect}"
+    elif zookeeper.process is None or status.zookeeper.condition is Condition.DEAD:
+        about = f"ZooKeeper {zookeeper.connect} dead"
+    else:
+        memory = in_units(status.zookeeper.memory_bytes)
+        condition = status.zookeeper.condition.value
+        about = f"ZooKeeper {zookeeper.connect} {condition}, pid {zookeeper.process.pid}, {memory}"
+    cluster_id = MISSING if status.metadata is None else status.metadata.cluster_id
+    return f"Cluster {cluster_id}, {about}"
+
+
+# -- brokers -----------------------------------------------------------------------------------------------------------
+
+
+def _broker_lines(status: ClusterStatus) -> list[str]:
+    rows: list[Sequence[str]] = [
+        ("BROKER", "STATE", "PID", "ADDRESS", "MEMORY", "LEADS", "REPLICAS", "IN SYNC", "BEHIND")
+    ]
+    rows += [_broker_row(status, broker) for broker in status.state.brokers]
+    memory = in_units(sum(observed.memory_bytes for observed in status.brokers.values()))
+    controller = -1 if status.metadata is None else status.metadata.controller_id
+    chosen = "none" if controller < 0 else str(controller)
+    return [*in_columns(rows), "", f"Controller: {chosen}. Memory of all brokers: {memory}."]
+
+
+def _broker_row(status: ClusterStatus, broker: LocalBroker) -> tuple[str, ...]:
+    observed = status.brokers[broker.broker_id]
+    condition = observed.condition.value
+    is_alive = broker.process is not None and observed.condition is not Condition.DEAD
+    pid = str(broker.process.pid) if broker.process is not None and is_alive else MISSING
+    memory = in_units(observed.memory_bytes) if is_alive else MISSING
+    if status.metadata is None:
+        return (str(broker.broker_id), condition, pid, broker.address, memory, *(MISSING,) * 4)
+    if observed.condition is Condition.RUNNING and broker.broker_id not in status.metadata.nodes:
+        condition = "not registered"
+    partitions = [partition for _, partition in _partitions(status.metadata)]
+    replicas = [each for each in partitions if broker.broker_id in each.replicas]
+    counts = (
+        sum(each.leader == broker.broker_id for each in partitions),
+        len(replicas),
+        sum(broker.broker_id in each.isr for each in replicas),
+    )
+    behind = bytes_behind(status.metadata, status.log_sizes, broker.broker_id)
+    return (
+        *(str(broker.broker_id), condition, pid, broker.address, memory, *map(str, counts)),
+        MISSING if behind is None else in_units(behind),
+    )
+
+
+def bytes_behind(metadata: Metadata, log_sizes: LogSizes, broker_id: int) -> int | None:
+    """By how many bytes the replicas of a broker are shorter than those of their leaders; None when it is not known."""
+    own = log_sizes.get(broker_id)
+    if own is None:
+        return None
+    behind = 0
+    for name, partition in _partitions(metadata):
+        if broker_id in partition.replicas and partition.leader in log_sizes:
+            behind += max(0, log_sizes[partition.leader].get(name, 0) - own.get(name, 0))
+    return behind
+
+
+# -- partitions --------------------------------------------------------------------------------------------------------
+
+
+def _partitions(metadata: Metadata) -> Iterable[tuple[TopicPartition, PartitionMetadata]]:
+    for topic in metadata.topics.values():
+        for partition in topic.partitions.values():
+            yield TopicPartition(topic.name, partition.partition), partition
+
+
+def _partition_lines(metadata: Metadata) -> list[str]:
+    """A line that counts, and the partitions of which there are lines: those without a leader, then those with replicas
+    out of sync, then others of users' topics.
+    """
+    partitions = sorted(_partitions(metadata))
+    if not partitions:
+        return ["No topics."]
+    leaderless = [each for each in partitions if each[1].leader not in metadata.nodes]
+    led = [each for each in partitions if each[1].leader in metadata.nodes]
+    short = [each for each in led if len(each[1].isr) < len(each[1].replicas)]
+    well = [each for each in led if len(each[1].isr) >= len(each[1].replicas)]
+    of_users = [each for each in well if not metadata.topics[each[0].topic].is_internal]
+    shown = [*leaderless, *short, *of_users][:MOST_PARTITIONS]
+    under_replicated = len(short) + len(leaderless)
+    counts = f"{len(partitions)}, under-replicated {under_replicated}, without a leader {len(leaderless)}"
+    lines = [f"Topics: {len(metadata.topics)}. Partitions: {counts}."]
+    if shown:
+        lines += ["", *in_columns([("PARTITION", "LEADER", "REPLICAS", "ISR"), *_partition_rows(metadata, shown)])]
+    hidden = len(partitions) - len(shown)
+    return [*lines, f"... and {hidden} more"] if hidden else lines
+
+
+def _partition_rows(
+    metadata: Metadata, partitions: Iterable[tuple[TopicPartition, PartitionMetadata]]
+) -> Iterable[tuple[str, ...]]:
+    for (topic, number), partition in partitions:
+        leader = str(partition.leader) if partition.leader in metadata.nodes else "none"
+        yield f"{topic}-{number}", leader, _ids(partition.replicas), _ids(partition.isr)
+
+
+def _ids(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers)) or MISSING
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows with their columns padded to the longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def in_units(size_bytes: int) -> str:
+    """A size as people read it, with powers of 1000."""
+    size, unit = float(size_bytes), 0
+    while size >= 999.5 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.1f} {_UNITS[unit]}" if unit and size < 9.95 else f"{size:.0f} {_UNITS[unit]}"
