@@ -250,8 +250,12 @@ async def connect(
     request_timeout_ms: int,
     setup_timeout_ms: int,
     receive_buffer: ReceiveBuffer,
+    negotiate: bool = True,
 ) -> Connection:
-    """Connect to a broker and negotiate versions. Raises DisconnectedError when that does not succeed in time."""
+    """Connect to a broker and negotiate versions. Raises DisconnectedError when that does not succeed in time.
+
+    Without `negotiate` every request has to say its version.
+    """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         async with asyncio.timeout(setup_timeout_ms / 1000):
@@ -263,6 +267,8 @@ async def connect(
         if isinstance(error, ConnectionRefusedError):
             reason = "Connection refused"  # asyncio has the address in place of the operating system's words
         raise DisconnectedError(f"Connection to {address} could not be established: {reason}") from error
+    if not negotiate:
+        return connection
     try:
         await connection.negotiate()
     except BaseException:

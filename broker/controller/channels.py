@@ -120,12 +120,19 @@ class ControllerChannels:
                 logger.error("Broker %d refused StopReplica: %s", broker.broker_id, error)
 
     async def update_metadata(self, topics: Iterable[TopicImage] = (), deleted: Iterable[str] = ()) -> None:
-        """Send all brokers the metadata of these topics for their clients."""
+        """Send all brokers the metadata of these topics for their clients. Those that are `deleted` are known still."""
         states = tuple(TopicStates(topic.name, topic.topic_id, topic.partitions) for topic in topics)
-        deleted, context = tuple(deleted), self._context
+        context = self._context
+        gone = (context.topics[name] for name in deleted)
+        deleted_states = tuple(TopicStates(topic.name, topic.topic_id, topic.partitions) for topic in gone)
         for broker in context.live_brokers.values():
             command = UpdateMetadata(
-                context.controller_id, context.controller_epoch, broker.epoch, context.live_brokers, states, deleted
+                context.controller_id,
+                context.controller_epoch,
+                broker.epoch,
+                context.live_brokers,
+                states,
+                deleted_states,
             )
             try:
                 await self._channels[broker.broker_id].update_metadata(command)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
 
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
-from cluster.metadata_image import ConfigResource, MetadataImage, TopicImage
+from cluster.metadata_image import ConfigResource, MetadataImage, PartitionImage, TopicImage
+from cluster.znodes import NO_LEADER
 
 logger = logging.getLogger("kafka.server.ReplicaManager")
+
+NO_LEADER_EPOCH: Final = -1
 
 ImageListener = Callable[[MetadataImage, MetadataImage], None]
 
@@ -38,7 +42,7 @@ class MetadataCache:
             controller_epoch=command.controller_epoch,
             brokers=dict(command.live_brokers),
         )
-        deleted = [name for name in command.deleted_topics if name in image.topics]
+        deleted = [each.topic for each in command.deleted_topics if each.topic in image.topics]
         if deleted or command.topics:
             image = image.with_topics(self._changed(command.topics), deleted)
         self._become(image)
@@ -48,7 +52,7 @@ class MetadataCache:
             known = self._image.topics.get(each.topic)
             if known is None or known.topic_id != each.topic_id:
                 known = TopicImage(each.topic, each.topic_id, ())
-            yield known.with_partitions(each.partitions)
+            yield known.with_partitions([*_unknown_before(each.partitions, len(known.partitions)), *each.partitions])
 
     def update_configs(self, changed: Mapping[ConfigResource, Mapping[str, str]]) -> None:
         """Configurations of topics and brokers have been replaced; an empty one is dropped."""
@@ -63,3 +67,15 @@ class MetadataCache:
                 listener(old, image)
             except Exception:
                 logger.exception("A listener failed to apply the new metadata")
+
+
+def _unknown_before(partitions: Iterable[PartitionImage], known: int) -> list[PartitionImage]:
+    """Stand-ins for partitions below the highest that a controller did not tell of: those of which it knows no state
+    yet. `known` partitions are told of already.
+    """
+    told = {each.partition for each in partitions}
+    return [
+        PartitionImage(number, NO_LEADER, NO_LEADER_EPOCH, (), (), 0, 0)
+        for number in range(known, max(told, default=-1))
+        if number not in told
+    ]

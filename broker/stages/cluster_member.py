@@ -28,6 +28,8 @@ class ClusterMember(Value):
 
     controller: ControllerService
     groups: GroupCoordinatorService
+    commands: LocalChannel
+    """Has this broker obey its controller."""
 
     @classmethod
     async def join(
@@ -49,9 +51,10 @@ class ClusterMember(Value):
             await logs.settle_deletions()
             await groups.topics_forgotten()
 
+        commands = LocalChannel(hosted, metadata, settle_deletions)
         controller = ControllerService(
             coordination.membership,
-            {registration.broker_id: LocalChannel(hosted, metadata, settle_deletions)},
+            {registration.broker_id: commands},
             environment.random,
             controller_settings(config),
             configs.validate_topic,
@@ -66,7 +69,7 @@ class ClusterMember(Value):
             await logs.settle_deletions()
         directories.claim(environment, metadata.image.cluster_id)
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
-        return cls(controller, groups)
+        return cls(controller, groups, commands)
 
 
 def _coordinator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.environment.contract import Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
+from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.disabled_features import DisabledFeatureHandlers
@@ -155,6 +156,7 @@ def _registry(
             CoordinatorHandlers(member.groups, lambda: metadata.image, internal_topics),
             ProducerIdHandlers(ProducerIds(controller.allocate_producer_ids)),
             DisabledFeatureHandlers(),
+            ClusterCommandHandlers(member.commands),
         ]
     )
     registry.add(ApiVersionsHandlers(registry))

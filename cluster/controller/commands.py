@@ -67,12 +67,12 @@ class StopReplica(Command):
 
 class UpdateMetadata(Command):
     """Tell clients of this: all live brokers, and the topics that changed. `deleted_topics` are gone with their
-    configurations (on the wire, partitions whose leader is -2).
+    configurations; their partitions are those that they had.
     """
 
     live_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: tuple[TopicStates, ...] = ()
-    deleted_topics: tuple[str, ...] = ()
+    deleted_topics: tuple[TopicStates, ...] = ()
 
 
 class CommandFence:

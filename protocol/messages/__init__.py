@@ -7,6 +7,22 @@ from __future__ import annotations
 
 from protocol.api_keys import ApiKey
 from protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.cluster_commands import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from protocol.messages.cluster_requests import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
 from protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -98,14 +114,20 @@ from protocol.wire.schema import Request, Response
 __all__ = [
     "REQUEST_TYPES",
     "RESPONSE_TYPES",
+    "AllocateProducerIdsRequest",
+    "AllocateProducerIdsResponse",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterPartitionRequest",
+    "AlterPartitionResponse",
     "AlterReplicaLogDirsRequest",
     "AlterReplicaLogDirsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
+    "ControlledShutdownRequest",
+    "ControlledShutdownResponse",
     "CreatePartitionsRequest",
     "CreatePartitionsResponse",
     "CreateTopicsRequest",
@@ -146,6 +168,8 @@ __all__ = [
     "InitProducerIdResponse",
     "JoinGroupRequest",
     "JoinGroupResponse",
+    "LeaderAndIsrRequest",
+    "LeaderAndIsrResponse",
     "LeaveGroupRequest",
     "LeaveGroupResponse",
     "ListGroupsRequest",
@@ -170,16 +194,23 @@ __all__ = [
     "ProduceResponse",
     "RequestHeader",
     "ResponseHeader",
+    "StopReplicaRequest",
+    "StopReplicaResponse",
     "SyncGroupRequest",
     "SyncGroupResponse",
     "TransactionLogKey",
     "TransactionLogValue",
+    "UpdateMetadataRequest",
+    "UpdateMetadataResponse",
 ]
 
 _REQUESTS: tuple[type[Request], ...] = (
+    AllocateProducerIdsRequest,
     AlterConfigsRequest,
+    AlterPartitionRequest,
     AlterReplicaLogDirsRequest,
     ApiVersionsRequest,
+    ControlledShutdownRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
@@ -199,6 +230,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
+    LeaderAndIsrRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     ListOffsetsRequest,
@@ -209,12 +241,17 @@ _REQUESTS: tuple[type[Request], ...] = (
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
+    StopReplicaRequest,
     SyncGroupRequest,
+    UpdateMetadataRequest,
 )
 _RESPONSES: tuple[type[Response], ...] = (
+    AllocateProducerIdsResponse,
     AlterConfigsResponse,
+    AlterPartitionResponse,
     AlterReplicaLogDirsResponse,
     ApiVersionsResponse,
+    ControlledShutdownResponse,
     CreatePartitionsResponse,
     CreateTopicsResponse,
     DeleteGroupsResponse,
@@ -234,6 +271,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     IncrementalAlterConfigsResponse,
     InitProducerIdResponse,
     JoinGroupResponse,
+    LeaderAndIsrResponse,
     LeaveGroupResponse,
     ListGroupsResponse,
     ListOffsetsResponse,
@@ -244,7 +282,9 @@ _RESPONSES: tuple[type[Response], ...] = (
     OffsetFetchResponse,
     OffsetForLeaderEpochResponse,
     ProduceResponse,
+    StopReplicaResponse,
     SyncGroupResponse,
+    UpdateMetadataResponse,
 )
 
 REQUEST_TYPES: dict[ApiKey, type[Request]] = {message.api_key: message for message in _REQUESTS}

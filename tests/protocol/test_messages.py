@@ -210,7 +210,7 @@ def default_of(definition: Any, spec: FieldSpec) -> Any:
 def differences(
     path: str, struct: type[Struct], definitions: list[Any], common: dict[str, Any], within: Versions
 ) -> Iterator[str]:
-    specs = fields_of(struct)
+    specs = [spec for spec in fields_of(struct) if overlap(spec.versions, within)]
     theirs = [definition for definition in definitions if overlap(versions(definition.get("versions", "0+")), within)]
     names = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", definition["name"]).lower() for definition in theirs]
     if names != [spec.name for spec in specs]:

@@ -164,5 +164,5 @@ def _json_of(wire_type: WireType, value: Any, version: int) -> Any:
 
 
 def _camel(name: str) -> str:
-    first, *others = name.split("_")
+    first, *others = name.replace("kraft", "k_raft").split("_")
     return first + "".join(other.capitalize() for other in others)

@@ -16,12 +16,15 @@ from collections.abc import Iterator
 import pytest
 
 from broker.network.registry import HandlerRegistry, Route
+from protocol.api_keys import ApiKey
 from protocol.records.batch import Record, build_batch
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.wire_requests import fetch, framed, new_topic, produce, request_bytes, values_in
 from tests.protocol.values import SeededSource, build
 
 MAX_GROWTH_BYTES = 300 << 20
+COMMANDS = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
+"""Whoever sends these is the controller: what they do to others is what they are for."""
 TOPICS = ("fuzz-a", "fuzz-b", "__consumer_offsets", "no-such-topic", "..", "a/b", "x" * 250, "")
 
 
@@ -83,7 +86,8 @@ def frames(routes: list[Route], seed: int) -> Iterator[bytes]:
             yield bytes(mutant)
 
 
-async def fuzz(count: int, seed: int) -> None:
+async def fuzz(count: int, seed: int, *, commands: bool = False) -> None:
+    """Send requests of all clients, or the `commands` of controllers."""
     recorder = Recorder()
     logging.getLogger().addHandler(recorder)
     logging.disable(logging.WARNING)  # a line per refused frame would be most of the work
@@ -94,7 +98,7 @@ async def fuzz(count: int, seed: int) -> None:
             for topic in TOPICS[:2]:
                 await witness.ask(new_topic(topic), 7)
             registry: HandlerRegistry = broker.server.serving.registry
-            stream = frames(list(registry), seed)
+            stream = frames([route for route in registry if (route.api_key in COMMANDS) is commands], seed)
             wire: Wire | None = None
             for number in range(count):
                 if wire is None or wire.is_closed or number % 50 == 0:
@@ -108,6 +112,9 @@ async def fuzz(count: int, seed: int) -> None:
                     await asyncio.sleep(0)
                 assert not recorder.records, f"frame {number} of seed {seed}: {frame.hex()}\n{recorder.records}"
             await asyncio.sleep(0)
+            if commands:
+                assert not recorder.records
+                return
             # Nobody else noticed.
             await witness.ask(new_topic("after"), 7)
             await witness.ask(produce("after", [b"still", b"works"]), 9)
@@ -124,6 +131,10 @@ async def fuzz(count: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_requests_disturb_nobody(seed: int) -> None:
     asyncio.run(fuzz(5_000, seed))
+
+
+def test_mutated_commands_are_obeyed_or_refused() -> None:
+    asyncio.run(fuzz(5_000, 1, commands=True))
 
 
 @pytest.mark.slow

@@ -1,0 +1,68 @@
+"""LeaderAndIsr, StopReplica and UpdateMetadata: the commands of a controller that is another broker.
+
+A single broker gets none, so that the codecs are imported with the first.
+"""
+
+from __future__ import annotations
+
+from broker.controller.channels import BrokerChannel
+from broker.network.registry import RequestContext, api
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+
+class ClusterCommandHandlers:
+    """Has this broker obey, through the channel that its own controller would use. What is of an older controller, or
+    for an older registration of this broker, changes nothing: STALE_CONTROLLER_EPOCH, STALE_BROKER_EPOCH.
+    """
+
+    def __init__(self, channel: BrokerChannel) -> None:
+        self._channel = channel
+
+    @api(ApiKey.LEADER_AND_ISR, versions=(0, 7))
+    async def leader_and_isr(self, context: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Take roles. The answer says of each partition whether its role was taken, also of a refused command."""
+        from broker.inter_broker import command_codec as codec
+
+        version = context.api_version
+        try:
+            command = await codec.leader_and_isr_command(request, version)
+        except ApiError as error:
+            return LeaderAndIsrResponse(error_code=error.error_code)
+        try:
+            answer = await self._channel.leader_and_isr(command)
+        except ApiError as error:
+            return codec.leader_and_isr_refusal(error, command, version)
+        return await codec.leader_and_isr_response(answer, command, version)
+
+    @api(ApiKey.STOP_REPLICA, versions=(0, 4))
+    async def stop_replica(self, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Let go of replicas. As in Kafka, a refusal names the partitions only when it is for the broker epoch."""
+        from broker.inter_broker import command_codec as codec
+
+        command = await codec.stop_replica_command(request, context.api_version)
+        try:
+            return codec.stop_replica_response(await self._channel.stop_replica(command))
+        except ApiError as error:
+            refused = command.partitions if error.error_code is ErrorCode.STALE_BROKER_EPOCH else ()
+            answer = {each.topic_partition: error.error_code for each in refused}
+            return codec.stop_replica_response(answer, error.error_code)
+
+    @api(ApiKey.UPDATE_METADATA, versions=(0, 8))
+    async def update_metadata(self, context: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Tell clients of this from now on."""
+        from broker.inter_broker.metadata_codec import update_metadata_command
+
+        try:
+            await self._channel.update_metadata(await update_metadata_command(request, context.api_version))
+        except ApiError as error:
+            return UpdateMetadataResponse(error_code=error.error_code)
+        return UpdateMetadataResponse(error_code=ErrorCode.NONE)

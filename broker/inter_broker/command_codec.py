@@ -1,0 +1,301 @@
+"""LeaderAndIsr and StopReplica, and their answers, as Kafka's messages, both ways.
+
+Commands are written in the versions of `broker.inter_broker.versions` and understood in all. A LeaderAndIsr does not
+carry offline replicas.
+
+A command may be about ten thousand partitions: what makes or reads one gives the event loop its turn regularly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final, TypeVar
+from uuid import UUID
+
+from broker.inter_broker import versions
+from cluster.controller.commands import (
+    NO_EPOCH,
+    Answer,
+    LeaderAndIsr,
+    StoppedReplica,
+    StopReplica,
+    TopicStates,
+)
+from cluster.metadata_image import PartitionImage
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from protocol.topic_partition import TopicPartition, validate_topic_name
+from protocol.uuids import ZERO_UUID
+from protocol.wire.encoded_items import ItemEncoder
+
+INCREMENTAL, FULL = 1, 2
+"""The type of a LeaderAndIsr; 0 means that it is not known (Kafka class `AbstractControlRequest.Type`)."""
+
+MOST_PARTITIONS: Final = 200_000
+"""Of one topic: as many as a whole cluster on ZooKeeper is meant to have at most."""
+
+PARTITIONS_PER_SLICE: Final = 500
+"""Partitions that are coded before the event loop gets its turn: some 2 ms of work."""
+
+_LeaderState = LeaderAndIsrRequest.LeaderAndIsrPartitionState
+_LeaderTopic = LeaderAndIsrRequest.LeaderAndIsrTopicState
+_StopState = StopReplicaRequest.StopReplicaPartitionState
+_StopTopic = StopReplicaRequest.StopReplicaTopicState
+_LeaderError = LeaderAndIsrResponse.LeaderAndIsrPartitionError
+_LeaderTopicError = LeaderAndIsrResponse.LeaderAndIsrTopicError
+_StopError = StopReplicaResponse.StopReplicaPartitionError
+
+FIRST_LEADER_AND_ISR_WITH_TOPICS: Final = 2
+FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID: Final = 5
+FIRST_STOP_REPLICA_WITH_TOPICS: Final = 1
+FIRST_STOP_REPLICA_WITH_LEADER_EPOCHS: Final = 3
+
+T = TypeVar("T")
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """Iterate over `items`, and give the event loop its turn after every `PARTITIONS_PER_SLICE` of them."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % PARTITIONS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+
+
+def check_topics(topics: Iterable[TopicStates]) -> None:
+    """Raise INVALID_REQUEST for names and numbers that no topic has: both become names of directories, and lengths of
+    what is kept in memory.
+    """
+    for topic in topics:
+        try:
+            validate_topic_name(topic.topic)
+        except ApiError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, error.message) from error
+        for image in topic.partitions:
+            if not 0 <= image.partition < MOST_PARTITIONS:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{topic.topic} has no partition {image.partition}")
+
+
+def check_answer(error_code: int, what: str) -> None:
+    """Raise the error of an answer as a whole, if it has one."""
+    if error_code:
+        raise ApiError(ErrorCode.of(error_code), f"{what} was refused")
+
+
+# -- LeaderAndIsr ------------------------------------------------------------------------------------------------------
+
+
+async def leader_and_isr_request(command: LeaderAndIsr) -> LeaderAndIsrRequest:
+    """The message of a command."""
+    version = versions.LEADER_AND_ISR
+    topics = ItemEncoder(_LeaderTopic, LeaderAndIsrRequest, version)
+    for (name, topic_id), states in _by_topic(command.topics).items():
+        partitions = ItemEncoder(_LeaderState, LeaderAndIsrRequest, version)
+        async for is_new, image in in_slices(_with_newness(states)):
+            partitions.add(_leader_state(image, is_new=is_new))
+        topics.add(_LeaderTopic(topic_name=name, topic_id=topic_id, partition_states=partitions.array()))
+    return LeaderAndIsrRequest(
+        controller_id=command.controller_id,
+        controller_epoch=command.controller_epoch,
+        broker_epoch=command.broker_epoch,
+        type=FULL if command.is_full else INCREMENTAL,
+        topic_states=topics.array(),
+        live_leaders=[],
+    )
+
+
+def _by_topic(topics: Iterable[TopicStates]) -> dict[tuple[str, UUID], list[TopicStates]]:
+    """The parts of each topic together: the wire says of each partition whether it is new, and names a topic once."""
+    parts: dict[tuple[str, UUID], list[TopicStates]] = {}
+    for topic in topics:
+        parts.setdefault((topic.topic, topic.topic_id), []).append(topic)
+    return parts
+
+
+def _with_newness(parts: Iterable[TopicStates]) -> Iterator[tuple[bool, PartitionImage]]:
+    for part in parts:
+        for image in part.partitions:
+            yield part.is_new, image
+
+
+def _leader_state(image: PartitionImage, *, is_new: bool) -> _LeaderState:
+    return _LeaderState(
+        partition_index=image.partition,
+        controller_epoch=image.controller_epoch,
+        leader=image.leader,
+        leader_epoch=image.leader_epoch,
+        isr=list(image.isr),
+        partition_epoch=image.partition_epoch,
+        replicas=list(image.replicas),
+        is_new=is_new,
+        leader_recovery_state=image.leader_recovery_state,
+    )
+
+
+async def leader_and_isr_command(request: LeaderAndIsrRequest, version: int) -> LeaderAndIsr:
+    """The command in a message of `version`. New replicas of a topic and others are told apart. Raises as
+    `check_topics`.
+    """
+    images: dict[tuple[str, UUID, bool], list[PartitionImage]] = {}
+    async for name, topic_id, state in in_slices(_leader_states(request, version)):
+        images.setdefault((name, topic_id, state.is_new), []).append(
+            PartitionImage(
+                partition=state.partition_index,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                replicas=tuple(state.replicas),
+                isr=tuple(state.isr),
+                partition_epoch=state.partition_epoch,
+                controller_epoch=state.controller_epoch,
+                leader_recovery_state=state.leader_recovery_state,
+            )
+        )
+    topics = tuple(
+        TopicStates(name, topic_id, tuple(states), is_new) for (name, topic_id, is_new), states in images.items()
+    )
+    check_topics(topics)
+    return LeaderAndIsr(
+        controller_id=request.controller_id,
+        controller_epoch=request.controller_epoch,
+        broker_epoch=request.broker_epoch,
+        topics=topics,
+        is_full=request.type == FULL,
+    )
+
+
+def _leader_states(request: LeaderAndIsrRequest, version: int) -> Iterator[tuple[str, UUID, _LeaderState]]:
+    if version < FIRST_LEADER_AND_ISR_WITH_TOPICS:
+        for state in request.ungrouped_partition_states:
+            yield state.topic_name, ZERO_UUID, state
+        return
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, topic.topic_id, state
+
+
+async def leader_and_isr_response(answer: Answer, command: LeaderAndIsr, version: int) -> LeaderAndIsrResponse:
+    """The message that answers `command` in `version`, partition by partition."""
+    response = LeaderAndIsrResponse(error_code=ErrorCode.NONE)
+    if version < FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID:
+        async for each, error_code in in_slices(answer.items()):
+            response.partition_errors.append(
+                _LeaderError(topic_name=each.topic, partition_index=each.partition, error_code=error_code)
+            )
+        return response
+    topic_ids = {topic.topic: topic.topic_id for topic in command.topics}
+    by_id: dict[UUID, list[_LeaderError]] = {}
+    async for each, error_code in in_slices(answer.items()):
+        error = _LeaderError(partition_index=each.partition, error_code=error_code)
+        by_id.setdefault(topic_ids[each.topic], []).append(error)
+    response.topics = [
+        _LeaderTopicError(topic_id=topic_id, partition_errors=errors) for topic_id, errors in by_id.items()
+    ]
+    return response
+
+
+def leader_and_isr_refusal(error: ApiError, command: LeaderAndIsr, version: int) -> LeaderAndIsrResponse:
+    """The message that refuses a command as a whole: each of its partitions has the error too."""
+    refusal = LeaderAndIsrResponse(error_code=error.error_code)
+    by_id: dict[UUID, list[_LeaderError]] = {}
+    for topic in command.topics:
+        for image in topic.partitions:
+            refused = _LeaderError(topic_name=topic.topic, partition_index=image.partition, error_code=error.error_code)
+            if version < FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID:
+                refusal.partition_errors.append(refused)
+            else:
+                by_id.setdefault(topic.topic_id, []).append(refused)
+    refusal.topics = [
+        _LeaderTopicError(topic_id=topic_id, partition_errors=errors) for topic_id, errors in by_id.items()
+    ]
+    return refusal
+
+
+def leader_and_isr_answer(response: LeaderAndIsrResponse, command: LeaderAndIsr) -> Answer:
+    """The answer in a message of the newest version; partitions that were not asked for are ignored. Raises ApiError
+    when the command was refused.
+    """
+    check_answer(response.error_code, "LeaderAndIsr")
+    names = {topic.topic_id: topic.topic for topic in command.topics}
+    return {
+        TopicPartition(names[topic.topic_id], each.partition_index): ErrorCode.of(each.error_code)
+        for topic in response.topics
+        if topic.topic_id in names
+        for each in topic.partition_errors
+    }
+
+
+# -- StopReplica -------------------------------------------------------------------------------------------------------
+
+
+async def stop_replica_request(command: StopReplica) -> StopReplicaRequest:
+    """The message of a command."""
+    by_topic: dict[str, ItemEncoder[_StopState]] = {}
+    async for stopped in in_slices(command.partitions):
+        topic, partition = stopped.topic_partition
+        states = by_topic.get(topic)
+        if states is None:
+            states = by_topic[topic] = ItemEncoder(_StopState, StopReplicaRequest, versions.STOP_REPLICA)
+        states.add(
+            _StopState(
+                partition_index=partition,
+                leader_epoch=stopped.leader_epoch,
+                delete_partition=stopped.delete_partition,
+            )
+        )
+    return StopReplicaRequest(
+        controller_id=command.controller_id,
+        controller_epoch=command.controller_epoch,
+        broker_epoch=command.broker_epoch,
+        topic_states=[
+            _StopTopic(topic_name=topic, partition_states=states.array()) for topic, states in by_topic.items()
+        ],
+    )
+
+
+async def stop_replica_command(request: StopReplicaRequest, version: int) -> StopReplica:
+    """The command in a message of `version`. Before version 3 no leader epochs are checked."""
+    partitions = [stopped async for stopped in in_slices(_stopped_replicas(request, version))]
+    return StopReplica(
+        controller_id=request.controller_id,
+        controller_epoch=request.controller_epoch,
+        broker_epoch=request.broker_epoch,
+        partitions=tuple(partitions),
+    )
+
+
+def _stopped_replicas(request: StopReplicaRequest, version: int) -> Iterator[StoppedReplica]:
+    if version >= FIRST_STOP_REPLICA_WITH_LEADER_EPOCHS:
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                topic_partition = TopicPartition(topic.topic_name, state.partition_index)
+                yield StoppedReplica(topic_partition, state.leader_epoch, state.delete_partition)
+        return
+    if version >= FIRST_STOP_REPLICA_WITH_TOPICS:
+        named = [TopicPartition(topic.name, each) for topic in request.topics for each in topic.partition_indexes]
+    else:
+        named = [TopicPartition(each.topic_name, each.partition_index) for each in request.ungrouped_partitions]
+    for topic_partition in named:
+        yield StoppedReplica(topic_partition, NO_EPOCH, request.delete_partitions)
+
+
+def stop_replica_response(answer: Answer, error_code: ErrorCode = ErrorCode.NONE) -> StopReplicaResponse:
+    """The message of an answer, which has an error as a whole where the command was refused."""
+    errors = [
+        _StopError(topic_name=each.topic, partition_index=each.partition, error_code=code)
+        for each, code in answer.items()
+    ]
+    return StopReplicaResponse(error_code=error_code, partition_errors=errors)
+
+
+def stop_replica_answer(response: StopReplicaResponse) -> Answer:
+    """The answer in a message. Raises ApiError when the command was refused."""
+    check_answer(response.error_code, "StopReplica")
+    return {
+        TopicPartition(each.topic_name, each.partition_index): ErrorCode.of(each.error_code)
+        for each in response.partition_errors
+    }

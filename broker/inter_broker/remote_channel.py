@@ -1,0 +1,99 @@
+"""The controller's way to another broker (Kafka class `RequestSendThread`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from broker.inter_broker import versions
+from broker.inter_broker.command_codec import (
+    check_answer,
+    leader_and_isr_answer,
+    leader_and_isr_request,
+    stop_replica_answer,
+    stop_replica_request,
+)
+from broker.inter_broker.inter_broker_client import InterBrokerClient
+from broker.inter_broker.metadata_codec import update_metadata_request
+from client.errors import DisconnectedError
+from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, UpdateMetadata
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from protocol.wire.schema import Request, Response
+
+logger = logging.getLogger("kafka.controller.RequestSendThread")
+
+RETRY_BACKOFF_MS: Final = 100
+"""As in Kafka."""
+
+R = TypeVar("R", bound=Response)
+
+
+class ChannelClosedError(ApiError):
+    """The channel was closed before the broker answered: whether it obeyed is not known."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(ErrorCode.BROKER_NOT_AVAILABLE, f"the channel to broker {broker_id} was closed")
+
+
+class RemoteChannel:
+    """A BrokerChannel over the wire. Commands are sent one at a time, in the order of the calls, each again and again
+    until the broker answers: a command that arrives twice changes nothing the second time. `close` ends that.
+    """
+
+    def __init__(self, broker_id: int, client: InterBrokerClient, *, retry_backoff_ms: int = RETRY_BACKOFF_MS) -> None:
+        """`client` is this channel's own, and closed with it."""
+        self._broker_id = broker_id
+        self._client = client
+        self._retry_backoff_s = retry_backoff_ms / 1000
+        self._turn = asyncio.Lock()
+        self._closed = asyncio.Event()
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
+        """See BrokerChannel. Raises ChannelClosedError."""
+        make = partial(leader_and_isr_request, command)
+        response = await self._send(make, LeaderAndIsrResponse, versions.LEADER_AND_ISR)
+        return leader_and_isr_answer(response, command)
+
+    async def stop_replica(self, command: StopReplica) -> Answer:
+        """See BrokerChannel. Raises ChannelClosedError."""
+        make = partial(stop_replica_request, command)
+        response = await self._send(make, StopReplicaResponse, versions.STOP_REPLICA)
+        return stop_replica_answer(response)
+
+    async def update_metadata(self, command: UpdateMetadata) -> None:
+        """See BrokerChannel. Raises ChannelClosedError."""
+        make = partial(update_metadata_request, command)
+        response = await self._send(make, UpdateMetadataResponse, versions.UPDATE_METADATA)
+        check_answer(response.error_code, "UpdateMetadata")
+
+    def close(self) -> None:
+        """Send nothing more. Calls that wait raise ChannelClosedError."""
+        self._closed.set()
+        self._client.close()
+
+    async def _send(self, make: Callable[[], Awaitable[Request]], response_type: type[R], version: int) -> R:
+        async with self._turn:
+            request = await make()
+            attempt = 0
+            while not self._closed.is_set():
+                try:
+                    return await self._client.ask(request, response_type, version)
+                except DisconnectedError as error:
+                    attempt += 1
+                    if attempt == 1:
+                        logger.warning(
+                            "%s to broker %d is tried again: %s", type(request).__name__, self._broker_id, error
+                        )
+                await self._back_off()
+            raise ChannelClosedError(self._broker_id)
+
+    async def _back_off(self) -> None:
+        try:
+            async with asyncio.timeout(self._retry_backoff_s):
+                await self._closed.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,46 @@
+"""The metadata that a controller tells of, also in parts."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
+from cluster.metadata_image import PartitionImage, TopicImage
+
+ID, LATER_ID = UUID(int=11), UUID(int=12)
+
+
+def partition(number: int, leader: int = 1) -> PartitionImage:
+    return PartitionImage(number, leader, 5, (1, 2), (1, 2), 3, 7)
+
+
+def told(cache: MetadataCache, *numbers: int, topic_id: UUID = ID, leader: int = 1) -> TopicImage:
+    """The topic after the cache was told of some of its partitions."""
+    states = TopicStates("t", topic_id, tuple(partition(number, leader) for number in numbers))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (states,)))
+    return cache.image.topics["t"]
+
+
+def test_a_partition_that_was_not_told_of_yet_has_no_leader() -> None:
+    """Apache Kafka's controller leaves out partitions of which it knows no state."""
+    cache = MetadataCache(CommandFence())
+    assert [each.leader for each in told(cache, 3, 1).partitions] == [-1, 1, -1, 1]
+    assert [each.partition for each in cache.image.topics["t"].partitions] == [0, 1, 2, 3]
+    assert [each.leader for each in told(cache, 0, 5, leader=2).partitions] == [2, 1, -1, 1, -1, 2]
+
+
+def test_a_topic_that_was_created_again_has_nothing_of_the_old_one() -> None:
+    cache = MetadataCache(CommandFence())
+    told(cache, 0, 1, 2)
+    again = told(cache, 0, topic_id=LATER_ID)
+    assert again == TopicImage("t", LATER_ID, (partition(0),))
+    assert cache.image.topic_names == {LATER_ID: "t"}
+
+
+def test_a_deleted_topic_is_gone() -> None:
+    cache = MetadataCache(CommandFence())
+    told(cache, 0, 1)
+    gone = TopicStates("t", ID, (partition(0, -2), partition(1, -2)))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (), (gone, gone._replace(topic="never-known"))))
+    assert cache.image.topics == {}
