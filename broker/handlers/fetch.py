@@ -12,6 +12,7 @@ from broker.network.registry import RequestContext, Waiting, api
 from broker.replication.delayed_fetch import FetchResult
 from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache, PartitionData
 from broker.replication.replica_manager import ReplicaManager
+from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -48,14 +49,17 @@ class FetchHandlers:
         if isinstance(fetch, ErrorFetchContext) or not fetch.partitions:
             return fetch.respond(())
         max_bytes = min(request.max_bytes, self._max_response_bytes)
-        replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
+        replica = request.replica_state
+        replica_id = request.replica_id if replica is None else replica.replica_id
+        isolation = IsolationLevel.of(request.isolation_level)
         params = FetchParams(
-            IsolationLevel.of(request.isolation_level),
-            is_consumer=request.replica_id < 0 and replica_id < 0,
+            isolation if replica_id < 0 else IsolationLevel.READ_UNCOMMITTED,
             reads_zstd=context.api_version >= FIRST_VERSION_OF_ZSTD,
             max_wait_ms=request.max_wait_ms,
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
+            replica_id=replica_id,
+            replica_epoch=UNKNOWN_BROKER_EPOCH if replica is None else replica.replica_epoch,
         )
         answer = partial(_respond, fetch, params.isolation)
         response = self._replica_manager.fetch(params, fetch.partitions, answer)

@@ -39,6 +39,8 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 """KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
 
 UNKNOWN = -1
+CONSUMER = -1
+"""The replica id of a consumer. Others, which are brokers, are told of what lies above the high watermark too."""
 PARTITIONS_PER_SLICE = 250
 """Partitions that are listed before the event loop gets its turn: 2 to 6 ms of work."""
 LONG_MAX = 2**63 - 1
@@ -193,6 +195,7 @@ class _Listing:
         self._version = version
         self._request = request
         self._isolation = IsolationLevel.of(request.isolation_level)
+        self._is_consumer = request.replica_id == CONSUMER
         self._topics: list[ListedTopic] = []
         self.found: Found = {}
 
@@ -245,6 +248,8 @@ class _Listing:
         )
         log = partition.log
         if timestamp == LATEST_TIMESTAMP:
+            if not self._is_consumer:
+                return _listed(asked.partition_index, log.log_end_offset, partition.leader_epoch)
             _check_high_watermark(partition, version)
             return _listed(asked.partition_index, partition.readable_end(isolation), partition.leader_epoch)
         if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
@@ -255,8 +260,10 @@ class _Listing:
         found = self.found[partition.topic_partition]
         if isinstance(found, ApiError):
             raise found
-        if found is None or found.offset >= partition.readable_end(isolation):
-            _check_high_watermark(partition, version)
+        end_offset = partition.readable_end(isolation) if self._is_consumer else log.log_end_offset
+        if found is None or found.offset >= end_offset:
+            if self._is_consumer:
+                _check_high_watermark(partition, version)
             return _listed(asked.partition_index)
         return _listed(asked.partition_index, found.offset, found.leader_epoch, timestamp=found.timestamp)
 

@@ -145,8 +145,12 @@ class BrokerCollector:
         yield metric.FLUSHED_LOGS.of(flushes.logs)
         yield metric.FLUSH_TIME.of(flushes.total_time_s)
         purgatory = metric.PURGATORY_SIZE.family()
-        for each in (self._replica_manager.delayed_fetches, self._replica_manager.delayed_produces):
-            purgatory.add_metric([each.name], each.size)
+        replicas = self._replica_manager
+        for name, size in (
+            (replicas.delayed_fetches.name, replicas.delayed_fetches.size + replicas.follower_fetches.size),
+            (replicas.delayed_produces.name, replicas.delayed_produces.size),
+        ):
+            purgatory.add_metric([name], size)
         yield purgatory
         group_counts = self._groups.group_counts()
         yield metric.GROUPS.of(sum(group_counts.values()))

@@ -33,6 +33,7 @@ class FetchPartition:
         "current_leader_epoch",
         "fetch_offset",
         "last_fetched_epoch",
+        "log_start_offset",
         "max_bytes",
         "partition",
         "reported_high_watermark",
@@ -51,6 +52,8 @@ class FetchPartition:
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
+        """Of a follower's log."""
 
     def ask(self, asked: FetchPartition) -> None:
         """Take over new parameters."""
@@ -58,6 +61,7 @@ class FetchPartition:
         self.max_bytes = asked.max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start_offset = asked.log_start_offset
 
     def report(self, data: PartitionData) -> bool:
         """Record the offsets sent to the client; whether an incremental answer needs the partition."""
@@ -83,14 +87,21 @@ _Key = tuple[str | UUID, int]
 class FetchSession:
     """The partitions a client follows. `epoch` is the one its next request must carry."""
 
-    __slots__ = ("epoch", "last_used_s", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = ("epoch", "is_follower", "last_used_s", "partitions", "session_id", "uses_topic_ids")
 
     def __init__(
-        self, session_id: int, uses_topic_ids: bool, partitions: dict[_Key, FetchPartition], now_s: float
+        self,
+        session_id: int,
+        uses_topic_ids: bool,
+        partitions: dict[_Key, FetchPartition],
+        now_s: float,
+        *,
+        is_follower: bool,
     ) -> None:
         self.session_id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
+        self.is_follower = is_follower
         self.epoch = 1
         self.last_used_s = now_s
 
@@ -126,8 +137,15 @@ class FetchContext:
 class FullFetchContext(FetchContext):
     """A request that asked for a session: the first answer is full and carries its id."""
 
-    def __init__(self, cache: FetchSessionCache, partitions: Sequence[FetchPartition], uses_topic_ids: bool) -> None:
+    def __init__(
+        self,
+        cache: FetchSessionCache,
+        partitions: Sequence[FetchPartition],
+        uses_topic_ids: bool,
+        is_follower: bool,
+    ) -> None:
         super().__init__(partitions)
+        self._is_follower = is_follower
         self._cache = cache
         self._uses_topic_ids = uses_topic_ids
 
@@ -135,7 +153,7 @@ class FullFetchContext(FetchContext):
         told = list(results)
         for partition, data in told:
             partition.report(data)
-        session_id = self._cache.create(self.partitions, self._uses_topic_ids)
+        session_id = self._cache.create(self.partitions, self._uses_topic_ids, is_follower=self._is_follower)
         return _response(session_id, told)
 
 
@@ -175,7 +193,8 @@ class FetchSessionCache:
     """Sessions by id, at most `max_sessions` (max.incremental.fetch.session.cache.slots).
 
     A full cache gives a slot to a new session when the least recently used one has been idle for `min_idle_s`
-    (Kafka's two minutes); otherwise the new client simply gets no session and sends full requests.
+    (Kafka's two minutes). A follower gets that of the least recently used consumer in any case. Otherwise the new
+    client simply gets no session and sends full requests.
     """
 
     def __init__(
@@ -202,24 +221,33 @@ class FetchSessionCache:
             self._sessions.pop(request.session_id, None)
             partitions = list(_asked(request, uses_topic_ids, resolve).values())
             if request.session_epoch == INITIAL_EPOCH:
-                return FullFetchContext(self, partitions, uses_topic_ids)
+                return FullFetchContext(self, partitions, uses_topic_ids, is_from_follower(request))
             return FetchContext(partitions)
         return self._continue(request, uses_topic_ids, resolve)
 
-    def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool) -> int:
+    def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, *, is_follower: bool = False) -> int:
         """A new session's id, or 0 when the cache has no room."""
         now_s = self._monotonic_s()
         if len(self._sessions) >= self._max_sessions:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now_s - oldest.last_used_s < self._min_idle_s:
+            oldest = self._replaceable(now_s, is_follower)
+            if oldest is None:
                 return INVALID_SESSION_ID
             del self._sessions[oldest.session_id]
         session_id = 0
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(2**31 - 1)
         keyed = {_key(partition, uses_topic_ids): partition for partition in partitions}
-        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, keyed, now_s)
+        self._sessions[session_id] = FetchSession(session_id, uses_topic_ids, keyed, now_s, is_follower=is_follower)
         return session_id
+
+    def _replaceable(self, now_s: float, is_follower: bool) -> FetchSession | None:
+        """The session that makes room for one of a follower, or of a consumer."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now_s - oldest.last_used_s >= self._min_idle_s:
+            return oldest
+        if not is_follower:
+            return None
+        return next((session for session in self._sessions.values() if not session.is_follower), None)
 
     def _continue(self, request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> FetchContext:
         session = self._sessions.get(request.session_id)
@@ -238,6 +266,12 @@ class FetchSessionCache:
         session.last_used_s = self._monotonic_s()
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return IncrementalFetchContext(session)
+
+
+def is_from_follower(request: FetchRequest) -> bool:
+    """Whether a broker fetches, not a consumer."""
+    replica = request.replica_state
+    return (request.replica_id if replica is None else replica.replica_id) >= 0
 
 
 def _key(partition: FetchPartition, uses_topic_ids: bool) -> _Key:

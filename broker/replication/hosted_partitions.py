@@ -10,9 +10,11 @@ from collections.abc import Callable
 from uuid import UUID
 
 from broker.environment.contract import Clock
+from broker.replication.followers import Followers
 from broker.replication.stray_logs import StrayLogs
 from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates
 from cluster.metadata_image import MetadataImage, PartitionImage
+from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import NO_EPOCH, Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -59,6 +61,7 @@ class HostedPartitions:
         *,
         changed: Callable[[TopicPartition], None],
         flush: Callable[[UnifiedLog], None],
+        rules: IsrRules = ALL_ARE_ELIGIBLE,
     ) -> None:
         self._broker_id = broker_id
         self._log_manager = log_manager
@@ -67,8 +70,12 @@ class HostedPartitions:
         self._log_config_of = log_config_of
         self._changed = changed
         self._flush = flush
+        self._rules = rules
+        self._followers: Followers | None = None
         self.partitions: dict[TopicPartition, Partition] = {}
         """Changed here alone."""
+        self.topic_names: dict[UUID, str] = {}
+        """Of the replicas that were made here."""
         self._offline: dict[TopicPartition, OfflineReplica] = {}
         self._state_changes = asyncio.Lock()
         """Kafka's `replicaStateChangeLock`: a command is obeyed in slices, and no other meanwhile."""
@@ -81,6 +88,10 @@ class HostedPartitions:
         """`listener(partition, leads)` is called after this broker began or ceased to lead a partition."""
         self._leadership_listeners.append(listener)
 
+    def fetch_with(self, followers: Followers) -> None:
+        """Have `followers` fetch for the replicas that become followers from now on."""
+        self._followers = followers
+
     async def become_leader_or_follower(self, command: LeaderAndIsr) -> Answer:
         """Obey a LeaderAndIsr: make replicas that are not here yet, lead, or resign.
 
@@ -91,6 +102,8 @@ class HostedPartitions:
             self._fence.admit(command)
             if command.is_full and command.topics:
                 await self._set_strays_aside(command)
+            if self._followers is not None:
+                await self._followers.stop(self._to_change(command))
             answer: dict[TopicPartition, ErrorCode] = {}
             for topic in command.topics:
                 for state in topic.partitions:
@@ -101,6 +114,17 @@ class HostedPartitions:
                 for topic in command.topics:
                     self._look_again(topic, answer)
             return answer
+
+    def _to_change(self, command: LeaderAndIsr) -> list[TopicPartition]:
+        """The replicas here that are to get another role. Nothing else may be at work on their logs then."""
+        return [
+            partition.topic_partition
+            for topic in command.topics
+            for state in topic.partitions
+            if (partition := self.partitions.get(TopicPartition(topic.topic, state.partition))) is not None
+            and state.leader_epoch > partition.leader_epoch
+            and (topic.topic_id == ZERO_UUID or partition.log.topic_id in (None, topic.topic_id))
+        ]
 
     def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         topic_partition = TopicPartition(topic.topic, state.partition)
@@ -166,8 +190,12 @@ class HostedPartitions:
         config = self._log_config_of(topic_partition.topic)
         log = logs.get_or_create(topic_partition, topic_id, config, now_ms, is_new=is_new)
         log.config = config
+        if topic_id is not None:
+            self.topic_names[topic_id] = topic_partition.topic
         high_watermark = logs.checkpoints.high_watermarks.get(topic_partition, 0)
-        partition = self.partitions[topic_partition] = Partition(topic_partition, log, high_watermark, state)
+        partition = self.partitions[topic_partition] = Partition(
+            topic_partition, log, high_watermark, state, self._rules
+        )
         return partition
 
     def _could_not_make(self, topic_partition: TopicPartition, offline: OfflineReplica) -> ErrorCode:
@@ -182,9 +210,11 @@ class HostedPartitions:
     def _take_role(self, partition: Partition, state: PartitionImage) -> None:
         if state.leader != self._broker_id:
             self._resign(partition, state)
+            if state.leader >= 0 and self._followers is not None:
+                self._followers.follow(partition)
             return
         led = partition.is_leader
-        partition.become_leader(state)
+        partition.become_leader(state, int(self._clock.monotonic_s() * 1000))
         if partition.log.local.flush_limit_offset < partition.log.log_end_offset:
             # Recovery found records that may be in the page cache only: they are not shown before they are flushed.
             self._flush(partition.log)
@@ -193,7 +223,11 @@ class HostedPartitions:
             self._tell_of_leadership(partition.topic_partition, leads=True)
 
     def _resign(self, partition: Partition, state: PartitionImage) -> None:
-        """Lead no longer, if this replica did, and tell those who wait for it, or do something as its leader."""
+        """Lead no longer, if this replica did, and tell those who wait for it, or do something as its leader. Follow
+        no longer either.
+        """
+        if self._followers is not None:
+            self._followers.drop(partition.topic_partition)
         led = partition.is_leader
         partition.resign(state)
         self._changed(partition.topic_partition)
@@ -212,6 +246,8 @@ class HostedPartitions:
         """
         async with self._state_changes:
             self._fence.admit(command)
+            if self._followers is not None:
+                await self._followers.stop(self._to_stop(command))
             answer: dict[TopicPartition, ErrorCode] = {}
             for stopped in command.partitions:
                 answer[stopped.topic_partition] = self._stop(stopped)
@@ -219,16 +255,25 @@ class HostedPartitions:
                     await asyncio.sleep(0)
             return answer
 
-    def _stop(self, stopped: StoppedReplica) -> ErrorCode:
-        topic_partition = stopped.topic_partition
-        partition, offline = self.partitions.get(topic_partition), self._offline.get(topic_partition)
+    def _is_fenced(self, stopped: StoppedReplica) -> bool:
+        partition, offline = self.partitions.get(stopped.topic_partition), self._offline.get(stopped.topic_partition)
         state = partition.image if partition is not None else offline.state if offline is not None else None
-        if state is not None and 0 <= stopped.leader_epoch < state.leader_epoch:
+        return state is not None and 0 <= stopped.leader_epoch < state.leader_epoch
+
+    def _to_stop(self, command: StopReplica) -> list[TopicPartition]:
+        return [each.topic_partition for each in command.partitions if not self._is_fenced(each)]
+
+    def _stop(self, stopped: StoppedReplica) -> ErrorCode:
+        if self._is_fenced(stopped):
             return ErrorCode.FENCED_LEADER_EPOCH
+        topic_partition = stopped.topic_partition
+        partition = self.partitions.get(topic_partition)
         self.partitions.pop(topic_partition, None)
         self._offline.pop(topic_partition, None)
         error_code = ErrorCode.NONE
         if stopped.delete_partition:
+            if partition is not None and partition.log.topic_id is not None:
+                self.topic_names.pop(partition.log.topic_id, None)
             try:
                 self._log_manager.delete(topic_partition, self._clock.now_ms())
             except ApiError as error:  # its disk fails at this very moment; the next start sets it aside
@@ -298,7 +343,8 @@ class HostedPartitions:
         """The replica has been moved: `log`, which holds the same, takes the place of its log."""
         partition = self.partitions[topic_partition]
         partition.log = log
-        partition.advance_high_watermark()
+        if partition.is_leader:
+            partition.advance_high_watermark()
         self._changed(topic_partition)
 
     # -- looking up ----------------------------------------------------------------------------------------------------

@@ -11,12 +11,16 @@ from uuid import UUID
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
 from broker.metadata.metadata_cache import MetadataCache
+from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE, DelayedFetch, FetchResult
 from broker.replication.delayed_produce import DelayedProduce
 from broker.replication.fetch_session import FetchPartition
+from broker.replication.follower_fetch import FollowerFetch
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.purgatory import DelayedOperation, Purgatory
 from cluster.controller.commands import CommandFence
+from cluster.replication.in_sync_replicas import DEFAULT_LAG_TIME_MAX_MS, IsrRules
+from cluster.replication.isr_maintenance import Outcome, check_lag
 from cluster.replication.partition import ACKS_ALL, NO_EPOCH, Partition
 from cluster.replication.reads import FetchParams
 from protocol.errors import ApiError, ErrorCode
@@ -65,12 +69,15 @@ class ReplicaManager:
         metadata: MetadataCache,
         fence: CommandFence,
         log_config_of: Callable[[str], LogConfig],
+        lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
     ) -> None:
-        """See `HostedPartitions` for `fence` and `log_config_of`."""
+        """See `HostedPartitions` for `fence` and `log_config_of`; `lag_time_max_ms` is replica.lag.time.max.ms."""
         self._clock = clock
         self._executor = executor
         self._metadata = metadata
         self.delayed_fetches = Purgatory("Fetch")
+        self.follower_fetches = Purgatory("Fetch")
+        """Apart from those of consumers, which wait for the high watermark and not for the log end."""
         self.delayed_produces = Purgatory("Produce")
         self.group_commit = GroupCommit(executor, clock, self._log_flushed, self._flush_failed)
         self.hosted = HostedPartitions(
@@ -81,8 +88,12 @@ class ReplicaManager:
             log_config_of,
             changed=self._changed,
             flush=self.group_commit.request,
+            rules=IsrRules(lag_time_max_ms, self._is_eligible),
         )
         self._partitions = self.hosted.partitions
+        self.isr_changes = AlterPartitionManager(
+            broker_id, lambda: fence.broker_epoch, self._partitions.get, self.high_watermark_moved
+        )
 
     # -- looking up ----------------------------------------------------------------------------------------------------
 
@@ -93,8 +104,8 @@ class ReplicaManager:
         return len(self._partitions)
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """The name behind a topic id, or None."""
-        return self._metadata.image.topic_names.get(topic_id)
+        """The name behind a topic id, or None. A replica may be here before its topic is in the metadata."""
+        return self._metadata.image.topic_names.get(topic_id) or self.hosted.topic_names.get(topic_id)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
         """See `HostedPartitions.partition`."""
@@ -126,15 +137,22 @@ class ReplicaManager:
             records, required_acks=required_acks, now_ms=self._clock.now_ms(), origin=origin
         )
         if partition.high_watermark != before and (self.delayed_fetches.size or self.delayed_produces.size):
-            self._changed(topic_partition)
+            self.high_watermark_moved(topic_partition)
+        if partition.in_sync is not None and self.follower_fetches.size:
+            self.follower_fetches.wake(topic_partition)
         if not info.is_acknowledged:
             self._flush_for(partition, info.last_offset)
         return info
 
-    def _changed(self, topic_partition: TopicPartition) -> None:
-        """Wake the requests that wait for a change of the partition."""
+    def high_watermark_moved(self, topic_partition: TopicPartition) -> None:
+        """Wake the consumers and producers that wait for the partition."""
         self.delayed_fetches.wake(topic_partition)
         self.delayed_produces.wake(topic_partition)
+
+    def _changed(self, topic_partition: TopicPartition) -> None:
+        """Wake all requests that wait for the partition: its role is another one."""
+        self.high_watermark_moved(topic_partition)
+        self.follower_fetches.wake(topic_partition)
 
     def _flush_for(self, partition: Partition, last_offset: int) -> None:
         """Request the flush that flush.messages needs before the record at `last_offset` may be acknowledged."""
@@ -186,19 +204,30 @@ class ReplicaManager:
         """Read the `wanted` partitions and give `answer` of the results: now, or once enough has come (see
         `delayed_fetch`). The future may be cancelled at any moment.
         """
-        fetch = DelayedFetch(self.hosted.partition, params, wanted, answer)
+        if params.replica_id >= 0:
+            return self._fetch_for_follower(params, wanted, answer)
+        return self._fetch(DelayedFetch(self.hosted.partition, params, wanted, answer), self.delayed_fetches)
+
+    def _fetch_for_follower(
+        self, params: FetchParams, wanted: Sequence[FetchPartition], answer: Callable[[Sequence[FetchResult]], T]
+    ) -> T | asyncio.Future[T]:
+        monotonic_ms = int(self._clock.monotonic_s() * 1000)
+        fetch = FollowerFetch(self.hosted.partition, params, wanted, answer, monotonic_ms, self._see_to)
+        return self._fetch(fetch, self.follower_fetches)
+
+    def _fetch(self, fetch: DelayedFetch[T], purgatory: Purgatory) -> T | asyncio.Future[T]:
         if len(fetch) <= PARTITIONS_PER_SLICE:
             fetch.read_all()
             if not fetch.cold:
                 if fetch.is_satisfied:
                     return fetch.respond()
-                return self.delayed_fetches.watch(fetch.keys(), params.max_wait_ms, fetch.attempt)
-        return asyncio.ensure_future(self._fetch_on(fetch))
+                return purgatory.watch(fetch.keys(), fetch.params.max_wait_ms, fetch.attempt)
+        return asyncio.ensure_future(self._fetch_on(fetch, purgatory))
 
-    async def _fetch_on(self, fetch: DelayedFetch[T]) -> T:
+    async def _fetch_on(self, fetch: DelayedFetch[T], purgatory: Purgatory) -> T:
         """As `fetch`, when that takes some time."""
         # Watch for changes from now on, so that none is missed between the slices.
-        operation = DelayedOperation(self.delayed_fetches, fetch.keys(), fetch.attempt)
+        operation = DelayedOperation(purgatory, fetch.keys(), fetch.attempt)
         try:
             await fetch.read_on(self._executor)
             await asyncio.sleep(0)
@@ -209,6 +238,29 @@ class ReplicaManager:
             return await operation.wait(fetch.params.max_wait_ms)
         finally:
             operation.leave()
+
+    # -- in-sync replicas ----------------------------------------------------------------------------------------------
+
+    def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether a broker may be in sync: it is alive, and no other incarnation of it if both epochs are known."""
+        broker = self._metadata.image.brokers.get(broker_id)
+        return broker is not None and (broker_epoch < 0 or broker.epoch < 0 or broker.epoch == broker_epoch)
+
+    def _see_to(self, partition: Partition, outcome: Outcome) -> None:
+        if outcome.advanced:
+            self.high_watermark_moved(partition.topic_partition)
+        if outcome.change is not None:
+            self.isr_changes.submit(outcome.change)
+
+    async def check_lag(self) -> None:
+        """Have followers that are behind for too long leave the in-sync replicas. A round: to be called at least every
+        half of replica.lag.time.max.ms.
+        """
+        led = [partition for partition in self._partitions.values() if partition.in_sync is not None]
+        for number, partition in enumerate(led, start=1):
+            self._see_to(partition, check_lag(partition, int(self._clock.monotonic_s() * 1000)))
+            if number % PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class LoadedLogs(Value):
             coordination.metadata,
             coordination.fence,
             configs.log_config,
+            configs.current.replica_lag_time_max_ms,
         )
         maintenance = LogMaintenance(log_manager, replicas.high_watermarks, clock, executor, replicas.group_commit)
         cleaner = LogCleaner(

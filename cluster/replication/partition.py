@@ -1,7 +1,8 @@
 """One replica of a partition on this broker: its role, the in-sync replicas, the leader epoch and the high watermark.
 
 Source of the rules: Kafka's Partition class; KIP-101, KIP-320 (epoch checks). The log's bytes belong to `UnifiedLog`;
-which broker leads belongs to the controller. This class owns only what follows from both: the high watermark.
+which broker leads belongs to the controller; what a leader knows of its followers is in `in_sync_replicas`, and what
+follows from their fetches in `isr_maintenance`. This class owns what follows from all: the high watermark.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from functools import partial
 from uuid import UUID
 
 from cluster.metadata_image import PartitionImage
-from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
+from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, InSyncReplicas, IsrRules
+from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo, other_epoch
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
@@ -33,17 +35,19 @@ class Partition:
     """This broker's replica of `topic_partition`.
 
     Invariants: log_start_offset <= high_watermark <= log_end_offset. The high watermark never falls while the leader
-    epoch stays the same. It does not pass the log's `flush_limit_offset`: whoever completes a flush calls
-    `advance_high_watermark`.
+    epoch stays the same and nothing is cut off. It does not pass the log's `flush_limit_offset`: whoever completes a
+    flush calls `advance_high_watermark`.
     """
 
     __slots__ = (
         "_is_leader",
+        "_rules",
         "aborted_transactions",
         "bytes_in",
         "bytes_out",
         "high_watermark",
         "image",
+        "in_sync",
         "leader_epoch_start_offset",
         "log",
         "messages_in",
@@ -51,7 +55,12 @@ class Partition:
     )
 
     def __init__(
-        self, topic_partition: TopicPartition, log: UnifiedLog, high_watermark: int, image: PartitionImage
+        self,
+        topic_partition: TopicPartition,
+        log: UnifiedLog,
+        high_watermark: int,
+        image: PartitionImage,
+        rules: IsrRules = ALL_ARE_ELIGIBLE,
     ) -> None:
         self.topic_partition = topic_partition
         self.log = log
@@ -61,7 +70,10 @@ class Partition:
         """Since this broker took it up."""
         self.aborted_transactions = AbortedTransactions()
         self.leader_epoch_start_offset = 0
+        self.in_sync: InSyncReplicas | None = None
+        """The followers, while this replica leads and there are others."""
         self._is_leader = False
+        self._rules = rules
 
     @property
     def leader_epoch(self) -> int:
@@ -73,22 +85,32 @@ class Partition:
         """Whether this broker leads the partition."""
         return self._is_leader
 
-    def become_leader(self, image: PartitionImage) -> None:
+    def become_leader(self, image: PartitionImage, monotonic_ms: int = 0) -> None:
         """Lead from `image.leader_epoch` on.
 
         The (epoch, log end) pair is persisted before the first append can happen (KIP-101).
         """
         if not self._is_leader or image.leader_epoch != self.image.leader_epoch:
             self.leader_epoch_start_offset = self.log.log_end_offset
+        if len(image.replicas) > 1:
+            if self.in_sync is None:
+                self.in_sync = InSyncReplicas(self._rules)
+            self.in_sync.begin_epoch(image, self.log.log_end_offset, monotonic_ms)
+        else:
+            self.in_sync = None
         self.image = image
         self.log.assign_epoch_start_offset(image.leader_epoch)
         self._is_leader = True
         self.advance_high_watermark()
 
     def resign(self, image: PartitionImage) -> None:
-        """Stop leading; `image` names the leader, if there is one."""
+        """Stop leading; `image` names the leader, if there is one.
+
+        The high watermark stays where it is, and so does the log: only a leader knows what is to be cut off (KIP-101).
+        """
         self.image = image
         self._is_leader = False
+        self.in_sync = None
 
     def check_leader(self, requested_epoch: int) -> None:
         """Refuse a request that this replica must not answer.
@@ -99,15 +121,7 @@ class Partition:
             raise self._does_not_lead()
         if requested_epoch in (NO_EPOCH, self.image.leader_epoch):
             return
-        if requested_epoch < self.image.leader_epoch:
-            raise ApiError(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"leader epoch {requested_epoch} of {self.topic_partition} is older than {self.image.leader_epoch}",
-            )
-        raise ApiError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"leader epoch {requested_epoch} of {self.topic_partition} is newer than {self.image.leader_epoch}",
-        )
+        raise other_epoch(self.topic_partition, requested_epoch, self.image.leader_epoch)
 
     def _does_not_lead(self) -> ApiError:
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}")
@@ -128,8 +142,8 @@ class Partition:
         `topic_id` is zero for a reader that does not know it. `last_fetched_epoch` is the leader epoch of the reader's
         last record, for a reader that wants to know whether its log has split from this one (KIP-595).
 
-        Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, NOT_LEADER_OR_FOLLOWER
-        for a reader that is neither a consumer nor a replica, and what `UnifiedLog.read` raises.
+        Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_LEADER_EPOCH or
+        NOT_LEADER_OR_FOLLOWER for a broker that is no replica, and what `UnifiedLog.read` raises.
         """
         self.check_leader(current_leader_epoch)
         log = self.log
@@ -140,10 +154,9 @@ class Partition:
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"{self.topic_partition} is kept in zstd, which the reader does not know",
             )
-        if not params.is_consumer:
-            raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fetching broker is not a replica of {self.topic_partition}"
-            )
+        is_follower = params.replica_id >= 0
+        if is_follower:
+            self._check_replica(params, current_leader_epoch)
         committed_only = params.isolation is IsolationLevel.READ_COMMITTED
         info = LogReadInfo(
             self.high_watermark,
@@ -155,7 +168,10 @@ class Partition:
             info.diverging_epoch = self._diverging_epoch(last_fetched_epoch, fetch_offset)
             if info.diverging_epoch is not None:
                 return info
-        end = info.last_stable_offset if committed_only else info.high_watermark
+        if is_follower:
+            end = log.local.log_end_offset
+        else:
+            end = info.last_stable_offset if committed_only else info.high_watermark
         found = log.try_read(fetch_offset, max_bytes, end, min_one_message)
         if found is None:
             info.cold = partial(log.read, fetch_offset, max_bytes, end, min_one_message)
@@ -169,6 +185,15 @@ class Partition:
                 info.cold = partial(self.aborted_transactions.learn, log)
         return info
 
+    def _check_replica(self, params: FetchParams, leader_epoch: int) -> None:
+        in_sync = self.in_sync
+        if in_sync is None or in_sync.follower(params.replica_id, params.replica_epoch) is None:
+            # With an epoch, which is the current one, the follower may know of a reassignment before we do.
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"broker {params.replica_id} is not a replica of {self.topic_partition}",
+            )
+
     def _diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEntry | None:
         """The end of what this log has in common with one that ends at `fetch_offset` in `last_fetched_epoch`; None
         when that is the whole of the other.
@@ -178,6 +203,11 @@ class Partition:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"the end of epoch {last_fetched_epoch} of {self.topic_partition} is not known",
+            )
+        if fetch_offset < self.log.log_start_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {fetch_offset} of {self.topic_partition} is below the log start {self.log.log_start_offset}",
             )
         is_common = epoch == last_fetched_epoch and end_offset >= fetch_offset
         return None if is_common else EpochEntry(epoch, end_offset)
@@ -206,9 +236,13 @@ class Partition:
             info.is_acknowledged = self.is_acknowledged(info.last_offset, required_acks)
         return info
 
+    @property
+    def effective_min_isr(self) -> int:
+        """`min.insync.replicas`; a topic with fewer replicas asks for all it has."""
+        return min(self.log.local.config.min_insync_replicas, len(self.image.replicas))
+
     def _check_min_isr(self, image: PartitionImage) -> None:
-        # A topic with fewer replicas than min.insync.replicas asks for all it has (Kafka's `effectiveMinIsr`).
-        min_isr = min(self.log.config.min_insync_replicas, len(image.replicas))
+        min_isr = self.effective_min_isr
         if len(image.isr) < min_isr:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -218,25 +252,78 @@ class Partition:
 
     def is_acknowledged(self, last_offset: int, required_acks: int) -> bool:
         """Whether the record at `last_offset` may be acknowledged: with acks=all once the high watermark is above it,
-        else once flush.messages allows it. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR when it never will be.
+        else once flush.messages allows it.
+
+        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR when it never will be, and NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        when acks=all was reached by fewer replicas than min.insync.replicas.
         """
         log = self.log
         if not self._is_leader:
             raise self._does_not_lead()
         if last_offset < (self.high_watermark if required_acks == ACKS_ALL else log.local.flush_limit_offset):
+            if required_acks == ACKS_ALL and self.in_sync is not None:
+                self._check_maximal_isr(self.in_sync)
             return True
         if log.directory.failure is not None:
             raise log.directory.offline_error()
         return False
 
+    def _check_maximal_isr(self, in_sync: InSyncReplicas) -> None:
+        size = in_sync.size_of_maximal_isr(self.image)
+        if size < self.effective_min_isr:
+            raise ApiError(
+                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                f"{size} replicas of {self.topic_partition} are in sync, fewer than {self.effective_min_isr}",
+            )
+
     def advance_high_watermark(self) -> bool:
-        """Recompute the high watermark from the in-sync replicas; whether it moved."""
+        """Recompute the high watermark of a leader from the in-sync replicas; whether it moved.
+
+        It stands still while there are fewer of them than min.insync.replicas (KIP-966).
+        """
         log = self.log.local
         end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_limit_offset
-        if len(self.image.isr) == 1 and end_offset > self.high_watermark:
+        if self.in_sync is not None:
+            if len(self.image.isr) < log.config.min_insync_replicas and len(self.image.isr) < self.effective_min_isr:
+                return False
+            end_offset = self.in_sync.committed_end(self.image, end_offset)
+        if end_offset > self.high_watermark:
             self.high_watermark = end_offset
             return True
         return False
+
+    def append_as_follower(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        leader_high_watermark: int,
+        leader_log_start_offset: int,
+        now_ms: int,
+    ) -> int:
+        """Append what the leader of `leader_epoch` sent, and take over as much of its high watermark and its log start
+        offset as this log has; returns by how much the log end rose.
+
+        To be called only for an answer that tells of no divergence: then this log has all that its end says, and none
+        of it is to be cut off. Raises NOT_LEADER_OR_FOLLOWER when this replica leads or is in another epoch by now, and
+        what `LogAppender.append_as_follower` raises.
+        """
+        if self._is_leader or leader_epoch != self.image.leader_epoch:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} no longer follows in epoch {leader_epoch}"
+            )
+        log = self.log
+        before = log.log_end_offset
+        if len(records):
+            log.append_as_follower(records, now_ms=now_ms, leader_epoch=leader_epoch)
+        local = log.local
+        end_offset = local.log_end_offset if local.config.flush_messages == UNLIMITED else local.flush_limit_offset
+        self.high_watermark = max(self.high_watermark, min(leader_high_watermark, end_offset))
+        log.on_high_watermark(self.high_watermark)
+        log_start_offset = min(leader_log_start_offset, self.high_watermark)
+        if log_start_offset > local.log_start_offset:
+            log.delete_records_before(log_start_offset, self.high_watermark)
+        return local.log_end_offset - before
 
     def begin_truncation(self, offset: int, now_ms: int) -> TruncationTask:
         """Begin to drop the records from `offset` on, for a follower whose log has diverged from its leader's. Run the
@@ -244,22 +331,35 @@ class Partition:
 
         Nothing may be appended in between. Raises INVALID_REQUEST when this replica leads, and KAFKA_STORAGE_ERROR.
         """
+        self._refuse_to_truncate_as_leader()
+        task = self.log.prepare_truncation(offset, now_ms)
+        self._bound_high_watermark()
+        return task
+
+    def begin_new_start(self, offset: int, now_ms: int) -> TruncationTask:
+        """As `begin_truncation`, to drop everything and begin at `offset`: for a follower whose log ends below the
+        beginning of its leader's.
+        """
+        self._refuse_to_truncate_as_leader()
+        task = self.log.prepare_new_start(offset, now_ms)
+        self._bound_high_watermark()
+        return task
+
+    def _refuse_to_truncate_as_leader(self) -> None:
         if self._is_leader:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{self.topic_partition} is led here; its log is not truncated")
-        task = self.log.prepare_truncation(offset, now_ms)
-        self._lower_high_watermark()
-        return task
 
     def end_truncation(self, task: TruncationTask) -> None:
         """The disk has done its part. Raises KAFKA_STORAGE_ERROR when it could not."""
         task.complete()
-        self._lower_high_watermark()
+        self._bound_high_watermark()
 
-    def _lower_high_watermark(self) -> None:
+    def _bound_high_watermark(self) -> None:
         """Move the high watermark down to the log end, which may be below the requested offset: a truncation ends on a
-        batch.
+        batch. A log that was begun anew begins above the high watermark that it had (KAFKA-9491).
         """
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        local = self.log.local
+        self.high_watermark = max(min(self.high_watermark, local.log_end_offset), local.log_start_offset)
 
     def delete_records_before(self, offset: int) -> int:
         """Move the log start offset up to `offset` (-1: the high watermark); the new log start offset.

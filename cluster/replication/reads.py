@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from storage.log.leader_epoch import EpochEntry
 from storage.log.log_reader import FetchDataInfo
@@ -31,15 +32,17 @@ class IsolationLevel(IntEnum):
 class FetchParams(Value):
     """Parameters of a read, for all its partitions together (Kafka class `FetchParams`).
 
-    `is_consumer` is False for a broker that fetches as a follower. `reads_zstd` says whether the reader knows zstd.
+    `reads_zstd` says whether the reader knows zstd. A broker that fetches as a follower tells its id, and the epoch of
+    its registration if it knows it; both are -1 for a consumer. A follower reads up to the log end.
     """
 
     isolation: IsolationLevel
-    is_consumer: bool
     reads_zstd: bool
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
+    replica_id: int = -1
+    replica_epoch: int = -1
 
 
 class LogReadInfo(Value, frozen=False):
@@ -62,3 +65,14 @@ class LogReadInfo(Value, frozen=False):
     def size(self) -> int:
         """Bytes of records."""
         return 0 if self.records is None else self.records.size
+
+
+def other_epoch(topic_partition: TopicPartition, requested: int, known: int) -> ApiError:
+    """The error for a request in another leader epoch (KIP-320): the client is behind, or this replica is."""
+    if requested < known:
+        return ApiError(
+            ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {requested} of {topic_partition} is older than {known}"
+        )
+    return ApiError(
+        ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} of {topic_partition} is newer than {known}"
+    )

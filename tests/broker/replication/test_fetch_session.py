@@ -120,6 +120,22 @@ def test_a_full_cache_gives_no_session_until_the_oldest_has_idled() -> None:
     assert isinstance(cache.open(request(first, 1), 12, NAMES.get), ErrorFetchContext)
 
 
+def test_a_follower_takes_the_place_of_a_consumer_in_a_full_cache() -> None:
+    """Kafka's privileged sessions: followers come before consumers, and make no room for each other."""
+    cache, time = cache_of(slots=2)
+    follower = request(0, 0, 0)
+    follower.replica_id = 2
+    first, _ = answer(cache.open(follower, 12, NAMES.get))
+    consumer, _ = answer(cache.open(request(0, 0, 1), 12, NAMES.get))
+    assert answer(cache.open(request(0, 0, 2), 12, NAMES.get))[0] == 0
+    second, _ = answer(cache.open(follower, 12, NAMES.get))
+    assert 0 not in (first, second)
+    assert isinstance(cache.open(request(consumer, 1), 12, NAMES.get), ErrorFetchContext)
+    assert answer(cache.open(follower, 12, NAMES.get))[0] == 0
+    time.now_s = 121
+    assert answer(cache.open(request(0, 0, 2), 12, NAMES.get))[0] != 0
+
+
 def test_an_unknown_topic_id_stays_in_the_session_and_is_found_when_it_appears() -> None:
     cache, _ = cache_of()
     asked = request(0, 0, 0)

@@ -16,9 +16,7 @@ from tests.storage.support import T0, TP, batch_of, new_log
 IMAGE = PartitionImage(
     partition=0, leader=1, leader_epoch=3, replicas=(1,), isr=(1,), partition_epoch=0, controller_epoch=1
 )
-CONSUMER = FetchParams(
-    IsolationLevel.READ_UNCOMMITTED, is_consumer=True, reads_zstd=True, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20
-)
+CONSUMER = FetchParams(IsolationLevel.READ_UNCOMMITTED, reads_zstd=True, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
 NO_ID = UUID(int=0)
 
 

@@ -1,0 +1,129 @@
+"""Sends changes of the in-sync replicas of partitions led here to the controller (Kafka: `AlterPartitionManager`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from client.errors import DisconnectedError
+from cluster.metadata_image import PartitionImage
+from cluster.replication.isr_changes import IsrChange
+from cluster.replication.isr_maintenance import settle
+from cluster.replication.partition import Partition
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.server.AlterPartitionManager")
+
+RETRY_S = 0.05
+"""Kafka's pause before what failed is sent again."""
+
+
+class PartitionAlterer(Protocol):
+    """The part of `ControllerApi` that is needed."""
+
+    async def alter_partition(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]: ...
+
+
+class AlterPartitionManager:
+    """One request at a time, with all changes that have come together since the last.
+
+    Every partition has at most one change under way, and takes no other up before it is answered. So a change is sent
+    until it is answered, or the partition has given it up. `find` gives the partition of that name here, or None.
+    `changed(partition)` is called when a high watermark has moved.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        find: Callable[[TopicPartition], Partition | None],
+        changed: Callable[[TopicPartition], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._find = find
+        self._changed = changed
+        self._controller: PartitionAlterer | None = None
+        self._unsent: dict[TopicPartition, IsrChange] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def connect(self, controller: PartitionAlterer) -> None:
+        """Send to this controller from now on."""
+        self._controller = controller
+        self._go_on()
+
+    def submit(self, change: IsrChange) -> None:
+        """Send a change as soon as the one before it is answered."""
+        self._unsent[change.topic_partition] = change
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._unsent and self._task is None and self._controller is not None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._send_all(self._controller), name="alter-partition"
+            )
+
+    async def _send_all(self, controller: PartitionAlterer) -> None:
+        try:
+            while changes := self._take():
+                if not await self._send(controller, changes):
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._task = None
+
+    def _take(self) -> list[IsrChange]:
+        unsent, self._unsent = self._unsent, {}
+        return [change for change in unsent.values() if self._is_pending(change)]
+
+    def _is_pending(self, change: IsrChange) -> bool:
+        partition = self._find(change.topic_partition)
+        return partition is not None and partition.in_sync is not None and partition.in_sync.pending is change
+
+    async def _send(self, controller: PartitionAlterer, changes: Sequence[IsrChange]) -> bool:
+        """Send changes and work off the answer; whether all were answered for good."""
+        try:
+            answers = await controller.alter_partition(self._broker_id, self._broker_epoch(), changes)
+        except (ApiError, DisconnectedError, OSError) as error:
+            logger.warning("The controller could not be asked to change in-sync replicas: %s", error)
+            answers = {}
+        is_done = True
+        for change in changes:
+            answer = answers.get(change.topic_partition)
+            if answer is None:
+                self._unsent.setdefault(change.topic_partition, change)
+                is_done = False
+            elif not self._answered(change, answer):
+                is_done = False
+        return is_done
+
+    def _answered(self, change: IsrChange, answer: PartitionImage | ErrorCode) -> bool:
+        topic_partition = change.topic_partition
+        partition = self._find(topic_partition)
+        if partition is None:
+            return True
+        before = partition.image.isr
+        outcome = settle(partition, change, answer)
+        if isinstance(answer, ErrorCode):
+            logger.info(
+                "The in-sync replicas of %s do not become %s: %s", topic_partition, change.broker_ids, answer.name
+            )
+        elif partition.image.isr != before:
+            logger.info("The in-sync replicas of %s are %s now", topic_partition, partition.image.isr)
+        if outcome.advanced:
+            self._changed(topic_partition)
+        if outcome.change is not None:
+            self._unsent.setdefault(topic_partition, outcome.change)
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Send nothing more."""
+        self._controller = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

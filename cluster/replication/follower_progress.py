@@ -1,0 +1,67 @@
+"""How far one follower has come, as its leader knows it (Kafka classes `Replica`, `ReplicaState`).
+
+Times are of the monotonic clock: a wall clock that jumps ahead must not put all followers out of sync at once.
+"""
+
+from __future__ import annotations
+
+from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
+
+UNKNOWN_OFFSET = -1
+NEVER_MS = -(1 << 62)
+
+
+class FollowerProgress:
+    """The progress that the fetches of one follower have confirmed: everything below `log_end_offset` is in its log."""
+
+    __slots__ = (
+        "broker_epoch",
+        "is_awaited",
+        "last_caught_up_ms",
+        "last_fetch_leader_end_offset",
+        "last_fetch_ms",
+        "log_end_offset",
+        "log_start_offset",
+    )
+
+    def __init__(self) -> None:
+        self.log_end_offset = self.log_start_offset = UNKNOWN_OFFSET
+        self.last_fetch_leader_end_offset = UNKNOWN_OFFSET
+        self.last_fetch_ms = self.last_caught_up_ms = NEVER_MS
+        self.broker_epoch = UNKNOWN_BROKER_EPOCH
+        """Of the incarnation that fetched last."""
+        self.is_awaited = False
+        """Whether it was caught up when that was looked at last."""
+
+    def begin_epoch(self, now_ms: int, *, is_in_sync: bool) -> None:
+        """This broker begins to lead, or goes on in a new epoch. A follower that is in sync has until
+        `replica.lag.time.max.ms` from now to show it; another one does not hold the high watermark back.
+        """
+        self.last_fetch_ms = self.last_caught_up_ms = now_ms if is_in_sync else NEVER_MS
+        self.is_awaited = False
+
+    def go_on(self, leader_end_offset: int) -> None:
+        """This broker leads on: what the follower has confirmed in the epoch before still holds."""
+        self.last_fetch_leader_end_offset = leader_end_offset
+
+    def record(
+        self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, broker_epoch: int, now_ms: int
+    ) -> None:
+        """A fetch came, which asks for what begins at `fetch_offset` while the leader's log ended where it says.
+
+        The follower was caught up now if it has everything; or when it fetched last if it has everything that was there
+        then. So one that fetches without pause stays caught up even when records come all the time.
+        """
+        if fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch_offset >= self.last_fetch_leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.log_end_offset = fetch_offset
+        self.log_start_offset = log_start_offset
+        self.last_fetch_leader_end_offset = max(leader_end_offset, self.last_fetch_leader_end_offset)
+        self.last_fetch_ms = now_ms
+        self.broker_epoch = broker_epoch
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
+        """Whether it has everything, or had everything at a time not longer ago than that."""
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_time_max_ms

@@ -1,0 +1,104 @@
+"""A leader sees to its in-sync replicas: when a follower fetches, time passes, or its controller has answered. They
+change, and the high watermark with them (Kafka: `Partition.updateFollowerFetchState`, `maybeShrinkIsr`,
+`handleAlterPartitionUpdate` and `handleAlterPartitionError`).
+
+Times are of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cluster.metadata_image import PartitionImage
+from cluster.replication.isr_changes import NOT_APPLIED, SUPERSEDED, IsrChange
+from cluster.replication.partition import Partition
+from cluster.replication.reads import FetchParams
+from protocol.errors import ErrorCode
+from protocol.uuids import ZERO_UUID
+
+
+class Outcome(NamedTuple):
+    """The consequences: whether the high watermark moved, and a change to send to the controller."""
+
+    advanced: bool = False
+    change: IsrChange | None = None
+
+
+NOTHING = Outcome()
+
+
+def record_fetch(
+    partition: Partition,
+    params: FetchParams,
+    fetch_offset: int,
+    log_start_offset: int,
+    leader_end_offset: int,
+    monotonic_ms: int,
+) -> Outcome:
+    """A follower's fetch was served: it has everything below `fetch_offset`. `leader_end_offset` is the log end when
+    the records were looked up, so that appends since then do not count against the follower.
+
+    To be called once for each request, and not for one that was answered with an error or a diverging epoch.
+    """
+    in_sync = partition.in_sync
+    follower = None if in_sync is None else in_sync.follower(params.replica_id, params.replica_epoch)
+    if in_sync is None or follower is None:
+        return NOTHING
+    before = follower.log_end_offset
+    follower.record(fetch_offset, log_start_offset, leader_end_offset, params.replica_epoch, monotonic_ms)
+    in_sync.look_at(follower, leader_end_offset, monotonic_ms)
+    change = None
+    if in_sync.pending is None and params.replica_id not in partition.image.isr:
+        least_offset = max(partition.high_watermark, partition.leader_epoch_start_offset)
+        topic_id = partition.log.topic_id or ZERO_UUID
+        change = in_sync.expansion(
+            partition.topic_partition, topic_id, partition.image, params.replica_id, least_offset
+        )
+    return Outcome(fetch_offset != before and partition.advance_high_watermark(), change)
+
+
+def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
+    """Time has passed: followers that are behind for longer than `replica.lag.time.max.ms` have to leave. To be called
+    regularly, at least every half of that time.
+    """
+    in_sync = partition.in_sync
+    if in_sync is None:
+        return NOTHING
+    leader_end_offset = partition.log.log_end_offset
+    for follower in in_sync.followers.values():
+        in_sync.look_at(follower, leader_end_offset, monotonic_ms)
+    change = in_sync.shrinkage(
+        partition.topic_partition,
+        partition.log.topic_id or ZERO_UUID,
+        partition.image,
+        leader_end_offset,
+        monotonic_ms,
+    )
+    return Outcome(partition.advance_high_watermark(), change)
+
+
+def settle(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> Outcome:
+    """The controller answered `change` with the state of the partition, or with an error. `Outcome.change` is to be
+    sent once more.
+
+    An answer to what is no longer pending is of no use: the leader has got its role anew since.
+    """
+    in_sync = partition.in_sync
+    if in_sync is None or in_sync.pending is not change:
+        return NOTHING
+    if isinstance(answer, ErrorCode):
+        if answer in NOT_APPLIED:
+            in_sync.settle()
+        elif answer not in SUPERSEDED:
+            return Outcome(change=change)
+        return NOTHING
+    image = partition.image
+    if answer.leader_epoch != image.leader_epoch or answer.partition_epoch < image.partition_epoch:
+        return NOTHING
+    partition.image = image.replace(
+        isr=answer.isr,
+        partition_epoch=answer.partition_epoch,
+        leader_recovery_state=answer.leader_recovery_state,
+    )
+    in_sync.settle()
+    return Outcome(partition.advance_high_watermark())
