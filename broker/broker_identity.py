@@ -14,6 +14,7 @@ class BrokerIdentity(Value):
     """This broker's identity according to its log directories. `cluster_id` is None before the first start."""
 
     broker_id: int
+    """NO_BROKER_ID where the tree that brokers share has to give one."""
     cluster_id: str | None
     unclaimed: list[str]
     """Directories without meta.properties yet."""
@@ -25,7 +26,8 @@ def identify_broker(file_system: FileSystem, config: BrokerConfig) -> BrokerIden
     """Read every meta.properties; changes nothing. Raises LogDirError for another broker's or cluster's directory, and
     when none can be read.
 
-    Without broker.id the broker keeps the one it had, or gets the first above reserved.broker.max.id.
+    Without broker.id the broker keeps the one it had. A new broker gets one from ZooKeeper, or without
+    ZooKeeper the first above reserved.broker.max.id.
     """
     found, unreadable = [], {}
     for path in config.log_dirs:
@@ -40,7 +42,8 @@ def identify_broker(file_system: FileSystem, config: BrokerConfig) -> BrokerIden
     broker_id = config.broker_id
     if broker_id == NO_BROKER_ID:
         stored = (known.broker_id for known in found if known.broker_id is not None)
-        broker_id = next(stored, config.reserved_broker_max_id + 1)
+        first = NO_BROKER_ID if config.zookeeper_connect else config.reserved_broker_max_id + 1
+        broker_id = next(stored, first)
     cluster_id = next((known.cluster_id for known in found if known.cluster_id is not None), None)
     readable = [path for path in config.log_dirs if path not in unreadable]
     unclaimed = check_meta_properties(file_system, readable, broker_id, cluster_id)

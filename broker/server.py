@@ -75,6 +75,7 @@ class KafkaServer:
         )
         self.metrics_server: MetricsServer | None = None
         self._directories: LockedDirectories | None = None
+        self._coordination: OpenCoordination | None = None
         self._serving: ServingBroker | None = None
 
     @property
@@ -111,13 +112,14 @@ class KafkaServer:
             self.metrics_server = MetricsServer(config.metrics_listener)
         failures = DirectoryFailures(self.failed)
         self._directories = directories = LockedDirectories.lock(config, environment, failures)
-        coordination = await OpenCoordination.open(
+        self._coordination = coordination = await OpenCoordination.open(
             config,
             environment,
             directories.identity,
             on_journal_failure=self._journal_failed,
             on_lost=self._membership_lost,
         )
+        self._directories = directories = directories.replace(identity=coordination.identity)
         coordination.configs.on_change(self._limit_connections)
         logs = await LoadedLogs.load(environment, directories, coordination)
         registration = self._registration(directories.identity.broker_id)
@@ -158,6 +160,8 @@ class KafkaServer:
             self.metrics_server.close()
         if self._serving is not None:
             await self._serving.supervisor.stop()
+        if self._coordination is not None:
+            await self._coordination.abandon()
         if self._directories is not None:
             self._directories.release()
         self._environment.executor.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from broker.environment.contract import Environment
+from collections.abc import Callable
+
+from broker.environment.contract import Ensemble, Environment
 from broker.environment.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor, room_for_connections
 from broker.logs.cleaner_worker import ProcessWorker
 from broker.zookeeper.embedded_ensemble import open_embedded
@@ -21,7 +23,19 @@ def environment_of_this_machine(config: BrokerConfig) -> Environment:
         ),
         network=TcpNetwork(config.socket_listen_backlog_size),
         file_system=file_system,
-        open_ensemble=open_embedded,
+        open_ensemble=open_ensemble,
         new_cleaner_worker=ProcessWorker,
         most_connections=room_for_connections(file_system.max_open_files),
     )
+
+
+async def open_ensemble(
+    environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
+) -> Ensemble:
+    """The environment's OpenEnsemble: ZooKeeper when `zookeeper.connect` names one, else a tree of the broker's own."""
+    if config.zookeeper_address is None:
+        return await open_embedded(environment, config, on_failure)
+    # A broker of its own needs none of it, and starts faster without.
+    from broker.zookeeper.kazoo_ensemble import KazooEnsemble
+
+    return KazooEnsemble(config.zookeeper_address, config)

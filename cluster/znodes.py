@@ -20,6 +20,8 @@ CLUSTER = "/cluster"
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+BROKER_SEQUENCE = "/brokers/seqid"
+"""Each generated broker id is a new version of it."""
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CONFIG_CHANGES = "/config/changes"
@@ -38,7 +40,7 @@ PERSISTENT_PATHS = (
     CONFIG_CHANGES,
     "/admin",
     DELETE_TOPICS,
-    "/brokers/seqid",
+    BROKER_SEQUENCE,
     "/isr_change_notification",
     PRODUCER_ID_BLOCK,
     "/log_dir_event_notification",

@@ -7,24 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
-from config import (
-    keys_cluster,
-    keys_coordination,
-    keys_coordinators,
-    keys_log,
-    keys_network,
-    keys_odradek,
-    keys_sasl,
-    keys_security,
-)
+from config.broker_keys import BROKER_KEYS, declared_key
 from config.definitions import (
     ConfigError,
     ConfigErrors,
-    ConfigKey,
     ConfigRuleError,
     RefusedKeyError,
     Value,
-    table,
 )
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
@@ -44,28 +33,8 @@ from config.vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
 if TYPE_CHECKING:
     from pathlib import Path
 
-BROKER_KEYS = table(
-    (
-        *keys_network.KEYS,
-        *keys_log.KEYS,
-        *keys_cluster.KEYS,
-        *keys_coordinators.KEYS,
-        *keys_security.KEYS,
-        *keys_sasl.KEYS,
-        *keys_coordination.KEYS,
-        *keys_odradek.KEYS,
-    )
-)
-"""Every key of a broker."""
+    from config.zookeeper_connect import ZookeeperAddress
 
-LISTENER_KEY = re.compile(r"listener\.name\.([^.]*)\.(.+)\Z")
-_LISTENER_MECHANISM_KEYS = (
-    "sasl.login.callback.handler.class",
-    "sasl.server.callback.handler.class",
-    "connections.max.reauth.ms",
-    "sasl.login.class",
-    "sasl.jaas.config",
-)
 _REFUSED_PATTERNS = (
     # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
     (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER, True),
@@ -74,19 +43,6 @@ _REFUSED_PATTERNS = (
 )
 
 T = TypeVar("T")
-
-
-def base_name(listener_key: str) -> str:
-    """A listener's key without its mechanism: `plain.sasl.jaas.config` -> `sasl.jaas.config`."""
-    return next((key for key in _LISTENER_MECHANISM_KEYS if listener_key.endswith(key)), listener_key)
-
-
-def declared_key(name: str) -> ConfigKey | None:
-    """The declaration of a broker key, also of one with a listener's prefix; None when there is none."""
-    declared = BROKER_KEYS.get(name)
-    if declared is None and (match := LISTENER_KEY.match(name)):
-        declared = BROKER_KEYS.get(base_name(match[2]))
-    return declared
 
 
 class Setting(Generic[T]):
@@ -117,6 +73,23 @@ class BrokerConfig:
     broker_id_generation_enable: Setting[bool] = Setting()
     reserved_broker_max_id: Setting[int] = Setting()
     broker_rack: Setting[str | None] = Setting()
+    zookeeper_connect: Setting[str | None] = Setting()
+    zookeeper_session_timeout_ms: Setting[int] = Setting()
+    zookeeper_max_in_flight_requests: Setting[int] = Setting()
+    request_timeout_ms: Setting[int] = Setting()
+    replica_lag_time_max_ms: Setting[int] = Setting()
+    replica_socket_timeout_ms: Setting[int] = Setting()
+    replica_socket_receive_buffer_bytes: Setting[int] = Setting()
+    replica_fetch_max_bytes: Setting[int] = Setting()
+    replica_fetch_wait_max_ms: Setting[int] = Setting()
+    replica_fetch_min_bytes: Setting[int] = Setting()
+    replica_fetch_response_max_bytes: Setting[int] = Setting()
+    replica_fetch_backoff_ms: Setting[int] = Setting()
+    num_replica_fetchers: Setting[int] = Setting()
+    controlled_shutdown_enable: Setting[bool] = Setting()
+    controlled_shutdown_max_retries: Setting[int] = Setting()
+    controlled_shutdown_retry_backoff_ms: Setting[int] = Setting()
+    controller_socket_timeout_ms: Setting[int] = Setting()
     socket_request_max_bytes: Setting[int] = Setting()
     socket_listen_backlog_size: Setting[int] = Setting()
     max_connections: Setting[int] = Setting()
@@ -197,6 +170,10 @@ class BrokerConfig:
         self.values: Mapping[str, Value] = MappingProxyType(values)
         try:
             self._read_listeners()
+        except ConfigError as error:
+            errors.append(error)
+        try:
+            self._read_zookeeper()
         except ConfigError as error:
             errors.append(error)
         try:
@@ -305,6 +282,12 @@ class BrokerConfig:
             "max.connections.per.ip.overrides", str(self.values["max.connections.per.ip.overrides"])
         )
 
+    @property
+    def zookeeper_connection_timeout_ms(self) -> int:
+        """How long the first connection to ZooKeeper may take: the session timeout unless it is set."""
+        timeout_ms = self.values["zookeeper.connection.timeout.ms"]
+        return timeout_ms if isinstance(timeout_ms, int) else self.zookeeper_session_timeout_ms
+
     def topic_defaults(self) -> dict[str, Value]:
         """Values for a topic without overrides: {topic key: value} (Kafka's `KafkaConfig.extractLogConfigMap`)."""
         defaults = {topic_key: self.values[names[0]] for topic_key, names in BROKER_SYNONYMS.items()}
@@ -355,6 +338,13 @@ class BrokerConfig:
             self.advertised_listeners,
         )
 
+    def _read_zookeeper(self) -> None:
+        self.zookeeper_address: ZookeeperAddress | None = None
+        if self.zookeeper_connect:
+            from config.zookeeper_connect import parse_zookeeper_connect
+
+            self.zookeeper_address = parse_zookeeper_connect(self.zookeeper_connect)
+
 
 def check_promise(name: str, config: BrokerConfig) -> None:
     """Raise RefusedKeyError when `name` is set in `config` to something about security or durability we do not have."""
@@ -391,6 +381,8 @@ EFFECTIVE_KEYS = frozenset(
         "advertised.listeners",
         "listener.security.protocol.map",
         "inter.broker.listener.name",
+        "security.inter.broker.protocol",
+        "zookeeper.connection.timeout.ms",
         "log.dir",
         "log.dirs",
         "max.connections.per.ip.overrides",

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from config.broker_config import BROKER_KEYS, BrokerConfig, declared_key
+from config.broker_config import BrokerConfig
+from config.broker_keys import BROKER_KEYS, declared_key
 from config.definitions import ConfigError, RefusedKeyError
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.topic_config import BROKER_SYNONYMS

@@ -41,9 +41,8 @@ NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remov
 NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"
 NO_PLUGINS = "Java classes cannot be loaded; remove it"
 NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"
-NO_ZOOKEEPER = (
-    "coordination by ZooKeeper is not implemented yet; "
-    "leave zookeeper.* unset for a single broker that coordinates itself"
+NO_ZOOKEEPER_SECURITY = (
+    "TLS, SASL and access control towards ZooKeeper are not implemented yet; remove it and protect ZooKeeper's port"
 )
 NO_KRAFT = (
     "KRaft is not implemented, this broker works as Kafka does in ZooKeeper mode; "

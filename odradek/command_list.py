@@ -2,7 +2,7 @@
 
 A tool NAME is the module `tools.NAME` (dashes become underscores); its description is the first line of its docstring,
 so there is no table of commands to keep. `spark-NAME` is the job `spark_jobs.jobs.NAME`, in the same way.
-`server-start`, `server-stop` and `build-fast` are scripts in `bin/`.
+`server-start`, `server-stop` and those of ZooKeeper's are scripts in `bin/`, as is `build-fast`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Script(NamedTuple):
 SERVER_SCRIPTS = {
     "server-start": Script("kafka-server-start.sh", "Start a broker; --dev needs no configuration file."),
     "server-stop": Script("kafka-server-stop.sh", "Stop the brokers of this machine, or one of them."),
+    "zookeeper-server-start": Script("zookeeper-server-start.sh", "Run a real ZooKeeper; needs Java."),
+    "zookeeper-server-stop": Script("zookeeper-server-stop.sh", "Stop the ZooKeeper servers of this machine."),
     "build-fast": Script("build-fast", "Compile the record code with mypyc, for small records."),
 }
 COMPLETION = "completion"

@@ -40,15 +40,19 @@ class ClusterMembership:
         await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
         return await self.zk_client.read_configs()
 
-    async def agree_on_cluster_id(self, known: str | None) -> str:
+    async def agree_on_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
         """The cluster's id, which a new cluster gets: `known` is the one in meta.properties, if there is one. Raises
-        ClusterError when they differ.
+        ClusterError when they differ, and when the tree that brokers share has none: it is another cluster's then.
         """
         cluster_id = await self.zk_client.cluster_id()
         if cluster_id is None:
-            cluster_id = known or uuid_to_text(self._random.uuid())
-            await self.zk_client.create_cluster_id(cluster_id)
-        elif known is not None and known != cluster_id:
+            if is_shared and known is not None:
+                raise ClusterError(
+                    f"zookeeper.connect names a place where no cluster is yet, and the log directories belong to the "
+                    f"cluster {known} (meta.properties): check the servers and the chroot"
+                )
+            cluster_id = await self.zk_client.create_cluster_id(known or uuid_to_text(self._random.uuid()))
+        if known is not None and known != cluster_id:
             raise ClusterError(
                 f"The cluster id {cluster_id} does not match the one in meta.properties, {known}: "
                 "the log directories belong to another cluster"

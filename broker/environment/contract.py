@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from cluster.zookeeper.coordination import Coordination
+from config.broker_config import BrokerConfig
 from protocol.value import Value
 from storage.compaction.clean_task import CleanResult, CleanTask
 from storage.io.file_system import FileSystem
@@ -113,8 +114,13 @@ class CleanerWorker(Protocol):
 class Ensemble(Protocol):
     """The service that keeps the znode tree, seen from one broker."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers may use this tree as well; False for the tree of a broker of its own."""
+        ...
+
     def session(self) -> Coordination:
-        """A session, not yet connected."""
+        """A new session, not yet connected: the first one, and another after each that has expired."""
         ...
 
     async def close(self) -> None:
@@ -126,10 +132,10 @@ class OpenEnsemble(Protocol):
     """Reaches the service that keeps the znode tree."""
 
     async def __call__(
-        self, environment: Environment, directory: str, on_failure: Callable[[OSError], None]
+        self, environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
     ) -> Ensemble:
-        """`directory` is where a tree of the broker's own is kept. `on_failure` is called once when the service fails
-        for good. Raises JournalError, CoordinationError, OSError.
+        """Open the service that `config` names: ZooKeeper, or a tree of the broker's own in its first log directory.
+        `on_failure` is called once when the service fails for good. Raises JournalError, CoordinationError, OSError.
         """
         ...
 

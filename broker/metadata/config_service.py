@@ -15,8 +15,9 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.metadata.reconfiguration import check_local_retention, check_worker_counts
 from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
-from config.broker_config import BROKER_KEYS, LISTENER_KEY, BrokerConfig, base_name, check_promise
-from config.broker_config import declared_key as static_key
+from config.broker_config import BrokerConfig, check_promise
+from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name
+from config.broker_keys import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
 from config.dynamic_keys import ALTER_LOG_DIRS_RATE, DYNAMIC_BROKER_KEYS
 from config.topic_config import (

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
-from broker.broker_identity import BrokerIdentity
+from broker.broker_identity import NO_BROKER_ID, BrokerIdentity
 from broker.controller.cluster_membership import ClusterMembership
 from broker.environment.contract import Ensemble, Environment
 from broker.metadata.config_service import ConfigService
 from broker.metadata.metadata_cache import MetadataCache
+from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import MetadataImage
+from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from protocol.value import Value
 
 
 class OpenCoordination(Value):
-    """The session, the cluster's id (in `metadata`) and the configurations in force."""
+    """The session, the ids of this broker and (in `metadata`) of the cluster, and the configurations in force."""
 
+    identity: BrokerIdentity
     ensemble: Ensemble
     fence: CommandFence
     membership: ClusterMembership
@@ -35,16 +39,29 @@ class OpenCoordination(Value):
         on_lost: Callable[[str], None],
     ) -> OpenCoordination:
         """Connect. Raises CoordinationError, JournalError, ClusterError."""
-        ensemble = await environment.open_ensemble(environment, config.log_dirs[0], on_journal_failure)
+        ensemble = await environment.open_ensemble(environment, config, on_journal_failure)
         fence = CommandFence()
         membership = ClusterMembership(ensemble.session(), environment.clock, environment.random, fence, on_lost)
         stored = await membership.connect()
-        cluster_id = await membership.agree_on_cluster_id(identity.cluster_id)
+        try:
+            cluster_id = await membership.agree_on_cluster_id(identity.cluster_id, is_shared=ensemble.is_shared)
+            if identity.broker_id == NO_BROKER_ID:
+                broker_id = await membership.zk_client.generate_broker_id(config.reserved_broker_max_id)
+                identity = identity.replace(broker_id=broker_id)
+        except ClusterError:
+            await membership.close()
+            raise
         metadata = MetadataCache(fence, MetadataImage(cluster_id=cluster_id, configs=stored))
         configs = ConfigService(config, metadata)
         configs.broker_id = identity.broker_id
         metadata.add_listener(configs.image_changed)
-        return cls(ensemble, fence, membership, metadata, configs)
+        return cls(identity, ensemble, fence, membership, metadata, configs)
+
+    async def abandon(self) -> None:
+        """Leave a tree that other brokers share at once: they would wait for the end of the session."""
+        if self.ensemble.is_shared:
+            with contextlib.suppress(CoordinationError):
+                await self.membership.close()
 
     async def close(self, *, has_failed: bool) -> None:
         """Leave the cluster, unless the tree cannot be asked any more."""

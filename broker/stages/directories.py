@@ -52,7 +52,7 @@ class LockedDirectories(Value):
             log_manager.directories.take_offline(path, reason)
         log_manager.directories.lock()
         first = log_manager.directories[0]
-        if first.failure is not None:
+        if first.failure is not None and not config.zookeeper_connect:
             log_manager.directories.unlock()
             raise LogDirError(f"{JOURNAL_NAME} is kept in the first log directory, which is offline: {first.failure}")
         failures.watch(log_manager.directories)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +21,6 @@ from cluster.zookeeper.coordination import (
     CoordinationError,
     Create,
     Delete,
-    EventType,
     MultiError,
     NoSpaceError,
     Operation,
@@ -35,7 +33,9 @@ from cluster.zookeeper.coordination import (
     ZnodeStat,
 )
 from cluster.zookeeper.durable_tree import DurableTree
+from cluster.zookeeper.watch_table import WatchTable
 from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, Slices, Transaction
+from config.broker_config import BrokerConfig
 from protocol.value import Value
 
 T = TypeVar("T")
@@ -43,7 +43,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MAX_TRANSACTION_BYTES = 64 << 20
-_ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
 
 class _Waiting(Value, frozen=False):
@@ -84,43 +83,6 @@ async def _with_pauses(work: Slices[T]) -> T:
         await asyncio.sleep(0)
 
 
-class _WatchTable:
-    """Watches and the ids of the sessions that set them, by path and kind. A watch set twice on a path fires once."""
-
-    def __init__(self) -> None:
-        self._data: dict[str, dict[Watch, int]] = defaultdict(dict)
-        self._children: dict[str, dict[Watch, int]] = defaultdict(dict)
-
-    def watch_data(self, path: str, watch: Watch, session_id: int) -> None:
-        self._data[path][watch] = session_id
-
-    def watch_children(self, path: str, watch: Watch, session_id: int) -> None:
-        self._children[path][watch] = session_id
-
-    def take(self, events: Sequence[WatchEvent]) -> list[tuple[Watch, WatchEvent]]:
-        """The watches that `events` fire; they are forgotten."""
-        fired: list[tuple[Watch, WatchEvent]] = []
-        if not self._data and not self._children:
-            return fired
-        for event in events:
-            kind, path = event
-            watches: dict[Watch, int] = {}
-            if kind is not EventType.CHILDREN_CHANGED and path in self._data:
-                watches |= self._data.pop(path)
-            if kind in _ENDS_CHILDREN_WATCH and path in self._children:
-                watches |= self._children.pop(path)
-            fired.extend((watch, event) for watch in watches)
-        return fired
-
-    def drop_session(self, session_id: int) -> None:
-        """Forget every watch of a session."""
-        for table in (self._data, self._children):
-            for path in [path for path, watches in table.items() if session_id in watches.values()]:
-                table[path] = {watch: owner for watch, owner in table[path].items() if owner != session_id}
-                if not table[path]:
-                    del table[path]
-
-
 class EmbeddedEnsemble:
     """The tree that the sessions of one process share. `on_failure` is called once if the journal fails: after that no
     call succeeds any more, and the process should stop."""
@@ -132,11 +94,12 @@ class EmbeddedEnsemble:
         self._executor = executor
         self._clock = clock
         self._on_failure = on_failure
-        self._watches = _WatchTable()
+        self._watches = WatchTable()
         self._queue: list[_Waiting] = []
         self._fired: list[tuple[Watch, WatchEvent]] = []
         self._committer: asyncio.Task[None] | None = None
         self._failure: OSError | None = None
+        self.is_shared = False
 
     def session(self) -> EmbeddedCoordination:
         """A session, not yet connected."""
@@ -276,11 +239,11 @@ class EmbeddedEnsemble:
 
 
 async def open_embedded(
-    environment: Environment, directory: str, on_failure: Callable[[OSError], None]
+    environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
 ) -> EmbeddedEnsemble:
-    """Recover the tree kept in `directory`, or begin a new one; see `DurableTree.open`."""
+    """Recover the tree kept in the first log directory, or begin a new one; see `DurableTree.open`."""
     clock, executor = environment.clock, environment.executor
-    tree = await executor.run(DurableTree.open, environment.file_system, directory, clock.now_ms())
+    tree = await executor.run(DurableTree.open, environment.file_system, config.log_dirs[0], clock.now_ms())
     return EmbeddedEnsemble(tree, executor, clock, on_failure)
 
 

@@ -43,10 +43,14 @@ class KafkaZkClient:
         return await self._coordination.exists(path) is not None
 
     async def create_missing(self, paths: Iterable[str]) -> None:
-        """Make those nodes that are not there, in one transaction."""
-        missing = [path for path in paths if not await self.exists(path)]
-        if missing:
-            await self._coordination.multi([Create(path) for path in missing])
+        """Make those nodes that are not there, in one transaction. Another broker may do the same meanwhile."""
+        wanted = list(paths)
+        while missing := [path for path in wanted if not await self.exists(path)]:
+            try:
+                await self._coordination.multi([Create(path) for path in missing])
+            except MultiError as error:
+                if not isinstance(error.__cause__, NodeExistsError):
+                    raise
 
     # -- joining the cluster -------------------------------------------------------------------------------------------
 
@@ -56,10 +60,19 @@ class KafkaZkClient:
             return None
         return znodes.decode_cluster_id((await self._coordination.get(znodes.CLUSTER_ID))[0])
 
-    async def create_cluster_id(self, cluster_id: str) -> None:
-        """Give the cluster its id."""
+    async def create_cluster_id(self, cluster_id: str) -> str:
+        """Give the cluster this id, unless another broker has just given it one; gives the id that it has."""
         await self.create_missing([znodes.CLUSTER])
-        await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
+        try:
+            await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
+        except NodeExistsError:
+            return znodes.decode_cluster_id((await self._coordination.get(znodes.CLUSTER_ID))[0])
+        return cluster_id
+
+    async def generate_broker_id(self, reserved_max_id: int) -> int:
+        """An id that no other broker has or will get, above `reserved_max_id` (Kafka's generateBrokerId)."""
+        stat = await self._coordination.set(znodes.BROKER_SEQUENCE, b"")
+        return reserved_max_id + stat.version
 
     async def register_broker(self, registration: znodes.BrokerRegistration) -> int:
         """Register the broker for as long as this session lives. Gives its epoch. Raises ClusterError."""

@@ -187,7 +187,7 @@ def test_a_disk_that_cannot_be_written(directory: str, tmp_path: Path) -> None:
         ({"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"}, ["SSL", "not implemented"]),
         ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, ["authorizer.class.name"]),
         ({"process_roles": "broker"}, ["process.roles"]),
-        ({"zookeeper_connect": "localhost:2181"}, ["zookeeper.connect"]),
+        ({"zookeeper_connect": "localhost:port"}, ["zookeeper.connect", "localhost:port", "is not host:port"]),
         ({"remote_log_storage_system_enable": "true"}, ["remote.log.storage.system.enable"]),
         ({"create_topic_policy_class_name": "x.Y"}, ["create.topic.policy.class.name"]),
     ],

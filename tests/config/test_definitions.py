@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from config.broker_config import BROKER_KEYS
+from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigKey, ConfigType, Matching, OneOf, Range, RangeOr, table, value_to_text
 from config.topic_config import BROKER_SYNONYMS, TOPIC_KEYS
 

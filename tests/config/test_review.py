@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from config.broker_config import BROKER_KEYS, BrokerConfig
+from config.broker_config import BrokerConfig
+from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigErrors
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.properties import load_properties
@@ -44,7 +45,6 @@ group.max.size=none
 REFUSED = {
     "listeners",
     "security.inter.broker.protocol",
-    "zookeeper.connect",
     "authorizer.class.name",
     "super.users",
     "allow.everyone.if.no.acl.found",
@@ -69,7 +69,13 @@ def test_every_key_has_one_verdict() -> None:
     assert by_verdict[Verdict.BAD] == {"group.max.size"}
     assert by_verdict[Verdict.UNKNOWN] == {"retention.ms", "log.retention.minuets"}
     assert {"num.network.threads", "quota.producer.default"} < by_verdict[Verdict.WITHOUT_EFFECT]
-    assert {"broker.id", "log.dirs", "log.retention.hours"} < by_verdict[Verdict.SUPPORTED]
+    assert {
+        "broker.id",
+        "log.dirs",
+        "log.retention.hours",
+        "zookeeper.connect",
+        "zookeeper.connection.timeout.ms",
+    } < by_verdict[Verdict.SUPPORTED]
 
 
 def test_notes_say_what_to_do() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import broker.handlers
 from broker.network.registry import ApiMark, marks_of
 from broker.observability.metric_definitions import DEFINITIONS
-from config.broker_config import BROKER_KEYS
+from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigKey, UpdateMode, value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
 from config.keys_odradek import KEYS as OWN_KEYS

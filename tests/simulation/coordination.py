@@ -34,6 +34,7 @@ from cluster.zookeeper.coordination import (
     ZnodeStat,
 )
 from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
+from config.broker_config import BrokerConfig
 from tests.simulation.loop import CURRENT, SimLoop
 
 T = TypeVar("T")
@@ -72,10 +73,12 @@ class SimEnsemble:
         self._silent: dict[SimCoordination, None] = {}
 
     async def open(
-        self, environment: Environment, directory: str, on_failure: Callable[[OSError], None]
+        self, environment: Environment, config: BrokerConfig, on_failure: Callable[[OSError], None]
     ) -> SimEnsemble:
         """The environment's OpenEnsemble."""
         return self
+
+    is_shared = True
 
     def session(self) -> SimCoordination:
         return SimCoordination(self)
@@ -89,9 +92,11 @@ class SimEnsemble:
         for event in applied.events:
             kinds = [False] if event.type is not EventType.CHILDREN_CHANGED else []
             kinds += [True] if event.type in _ENDS_CHILDREN_WATCH else []
+            fired: dict[Watch, SimCoordination] = {}
             for children in kinds:
-                for watch, session in self._watches.pop((event.path, children), {}).items():
-                    session.send(partial(watch, event))
+                fired |= self._watches.pop((event.path, children), {})
+            for watch, session in fired.items():
+                session.send(partial(watch, event))
         return applied.results
 
     def watch(self, path: str, children: bool, watch: Watch | None, session: SimCoordination) -> None:
@@ -104,12 +109,17 @@ class SimEnsemble:
         if session.session_id not in self.sessions:
             return
         del self.sessions[session.session_id]
+        for path, watch in self.take_watches(session):
+            session.send(partial(watch, WatchEvent(EventType.SESSION_EXPIRED, path)))
+        self.apply(CloseSession(session.session_id))
+        session.send(session.expired)
+
+    def take_watches(self, session: SimCoordination) -> list[tuple[str, Watch]]:
+        """Forget the watches of a session; gives them with their paths."""
         watched = [(key, watch) for key, table in self._watches.items() for watch in table if table[watch] is session]
         for key, watch in watched:
             del self._watches[key][watch]
-            session.send(partial(watch, WatchEvent(EventType.SESSION_EXPIRED, key[0])))
-        self.apply(CloseSession(session.session_id))
-        session.send(session.expired)
+        return [(key[0], watch) for key, watch in watched]
 
     def answer_all(self) -> None:
         """No call is lost any more."""
@@ -276,6 +286,7 @@ class SimCoordination:
     async def close(self) -> None:
         def end() -> None:
             self._ensemble.sessions.pop(self.session_id, None)
+            self._ensemble.take_watches(self)
             self._ensemble.apply(CloseSession(self.session_id))
 
         await self._ask(end)

@@ -1,0 +1,193 @@
+"""kazoo's client bound to one session: it never begins a second one, and keeps its watches over a lost connection.
+
+kazoo drops all watches when its connection is lost, and begins a new session by itself when the old one has expired.
+Here the watches are set again as ZooKeeper's own client does (SetWatches), before anything else is sent; ZooKeeper
+fires those whose nodes have changed meanwhile. After the end of the session nothing is sent any more.
+
+Methods with a leading underscore run in kazoo's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import CloseInstance, Connect, Exists, int_struct, long_struct, write_string
+from kazoo.protocol.states import KeeperState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason
+
+_SET_WATCHES_BYTES: Final = 128 << 10
+"""The most bytes of paths in one SetWatches: what ZooKeeper's own client takes."""
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 0.05, 0.5
+
+
+class _SetWatches:
+    """Watches of a session that comes back on another connection. ZooKeeper fires those that `zxid` has not seen."""
+
+    type = 101
+
+    def __init__(self, zxid: int, data: Sequence[str], absent: Sequence[str], children: Sequence[str]) -> None:
+        self._zxid = zxid
+        self._paths = (data, absent, children)
+
+    def serialize(self) -> bytes:
+        parts = [long_struct.pack(self._zxid)]
+        for paths in self._paths:
+            parts.append(int_struct.pack(len(paths)))
+            parts.extend(map(write_string, paths))
+        return b"".join(parts)
+
+    @staticmethod
+    def deserialize(_data: bytes, _offset: int) -> None:
+        """The answer is empty."""
+
+
+class _WatchedExists:
+    """Exists with a watch. Whether the node is there decides what the watch waits for, should it be set again."""
+
+    type = Exists.type
+
+    def __init__(self, path: str, if_absent: Callable[..., None], if_present: Callable[..., None]) -> None:
+        self.path = path
+        self.watcher = if_absent
+        self._if_present = if_present
+
+    def serialize(self) -> bytearray:
+        data: bytearray = Exists(self.path, self.watcher).serialize()
+        return data
+
+    def deserialize(self, data: bytes, offset: int) -> object:
+        """Called for a node that exists."""
+        self.watcher = self._if_present
+        return Exists.deserialize(data, offset)
+
+
+class _Connection(ConnectionHandler):  # type: ignore[misc]
+    """kazoo's connection, which frees its sockets itself when its thread ends."""
+
+    def zk_loop(self) -> None:
+        try:
+            # What goes wrong is in kazoo's log, and its client is told that the session is closed.
+            with contextlib.suppress(Exception):
+                super().zk_loop()
+        finally:
+            self.close()
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        answer = super()._invoke(timeout, request, xid)
+        if isinstance(request, Connect):
+            self.client.negotiated_timeout_ms = answer[0].time_out
+        return answer
+
+
+class SessionClient(KazooClient):  # type: ignore[misc]
+    """One session. `on_state` and `on_event` are called on the event loop, in order with the answers."""
+
+    def __init__(
+        self,
+        servers: Iterable[tuple[str, int]],
+        session_timeout_ms: int,
+        handler: EventLoopHandler,
+        reasons: LastReason,
+        on_state: Callable[[str], None],
+        on_event: Callable[[WatchedEvent], None],
+    ) -> None:
+        self.negotiated_timeout_ms = session_timeout_ms
+        """How long the ensemble lets the session live without contact: it has bounds of its own."""
+        self._on_state = on_state
+        self._on_event = on_event
+        retry = KazooRetry(max_tries=-1, delay=_FIRST_RETRY_S, max_delay=_LONGEST_RETRY_S)
+        super().__init__(
+            hosts=[f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers],
+            timeout=session_timeout_ms / 1000,
+            handler=handler,
+            logger=reasons,
+            connection_retry=retry,
+        )
+        self._connection = _Connection(self, self._conn_retry.copy(), logger=reasons)
+
+    # -- for the event loop --------------------------------------------------------------------------------------------
+
+    @property
+    def begun_session_id(self) -> int:
+        """The session's id, once there is one."""
+        return int(self._session_id or 0)
+
+    def send(self, request: Any, answer: Any) -> None:
+        """Send a request, now or once there is a connection again; `answer` gets `set` or `set_exception`."""
+        self._call(request, answer)
+
+    def watched_exists(self, path: str) -> Any:
+        """The request Exists with a watch."""
+        return _WatchedExists(path, self.absent_node_changed, self.node_changed)
+
+    def node_changed(self, event: WatchedEvent) -> None:
+        """The watch of a node that exists, on its data or its children."""
+        self._on_event(event)
+
+    def absent_node_changed(self, event: WatchedEvent) -> None:
+        """The watch of a node that does not exist."""
+        self._on_event(event)
+
+    def end_session(self) -> None:
+        """Close the session after what was sent before; from any thread. The end is told by `on_state`."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        self._wake()
+
+    # -- in kazoo's thread ---------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        wake_up = self._connection._write_sock
+        if wake_up is not None:
+            with contextlib.suppress(OSError):
+                wake_up.send(b"\0")
+
+    def _session_callback(self, state: str) -> None:
+        before = self._state
+        if state == before:
+            return
+        if state == KeeperState.CONNECTED:
+            self._set_watches_again()
+        super()._session_callback(state)
+        if state in CLOSED_STATES:
+            # Otherwise kazoo would go on with a new session.
+            self._stopped.set()
+        if state not in CLOSED_STATES or before not in CLOSED_STATES:
+            self.handler.completion_queue.put(partial(self._on_state, state))
+
+    def _reset_watchers(self) -> None:
+        if self._state != KeeperState.CONNECTING:
+            self._child_watchers: defaultdict[str, set[Any]] = defaultdict(set)
+            self._data_watchers: defaultdict[str, set[Any]] = defaultdict(set)
+
+    def _set_watches_again(self) -> None:
+        absent = [path for path, hooks in self._data_watchers.items() if self.absent_node_changed in hooks]
+        data = [path for path, hooks in self._data_watchers.items() if self.node_changed in hooks]
+        requests = [_SetWatches(self.last_zxid, part, (), ()) for part in _parts(data)]
+        requests += [_SetWatches(self.last_zxid, (), part, ()) for part in _parts(absent)]
+        requests += [_SetWatches(self.last_zxid, (), (), part) for part in _parts(list(self._child_watchers))]
+        for request in requests:
+            self._queue.appendleft((request, None))
+            self._wake()
+
+
+def _parts(paths: Sequence[str]) -> list[Sequence[str]]:
+    """`paths` in parts that each fit into a request."""
+    parts: list[Sequence[str]] = []
+    first = size = 0
+    for at, path in enumerate(paths):
+        size += len(path.encode()) + 4
+        if size > _SET_WATCHES_BYTES:
+            parts.append(paths[first:at])
+            first, size = at, len(path.encode()) + 4
+    return [*parts, paths[first:]] if paths else []

@@ -1,0 +1,152 @@
+"""kazoo on the event loop: everything that kazoo's thread has to tell arrives there, in one queue and in its order.
+
+kazoo runs results and watches on two queues with a thread each, and so loses their order: a read could show a change
+before its watch had fired. Here both queues are one object, which puts on the event loop. There are no worker threads;
+the one thread left reads and writes kazoo's socket, and looks whether the event loop still turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import select
+import socket
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+
+_MOST_ANSWER_BYTES = 64 << 20
+"""No answer of a ZooKeeper is longer: who announces more speaks something else."""
+_READ_BYTES = 1 << 16
+_READABLE = select.POLLIN | select.POLLHUP | select.POLLERR | select.POLLNVAL
+_WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class LoopQueue:
+    """Calls for the event loop, which carries them out in the order in which any thread puts them."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Have the event loop do `call`; nothing happens when the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+
+class LoopPulse:
+    """When the event loop last turned. A session must not outlive the loop that acts in its name: a broker that does
+    nothing would keep its leaderships, and one that was stopped for long would act on leaderships that it has lost.
+    """
+
+    def __init__(self, loop: AbstractEventLoop, longest_gap_s: float, on_gap: Callable[[], None]) -> None:
+        """`on_gap` is called on the loop when it turns again after more than `longest_gap_s`."""
+        self._loop = loop
+        self._longest_gap_s = longest_gap_s
+        self.interval_s = longest_gap_s / 8
+        self._on_gap = on_gap
+        self._last_turn_s = time.monotonic()
+        self._timer = loop.call_later(self.interval_s, self._turn)
+
+    def has_stopped(self) -> bool:
+        """Whether the loop has not turned for too long. For kazoo's thread."""
+        return time.monotonic() - self._last_turn_s > self._longest_gap_s
+
+    def _turn(self) -> None:
+        if self.has_stopped():
+            self._on_gap()
+            return
+        self._last_turn_s = time.monotonic()
+        self._timer = self._loop.call_later(self.interval_s, self._turn)
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._timer.cancel()
+
+
+class _ZookeeperSocket(socket.socket):
+    """A connection that takes an answer in small pieces: kazoo asks for as many bytes as the other side announces."""
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        """At most `size` bytes. Raises OSError where `size` is no answer's."""
+        if size > _MOST_ANSWER_BYTES:
+            raise OSError(errno.EPROTO, "what answers there is not a ZooKeeper")
+        return super().recv(min(size, _READ_BYTES), flags)
+
+
+class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's way to threads, sockets and callbacks. kazoo's thread calls `look` at least every `look_interval_s`
+    seconds.
+    """
+
+    name = "event_loop_handler"
+
+    def __init__(self, queue: LoopQueue, connect_timeout_s: float) -> None:
+        super().__init__()
+        self.callback_queue = self.completion_queue = queue
+        self._connect_timeout_s = connect_timeout_s
+        self.look: Callable[[], None] = _see_nothing
+        self.look_interval_s = 1.0
+
+    def start(self) -> None:
+        """There are no worker threads to start."""
+        self._running = True
+
+    def stop(self) -> None:
+        """There are no worker threads to stop."""
+        self._running = False
+
+    def select(
+        self, readers: Sequence[Any], writers: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """As `select.select`, for any number of open files."""
+        poller = select.poll()
+        for each in readers:
+            poller.register(each, select.POLLIN)
+        for each in writers:
+            poller.register(each, select.POLLOUT)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.look()
+            wait_s = self.look_interval_s if deadline is None else max(deadline - time.monotonic(), 0.0)
+            found = dict(poller.poll(min(wait_s, self.look_interval_s) * 1000))
+            if found or (deadline is not None and time.monotonic() >= deadline):
+                break
+        return (
+            [each for each in readers if found.get(each.fileno(), 0) & _READABLE],
+            [each for each in writers if found.get(each.fileno(), 0) & _WRITABLE],
+            [],
+        )
+
+    def create_connection(self, address: tuple[str, int], **_options: object) -> socket.socket:
+        """Connect to a server. Raises OSError."""
+        connected = socket.create_connection(address, self._connect_timeout_s)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _ZookeeperSocket(connected.family, connected.type, connected.proto, connected.detach())
+
+
+def _see_nothing() -> None:
+    """Nobody wants to look yet."""
+
+
+class LastReason(logging.Logger):
+    """kazoo's log: prints nothing, and remembers why there is no connection."""
+
+    def __init__(self) -> None:
+        super().__init__("kazoo", logging.WARNING)
+        self.reason = ""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Keep the message, without kazoo's own words for it."""
+        message = record.getMessage()
+        if message.startswith("Transition to"):
+            return
+        error = record.exc_info[1] if record.exc_info else None
+        text = message if error is None else f"{message}: {error!r}"
+        for prefix in ("Connection dropped: ", "Connection time-out: ", "socket connection error: "):
+            text = text.removeprefix(prefix)
+        self.reason = text

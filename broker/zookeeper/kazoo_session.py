@@ -1,0 +1,397 @@
+"""A session with a real ZooKeeper; implements `cluster.zookeeper.coordination.Coordination` over kazoo.
+
+While the connection is lost (SUSPENDED), calls wait for it to come back. A call that was under way when it was lost
+raises ConnectionLossError, unless it only reads: that is asked again. A session ends (EXPIRED) when ZooKeeper says so,
+or by itself when the event loop has not turned for half of its timeout, because kazoo's thread would keep it alive.
+
+A malformed operation of a multi is refused before the others are tried, as by ZooKeeper's own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from kazoo.client import CLOSED_STATES
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.states import KeeperState, WatchedEvent
+
+from broker.zookeeper import kazoo_translation as translation
+from broker.zookeeper.kazoo_client import SessionClient
+from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason, LoopPulse, LoopQueue
+from cluster.zookeeper.coordination import (
+    ANY_VERSION,
+    BadArgumentsError,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    Operation,
+    OperationResult,
+    SessionExpiredError,
+    SessionState,
+    SetData,
+    Watch,
+    WatchEvent,
+    ZnodeStat,
+)
+from cluster.zookeeper.watch_table import WatchTable
+from cluster.zookeeper.znode_tree import validate_path
+from config.zookeeper_connect import ZookeeperAddress
+
+logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
+
+T = TypeVar("T")
+
+_MOST_REQUEST_BYTES = 1_000_000
+"""ZooKeeper's jute.maxbuffer is 1,048,575 unless it is configured otherwise."""
+_OPERATION_BYTES = 64
+"""Bytes of an operation besides its path and data: headers, lengths, the access control list; rounded up."""
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class _Call(Generic[T]):
+    """One request on its way. kazoo's thread calls `set` or `set_exception`; the rest happens on the event loop."""
+
+    __slots__ = ("_on_error", "_on_reply", "_session", "future", "request")
+
+    def __init__(
+        self,
+        session: KazooCoordination,
+        request: Any,
+        on_reply: Callable[[Any], T],
+        on_error: Callable[[Exception], CoordinationError],
+    ) -> None:
+        self.request = request
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._session = session
+        self._on_reply = on_reply
+        self._on_error = on_error
+
+    def set(self, value: Any = None) -> None:
+        """Take the answer."""
+        self._session.queue.put(partial(self._succeed, value))
+
+    def set_exception(self, error: Exception) -> None:
+        """Take an error instead."""
+        self._session.queue.put(partial(self._fail, error))
+
+    def _succeed(self, value: Any) -> None:
+        self._session.call_ended(self)
+        try:
+            result = self._on_reply(value)
+        except CoordinationError as error:
+            self.end_with(error)
+        else:
+            if not self.future.done():
+                self.future.set_result(result)
+
+    def _fail(self, error: Exception) -> None:
+        self._session.call_ended(self)
+        self.end_with(self._on_error(error))
+
+    def end_with(self, error: CoordinationError) -> None:
+        """Raise `error` in who waits."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class KazooCoordination:
+    """One session, for one life: another one is begun with another object."""
+
+    queue: LoopQueue
+    _client: SessionClient
+    _pulse: LoopPulse
+
+    def __init__(
+        self, address: ZookeeperAddress, session_timeout_ms: int, connection_timeout_ms: int, most_in_flight: int
+    ) -> None:
+        self._address = address
+        self._session_timeout_ms = session_timeout_ms
+        self._connection_timeout_ms = connection_timeout_ms
+        self._most_in_flight = most_in_flight
+        self.session_id = 0
+        # Kazoo's own share of a request grows by the chroot, of which the overhead has room for a short one.
+        prefix_bytes = max(len(address.chroot.encode()) - 16, 0)
+        self.max_transaction_bytes = _MOST_REQUEST_BYTES * _OPERATION_BYTES // (_OPERATION_BYTES + prefix_bytes)
+        self._reasons = LastReason()
+        self._watches = WatchTable()
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._waiting: deque[_Call[Any]] = deque()
+        self._in_flight: dict[_Call[Any], None] = {}
+        self._connected: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._is_closing = False
+        self._end_reason = ""
+
+    # -- the session ---------------------------------------------------------------------------------------------------
+
+    def add_session_listener(self, listener: Callable[[SessionState], None]) -> None:
+        self._listeners.append(listener)
+
+    async def connect(self) -> None:
+        """Begin the session, and make the chroot where it is missing, as Kafka does."""
+        loop = asyncio.get_running_loop()
+        self.queue = LoopQueue(loop)
+        self._connected, self._ended = loop.create_future(), loop.create_future()
+        servers = self._address.servers
+        handler = EventLoopHandler(self.queue, self._session_timeout_ms / 1000 / len(servers))
+        self._client = SessionClient(
+            servers, self._session_timeout_ms, handler, self._reasons, self._state_changed, self._node_changed
+        )
+        logger.info("Connecting to ZooKeeper at %s", self._address)
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._connection_timeout_ms / 1000):
+                await self._connected
+        except TimeoutError:
+            raise ConnectionLossError(
+                f"No ZooKeeper answered at {self._servers} within {self._connection_timeout_ms} ms "
+                f"(zookeeper.connect, zookeeper.connection.timeout.ms): {self._reasons.reason or 'no answer'}"
+            ) from None
+        finally:
+            if not self.session_id:
+                self._client.end_session()
+                self._ended.set_result(None)
+        longest_gap_s = self._client.negotiated_timeout_ms / 2000
+        self._pulse = LoopPulse(loop, longest_gap_s, self._loop_was_stuck)
+        handler.look_interval_s = self._pulse.interval_s
+        handler.look = self._look_at_the_loop
+        logger.info("Connected to ZooKeeper at %s, session 0x%x", self._address, self.session_id & (2**64 - 1))
+        await self._make_chroot()
+        self._announce(SessionState.CONNECTED)
+
+    async def close(self) -> None:
+        ended = self._live()
+        self._is_closing = True
+        self._client.end_session()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await asyncio.shield(ended)
+        except TimeoutError:
+            logger.warning("ZooKeeper did not confirm the end of the session; it ends when it times out")
+            self._end("closed")
+
+    @property
+    def _servers(self) -> str:
+        return str(self._address._replace(chroot=""))
+
+    def _live(self) -> asyncio.Future[None]:
+        """The future of the session's end, if it has begun and not ended."""
+        if self._ended is None:
+            raise SessionExpiredError("the session has not begun")
+        if self._ended.done() or self._is_closing:
+            raise SessionExpiredError(f"the session has ended: {self._end_reason or 'closed'}")
+        return self._ended
+
+    def _state_changed(self, state: str) -> None:
+        """Follow kazoo, on the event loop."""
+        if self._ended is None or self._connected is None or self._ended.done():
+            return
+        if state in CLOSED_STATES:
+            if self._connected.done():
+                self._end(state if self._is_closing else f"ZooKeeper ended it ({state})")
+        elif not self._connected.done():
+            if state == KeeperState.CONNECTED:
+                self.session_id = self._client.begun_session_id
+                self._connected.set_result(None)
+        elif state == KeeperState.CONNECTED:
+            logger.info("Connected to ZooKeeper at %s again", self._address)
+            self._announce(SessionState.CONNECTED)
+        else:
+            logger.warning("The connection to ZooKeeper at %s is lost: %s", self._address, self._reasons.reason)
+            self._announce(SessionState.SUSPENDED)
+
+    def _look_at_the_loop(self) -> None:
+        """In kazoo's thread: end the session of a loop that does not turn, so that another broker takes its place."""
+        if self._pulse.has_stopped():
+            self._client.end_session()
+
+    def _loop_was_stuck(self) -> None:
+        self._client.end_session()
+        self._end("the event loop did not turn for half of the session timeout")
+
+    def _end(self, reason: str) -> None:
+        if self._ended is None or self._ended.done():
+            return
+        self._end_reason = reason
+        self._ended.set_result(None)
+        self._pulse.stop()
+        if not self._is_closing:
+            logger.warning("The session 0x%x has ended: %s", self.session_id & (2**64 - 1), reason)
+        while self._waiting:
+            self._waiting.popleft().end_with(SessionExpiredError(f"the session has ended: {reason}"))
+        fired = self._watches.take_all()
+        if not self._is_closing:
+            _fire(fired)
+        self._announce(SessionState.EXPIRED)
+
+    def _announce(self, state: SessionState) -> None:
+        for listener in self._listeners:
+            listener(state)
+
+    async def _make_chroot(self) -> None:
+        names = self._address.chroot.split("/")[1:]
+        if not names or await self.exists("/") is not None:
+            return
+        for depth in range(1, len(names) + 1):
+            path = "/" + "/".join(names[:depth])
+            request = translation.creation(Create(path), path, with_stat=False)
+            try:
+                await self._ask(request, str, partial(translation.creation_error, path=path))
+            except NodeExistsError:
+                continue
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, path: str, data: bytes | None = None, *, ephemeral: bool = False, sequential: bool = False
+    ) -> tuple[str, ZnodeStat]:
+        operation = Create(path, data, ephemeral, sequential)
+        self._check([operation])
+        request = translation.creation(operation, self._full(path), with_stat=True)
+
+        def created(answer: tuple[str, Any]) -> tuple[str, ZnodeStat]:
+            return self._own(answer[0]), translation.znode_stat(answer[1])
+
+        return await self._ask(request, created, partial(translation.creation_error, path=path))
+
+    async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
+        validate_path(path)
+
+        def found(answer: tuple[bytes | None, Any]) -> tuple[bytes | None, ZnodeStat]:
+            if watch is not None:
+                self._watches.watch_data(path, watch, self.session_id)
+            return answer[0], translation.znode_stat(answer[1])
+
+        hook = None if watch is None else self._client.node_changed
+        return await self._read(lambda: wire.GetData(self._full(path), hook), found, path)
+
+    async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> ZnodeStat:
+        self._check([SetData(path, data, version)])
+        request = wire.SetData(self._full(path), data, version)
+        return await self._ask(request, translation.znode_stat, partial(translation.coordination_error, path=path))
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self._check([Delete(path, version)])
+        request = wire.Delete(self._full(path), version)
+        await self._ask(request, bool, partial(translation.coordination_error, path=path))
+
+    async def exists(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
+        validate_path(path)
+
+        def found(answer: Any) -> ZnodeStat | None:
+            if watch is not None:
+                self._watches.watch_data(path, watch, self.session_id)
+            return None if answer is None else translation.znode_stat(answer)
+
+        def request() -> Any:
+            full = self._full(path)
+            return wire.Exists(full, None) if watch is None else self._client.watched_exists(full)
+
+        return await self._read(request, found, path)
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[list[str], ZnodeStat]:
+        validate_path(path)
+
+        def found(answer: tuple[list[str], Any]) -> tuple[list[str], ZnodeStat]:
+            if watch is not None:
+                self._watches.watch_children(path, watch, self.session_id)
+            return sorted(answer[0]), translation.znode_stat(answer[1])
+
+        hook = None if watch is None else self._client.node_changed
+        return await self._read(lambda: wire.GetChildren2(self._full(path), hook), found, path)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        for index, operation in enumerate(operations):
+            try:
+                self._check([operation])
+            except BadArgumentsError as error:
+                raise MultiError(index, error) from error
+        self._check_size(operations)
+        if not operations:
+            self._live()
+            return []
+        request = translation.transaction(operations, self._full)
+
+        def carried_out(answers: list[Any]) -> list[OperationResult]:
+            return translation.transaction_results(answers, operations, self._own)
+
+        paths = f"a transaction of {len(operations)} operations on {operations[0].path} and others"
+        return await self._ask(request, carried_out, partial(translation.coordination_error, path=paths))
+
+    def _check(self, operations: Sequence[Operation]) -> None:
+        """Raise BadArgumentsError for what ZooKeeper would hang up on, or take for the chroot itself."""
+        for operation in operations:
+            is_sequential = isinstance(operation, Create) and operation.sequential
+            validate_path(f"{operation.path}0" if is_sequential else operation.path)
+            if isinstance(operation, Delete) and operation.path == "/":
+                raise BadArgumentsError("the root cannot be deleted")
+        self._check_size(operations)
+
+    def _check_size(self, operations: Sequence[Operation]) -> None:
+        size = 0
+        for operation in operations:
+            data = operation.data if isinstance(operation, Create | SetData) else None
+            size += _OPERATION_BYTES + len(operation.path) + (len(data) if data else 0)
+        if size > self.max_transaction_bytes:
+            raise BadArgumentsError(
+                f"{size} bytes at {operations[0].path} are more than the {self.max_transaction_bytes} that ZooKeeper "
+                "takes at a time (jute.maxbuffer)"
+            )
+
+    async def _read(self, request: Callable[[], Any], on_reply: Callable[[Any], T], path: str) -> T:
+        """Ask, and ask again when the connection was lost: a read has no outcome that could be unknown."""
+        while True:
+            try:
+                return await self._ask(request(), on_reply, partial(translation.coordination_error, path=path))
+            except ConnectionLossError:
+                self._live()
+
+    async def _ask(
+        self, request: Any, on_reply: Callable[[Any], T], on_error: Callable[[Exception], CoordinationError]
+    ) -> T:
+        self._live()
+        call = _Call(self, request, on_reply, on_error)
+        self._waiting.append(call)
+        self._send_waiting()
+        return await call.future
+
+    def call_ended(self, call: _Call[Any]) -> None:
+        """Another call may be sent in place of this one."""
+        self._in_flight.pop(call, None)
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        while self._waiting and len(self._in_flight) < self._most_in_flight:
+            call = self._waiting.popleft()
+            self._in_flight[call] = None
+            self._client.send(call.request, call)
+
+    # -- watches and paths ---------------------------------------------------------------------------------------------
+
+    def _node_changed(self, event: WatchedEvent) -> None:
+        """Fire the watches, on the event loop. kazoo calls once for each of its tables: the second finds nothing."""
+        kind = translation.event_type(event)
+        if kind is not None:
+            _fire(self._watches.take([WatchEvent(kind, self._own(event.path))]))
+
+    def _full(self, path: str) -> str:
+        return self._address.chroot + path if path != "/" else self._address.chroot or "/"
+
+    def _own(self, full_path: str) -> str:
+        return full_path.removeprefix(self._address.chroot) or "/"
+
+
+def _fire(fired: Sequence[tuple[Watch, WatchEvent]]) -> None:
+    for watch, event in fired:
+        try:
+            watch(event)
+        except Exception:
+            logger.exception("A watch on %s failed at %s", event.path, event.type.value)

@@ -1,0 +1,60 @@
+"""Watches that wait for changes, by path."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from cluster.zookeeper.coordination import EventType, Watch, WatchEvent
+
+_ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
+
+
+class WatchTable:
+    """Watches and the ids of the sessions that set them, by path and kind. A watch set twice on a path fires once."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, dict[Watch, int]] = defaultdict(dict)
+        self._children: dict[str, dict[Watch, int]] = defaultdict(dict)
+
+    def watch_data(self, path: str, watch: Watch, session_id: int) -> None:
+        """Have `watch` fire when the node comes, changes or goes."""
+        self._data[path][watch] = session_id
+
+    def watch_children(self, path: str, watch: Watch, session_id: int) -> None:
+        """Have `watch` fire when a child comes or goes, or the node itself goes."""
+        self._children[path][watch] = session_id
+
+    def take(self, events: Sequence[WatchEvent]) -> list[tuple[Watch, WatchEvent]]:
+        """The watches that `events` fire; they are forgotten."""
+        fired: list[tuple[Watch, WatchEvent]] = []
+        if not self._data and not self._children:
+            return fired
+        for event in events:
+            kind, path = event
+            watches: dict[Watch, int] = {}
+            if kind is not EventType.CHILDREN_CHANGED and path in self._data:
+                watches |= self._data.pop(path)
+            if kind in _ENDS_CHILDREN_WATCH and path in self._children:
+                watches |= self._children.pop(path)
+            fired.extend((watch, event) for watch in watches)
+        return fired
+
+    def take_all(self) -> list[tuple[Watch, WatchEvent]]:
+        """Every watch, with the news that its session has expired; all are forgotten."""
+        paths = dict.fromkeys((*self._data, *self._children))
+        fired: list[tuple[Watch, WatchEvent]] = []
+        for path in paths:
+            watches = self._data.get(path, {}) | self._children.get(path, {})
+            fired.extend((watch, WatchEvent(EventType.SESSION_EXPIRED, path)) for watch in watches)
+        self._data.clear()
+        self._children.clear()
+        return fired
+
+    def drop_session(self, session_id: int) -> None:
+        """Forget every watch of a session."""
+        for table in (self._data, self._children):
+            for path in [path for path, watches in table.items() if session_id in watches.values()]:
+                table[path] = {watch: owner for watch, owner in table[path].items() if owner != session_id}
+                if not table[path]:
+                    del table[path]

@@ -1,0 +1,53 @@
+"""Every key that a broker knows, and the declaration of a key as it is written in a file."""
+
+from __future__ import annotations
+
+import re
+
+from config import (
+    keys_cluster,
+    keys_coordination,
+    keys_coordinators,
+    keys_log,
+    keys_network,
+    keys_odradek,
+    keys_sasl,
+    keys_security,
+)
+from config.definitions import ConfigKey, table
+
+BROKER_KEYS = table(
+    (
+        *keys_network.KEYS,
+        *keys_log.KEYS,
+        *keys_cluster.KEYS,
+        *keys_coordinators.KEYS,
+        *keys_security.KEYS,
+        *keys_sasl.KEYS,
+        *keys_coordination.KEYS,
+        *keys_odradek.KEYS,
+    )
+)
+"""Every key of a broker."""
+
+LISTENER_KEY = re.compile(r"listener\.name\.([^.]*)\.(.+)\Z")
+_LISTENER_MECHANISM_KEYS = (
+    "sasl.login.callback.handler.class",
+    "sasl.server.callback.handler.class",
+    "connections.max.reauth.ms",
+    "sasl.login.class",
+    "sasl.jaas.config",
+)
+
+
+def base_name(listener_key: str) -> str:
+    """A listener's key without its mechanism: `plain.sasl.jaas.config` -> `sasl.jaas.config`."""
+    return next((key for key in _LISTENER_MECHANISM_KEYS if listener_key.endswith(key)), listener_key)
+
+
+def declared_key(name: str) -> ConfigKey | None:
+    """The declaration of a broker key, also of one with a listener's prefix; None when there is none."""
+    declared = BROKER_KEYS.get(name)
+    if declared is None and (match := LISTENER_KEY.match(name)):
+        declared = BROKER_KEYS.get(base_name(match[2]))
+    return declared

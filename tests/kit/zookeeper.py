@@ -1,0 +1,47 @@
+"""A real ZooKeeper for tests, and sessions with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.zookeeper.kazoo_session import KazooCoordination
+from config.zookeeper_connect import parse_zookeeper_connect
+from tests.kit.broker_process import free_port
+from tests.kit.jars import require
+from tools.zookeeper.zookeeper_process import ZookeeperMissingError, ZookeeperProcess
+
+SESSION_TIMEOUT_MS = 6000
+
+
+@contextlib.contextmanager
+def real_zookeeper(directory: Path, *, tick_time_ms: int = 500, port: int | None = None) -> Iterator[ZookeeperProcess]:
+    """A ZooKeeper that serves on loopback; sessions live 1 to 60 seconds. Skips the test without Java or jars."""
+    require("java")
+    settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000"}
+    server = ZookeeperProcess(directory, port or free_port(), tick_time_ms=tick_time_ms, settings=settings)
+    try:
+        server.start()
+    except ZookeeperMissingError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def new_session(
+    address: str,
+    *,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    connection_timeout_ms: int = 20_000,
+    in_flight: int = 10,
+) -> KazooCoordination:
+    """A session, not yet connected, with the ZooKeeper at `address` (host:port/chroot)."""
+    return KazooCoordination(parse_zookeeper_connect(address), session_timeout_ms, connection_timeout_ms, in_flight)

@@ -1,0 +1,1 @@
+"""Real ZooKeeper servers: finding the jars, running them."""

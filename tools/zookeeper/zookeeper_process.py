@@ -1,0 +1,121 @@
+"""A ZooKeeper server as a process of its own, for a cluster on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, server_command
+
+START_TIMEOUT_S = 60.0
+
+
+def is_serving(host: str, port: int, timeout_s: float = 1.0) -> bool:
+    """Whether a ZooKeeper serves clients there (its command `srvr`, which every one allows)."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout_s) as connection:
+        connection.sendall(b"srvr")
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+        return b"Mode:" in answer
+    return False
+
+
+class ZookeeperProcess:
+    """A server on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        tick_time_ms: int = 2000,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """A session's timeout may be between 2 and 20 ticks, unless `settings` say otherwise (minSessionTimeout,
+        maxSessionTimeout).
+        """
+        self.host = host
+        self.port = port
+        self.output = directory / "zookeeper.log"
+        self.properties = directory / "zookeeper.properties"
+        self.process: subprocess.Popen[bytes] | None = None
+        values = {
+            "dataDir": str(directory / "data"),
+            "clientPort": str(port),
+            "clientPortAddress": host,
+            "tickTime": str(tick_time_ms),
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            **(settings or {}),
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+
+    @property
+    def address(self) -> str:
+        """host:port, as in zookeeper.connect."""
+        return f"{self.host}:{self.port}"
+
+    def start(self, timeout_s: float = START_TIMEOUT_S, *, detached: bool = False) -> None:
+        """Start, and return when it serves. `detached`: it goes on when this process ends.
+
+        Raises ZookeeperMissingError without Java or jars, and RuntimeError with its last words when it does not serve.
+        """
+        self.spawn(detached=detached)
+        self.await_serving(timeout_s)
+
+    def spawn(self, *, detached: bool = False) -> None:
+        """Start, and do not wait. Raises ZookeeperMissingError, and RuntimeError when the port is taken."""
+        command = server_command(self.properties)
+        with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1.0):
+            raise RuntimeError(f"something listens at {self.address} already")
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=detached,
+            )
+
+    def await_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return when it serves. Raises RuntimeError with its last words when it ends before, or takes longer."""
+        deadline = time.monotonic() + timeout_s
+        while self.process is not None and self.process.poll() is None and time.monotonic() < deadline:
+            if is_serving(self.host, self.port):
+                return
+            time.sleep(0.02)
+        said = self.output.read_text(errors="replace")[-2000:]
+        self.kill()
+        raise RuntimeError(f"no ZooKeeper serves at {self.address}; it said:\n{said}")
+
+    def stop(self) -> None:
+        """End it; nothing happens when it does not run. What it acknowledged is on its disk."""
+        self._end(kill=False)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(kill=True)
+
+    def _end(self, *, kill: bool) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+__all__ = ["START_TIMEOUT_S", "ZookeeperMissingError", "ZookeeperProcess", "is_serving"]
