@@ -106,7 +106,6 @@ class BrokerConfig:
     delete_topic_enable: Setting[bool] = Setting()
     min_insync_replicas: Setting[int] = Setting()
     replica_high_watermark_checkpoint_interval_ms: Setting[int] = Setting()
-    replica_lag_time_max_ms: Setting[int] = Setting()
     log_flush_scheduler_interval_ms: Setting[int] = Setting()
     log_flush_offset_checkpoint_interval_ms: Setting[int] = Setting()
     log_flush_start_offset_checkpoint_interval_ms: Setting[int] = Setting()
