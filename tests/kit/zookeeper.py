@@ -18,18 +18,28 @@ from tools.zookeeper.zookeeper_process import ZookeeperMissingError, ZookeeperPr
 SESSION_TIMEOUT_MS = 6000
 
 
-@contextlib.contextmanager
-def real_zookeeper(directory: Path, *, tick_time_ms: int = 500, port: int | None = None) -> Iterator[ZookeeperProcess]:
-    """A ZooKeeper that serves on loopback; sessions live 1 to 60 seconds. Skips the test without Java or jars."""
-    require("java")
+def new_zookeeper(directory: Path, *, tick_time_ms: int = 500, port: int | None = None) -> ZookeeperProcess:
+    """A ZooKeeper on loopback, not started yet; sessions live 1 to 60 seconds."""
     settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000"}
-    server = ZookeeperProcess(directory, port or free_port(), tick_time_ms=tick_time_ms, settings=settings)
+    return ZookeeperProcess(directory, port or free_port(), tick_time_ms=tick_time_ms, settings=settings)
+
+
+def start_zookeeper(server: ZookeeperProcess) -> None:
+    """Start, and return when it serves. Skips the test without Java or jars."""
+    require("java")
     try:
         server.start()
     except ZookeeperMissingError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
         pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def real_zookeeper(directory: Path, *, tick_time_ms: int = 500, port: int | None = None) -> Iterator[ZookeeperProcess]:
+    """A ZooKeeper that serves, for a block; see `new_zookeeper`. Skips the test without Java or jars."""
+    server = new_zookeeper(directory, tick_time_ms=tick_time_ms, port=port)
+    start_zookeeper(server)
     try:
         yield server
     finally:

@@ -11,6 +11,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from tools.local_cluster.cluster_directory import (
@@ -27,6 +28,7 @@ from tools.local_cluster.generated_properties import broker_properties, zookeepe
 from tools.local_cluster.ports import accepts, free_from, is_free, require_free
 from tools.local_cluster.process_commands import ProcessCommand, broker_command, zookeeper_command
 from tools.support.common import ToolError
+from tools.zookeeper.zookeeper_process import is_serving
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
@@ -121,17 +123,17 @@ class ClusterLifecycle:
 
     async def _start_zookeeper(self) -> None:
         service = self._state.zookeeper
-        if service.port is None:
+        port = service.port
+        if port is None:
             await self._await_given_zookeeper()
             return
         if observe(service.process).condition is not Condition.DEAD:
             return
-        require_free(service.port, "ZooKeeper")
+        require_free(port, "ZooKeeper")
         process = self._launch(ZOOKEEPER, zookeeper_command(self._directory.properties_file(ZOOKEEPER)))
-        service = LocalZooKeeper(service.connect, service.port, process)
-        self._save(self._state.with_zookeeper(service))
+        self._save(self._state.with_zookeeper(LocalZooKeeper(service.connect, port, process)))
         self._tell(f"starting ZooKeeper on {service.connect}")
-        await self._await_ready("ZooKeeper", ZOOKEEPER, process, lambda: accepts(HOST, service.port or 0))
+        await self._await_ready("ZooKeeper", ZOOKEEPER, process, partial(asyncio.to_thread, is_serving, HOST, port))
 
     async def _await_given_zookeeper(self) -> None:
         """Raises ToolError when no server of `--zookeeper` accepts connections."""

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from odradek.command_list import server_root
 from tools.support.common import ToolError
-
-_ZOOKEEPER_SCRIPT = "zookeeper-server-start.sh"
+from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, server_command
 
 
 class ProcessCommand(NamedTuple):
@@ -31,8 +30,8 @@ def broker_command(properties: Path) -> ProcessCommand:
 
 
 def zookeeper_command(properties: Path) -> ProcessCommand:
-    """A real ZooKeeper in the foreground. Raises ToolError when this installation cannot start one."""
-    script = server_root() / "bin" / _ZOOKEEPER_SCRIPT
-    if not script.exists():
-        raise ToolError(f"{script} is missing; use --zookeeper HOST:PORT for a ZooKeeper that runs already")
-    return ProcessCommand(["sh", str(script), str(properties)], {"ODRADEK_PYTHON": sys.executable})
+    """A real ZooKeeper in the foreground. Raises ToolError, saying what is missing, when none can be started here."""
+    try:
+        return ProcessCommand(server_command(properties), {})
+    except ZookeeperMissingError as error:
+        raise ToolError(f"{error}; or use --zookeeper HOST:PORT for one that runs") from None
