@@ -35,7 +35,7 @@ class ReplicaFetcherManager:
             return
         topic_partition = partition.topic_partition
         self.drop(topic_partition)
-        number = zlib.crc32(f"{topic_partition}".encode()) % self._fetchers_per_leader
+        number = (zlib.crc32(topic_partition.topic.encode()) + topic_partition.partition) % self._fetchers_per_leader
         key = partition.image.leader, number
         fetcher = self._fetchers.get(key)
         if fetcher is None:

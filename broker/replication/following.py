@@ -1,0 +1,64 @@
+"""The fetchers of a broker in a cluster: over TCP, as its configuration says."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from broker.environment.contract import Environment
+from broker.inter_broker.inter_broker_client import InterBrokerClient
+from broker.metadata.metadata_cache import MetadataCache
+from broker.replication.follower_repairs import FetcherSettings
+from broker.replication.replica_fetcher import ReplicaFetcher
+from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+from broker.replication.replica_manager import ReplicaManager
+from cluster.controller.commands import CommandFence
+from config.broker_config import BrokerConfig
+from protocol.wire.frames import ReceiveBuffer
+
+
+def fetchers_of(
+    broker_id: int,
+    config: BrokerConfig,
+    environment: Environment,
+    metadata: MetadataCache,
+    fence: CommandFence,
+    replicas: ReplicaManager,
+) -> ReplicaFetcherManager:
+    """The fetchers for `replicas`, which has them fetch from now on for what follows. To be closed before the logs."""
+    settings = FetcherSettings(
+        broker_id,
+        config.replica_fetch_max_bytes,
+        config.replica_fetch_response_max_bytes,
+        config.replica_fetch_min_bytes,
+        config.replica_fetch_wait_max_ms,
+        config.replica_fetch_backoff_ms,
+    )
+    receive_buffer = ReceiveBuffer()
+
+    def address(leader_id: int) -> tuple[str, int] | None:
+        broker = metadata.image.brokers.get(leader_id)
+        endpoint = None if broker is None else broker.endpoints.get(config.inter_broker_listener_name)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def connect(leader_id: int) -> InterBrokerClient:
+        client_id = f"broker-{broker_id}-fetcher"
+        timeout_ms = config.replica_socket_timeout_ms
+        return InterBrokerClient(
+            environment.network, partial(address, leader_id), client_id, timeout_ms, receive_buffer=receive_buffer
+        )
+
+    def new_fetcher(leader_id: int) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            leader_id,
+            partial(connect, leader_id),
+            settings,
+            environment.clock,
+            environment.executor,
+            replicas.group_commit,
+            lambda: fence.broker_epoch,
+            replicas.high_watermark_moved,
+        )
+
+    manager = ReplicaFetcherManager(new_fetcher, config.num_replica_fetchers)
+    replicas.hosted.fetch_with(manager)
+    return manager

@@ -1,0 +1,51 @@
+"""Followers over real connections."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from broker.environment.system import SystemClock, TcpNetwork
+from broker.replication.following import fetchers_of
+from cluster.controller.commands import UpdateMetadata
+from cluster.metadata_image import BrokerImage
+from cluster.znodes import Endpoint
+from config.broker_config import BrokerConfig
+from protocol.errors import ErrorCode
+from tests.broker.inter_broker.command_server import served
+from tests.broker.replication.nodes import Nodes, on_nodes
+from tests.kit.environment import InlineExecutor
+from tests.kit.waiting import eventually_on_loop
+
+CONFIG = BrokerConfig({"replica.fetch.wait.max.ms": "50", "num.replica.fetchers": "2"})
+ENVIRONMENT = SimpleNamespace(network=TcpNetwork(50), clock=SystemClock(), executor=InlineExecutor())
+
+
+@on_nodes(partitions=4)
+async def test_a_follower_fetches_from_its_leaders_address(nodes: Nodes) -> None:
+    """A leader that restarts elsewhere is found where the metadata say."""
+    follower = nodes[2]
+    nodes.states = {number: state.replace(replicas=(1, 2), isr=(1, 2)) for number, state in nodes.states.items()}
+    fence = follower.metadata._fence
+    fetchers = fetchers_of(2, CONFIG, ENVIRONMENT, follower.metadata, fence, follower.replicas)  # type: ignore[arg-type]
+
+    def move(port: int) -> None:
+        address = Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")
+        brokers = {1: BrokerImage(1, 51, {"PLAINTEXT": address})}
+        follower.metadata.update_metadata(UpdateMetadata(1, 1, -1, brokers))
+
+    try:
+        await nodes.tell(1, 2, is_new=True)
+        for value in (b"a", b"b"):
+            async with served(nodes[1].fetches, nodes[1].offsets) as port:
+                move(port)
+                for number in nodes.states:
+                    last = nodes.append(1, value * 100_000, number=number)
+                    assert await nodes.acknowledged(1, last, number) is ErrorCode.NONE
+        assert [len(follower.values(number)) for number in nodes.states] == [2] * 4
+        assert len(fetchers.fetchers) == 2
+        move(1)
+        await eventually_on_loop("both fetchers have lost their leader", lambda: all(
+            fetcher._is_unreachable for fetcher in fetchers.fetchers
+        ), pause_s=0.001)  # fmt: skip
+    finally:
+        await fetchers.close()
