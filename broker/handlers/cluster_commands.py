@@ -45,16 +45,14 @@ class ClusterCommandHandlers:
 
     @api(ApiKey.STOP_REPLICA, versions=(0, 4))
     async def stop_replica(self, context: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Let go of replicas. As in Kafka, a refusal names the partitions only when it is for the broker epoch."""
+        """Let go of replicas. As in Kafka, a refusal names no partitions."""
         from broker.inter_broker import command_codec as codec
 
-        command = await codec.stop_replica_command(request, context.api_version)
         try:
+            command = await codec.stop_replica_command(request, context.api_version)
             return codec.stop_replica_response(await self._channel.stop_replica(command))
         except ApiError as error:
-            refused = command.partitions if error.error_code is ErrorCode.STALE_BROKER_EPOCH else ()
-            answer = {each.topic_partition: error.error_code for each in refused}
-            return codec.stop_replica_response(answer, error.error_code)
+            return StopReplicaResponse(error_code=error.error_code, partition_errors=[])
 
     @api(ApiKey.UPDATE_METADATA, versions=(0, 8))
     async def update_metadata(self, context: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:

@@ -283,13 +283,13 @@ def _stopped_replicas(request: StopReplicaRequest, version: int) -> Iterator[Sto
         yield StoppedReplica(topic_partition, NO_EPOCH, request.delete_partitions)
 
 
-def stop_replica_response(answer: Answer, error_code: ErrorCode = ErrorCode.NONE) -> StopReplicaResponse:
-    """The message of an answer, which has an error as a whole where the command was refused."""
+def stop_replica_response(answer: Answer) -> StopReplicaResponse:
+    """The message of an answer."""
     errors = [
         _StopError(topic_name=each.topic, partition_index=each.partition, error_code=code)
         for each, code in answer.items()
     ]
-    return StopReplicaResponse(error_code=error_code, partition_errors=errors)
+    return StopReplicaResponse(error_code=ErrorCode.NONE, partition_errors=errors)
 
 
 def stop_replica_answer(response: StopReplicaResponse) -> Answer:

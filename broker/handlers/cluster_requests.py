@@ -1,0 +1,159 @@
+"""Requests of other brokers to the controller: AlterPartition, ControlledShutdown and AllocateProducerIds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from broker.controller.controller_api import ControllerApi
+from broker.network.registry import RequestContext, api
+from cluster.controller.commands import NO_EPOCH
+from cluster.metadata_image import MetadataImage, PartitionImage
+from cluster.replication.isr_changes import IsrChange
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from protocol.topic_partition import TopicPartition
+from protocol.uuids import ZERO_UUID
+
+_FIRST_VERSION_WITH_TOPIC_IDS = 2
+_FIRST_VERSION_WITH_BROKER_EPOCHS = 3
+
+_ChangedTopic = AlterPartitionRequest.TopicData
+_AlteredTopic = AlterPartitionResponse.TopicData
+_Altered = AlterPartitionResponse.PartitionData
+
+
+class ClusterRequestHandlers:
+    """Answers from the controller here. A broker that is not the controller answers NOT_CONTROLLER."""
+
+    def __init__(self, controller: ControllerApi, image: Callable[[], MetadataImage]) -> None:
+        """`image` gives the metadata, which knows topics by id."""
+        self._controller = controller
+        self._image = image
+
+    @api(ApiKey.ALTER_PARTITION, versions=(0, 3))
+    async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Change in-sync replicas. Partition by partition: the state now, or why it was not changed."""
+        version, image = context.api_version, self._image()
+        names = [_name_of(topic, image, version) for topic in request.topics]
+        changes = [
+            change
+            for topic, name in zip(request.topics, names, strict=True)
+            if name is not None
+            for change in _changes(topic, name, image, version)
+        ]
+        try:
+            answer = await self._controller.alter_partition(request.broker_id, request.broker_epoch, changes)
+        except ApiError as error:
+            return AlterPartitionResponse(throttle_time_ms=0, error_code=error.error_code, topics=[])
+        return AlterPartitionResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            topics=[
+                _AlteredTopic(
+                    topic_name=topic.topic_name,
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        _altered(
+                            each.partition_index,
+                            ErrorCode.UNKNOWN_TOPIC_ID
+                            if name is None
+                            else answer.get(
+                                TopicPartition(name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                            ),
+                        )
+                        for each in topic.partitions
+                    ],
+                )
+                for topic, name in zip(request.topics, names, strict=True)
+            ],
+        )
+
+    @api(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3))
+    async def controlled_shutdown(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: ControlledShutdownRequest,
+    ) -> ControlledShutdownResponse:
+        """Move leadership away from a broker that is about to stop."""
+        try:
+            remaining = await self._controller.controlled_shutdown(request.broker_id, request.broker_epoch)
+        except ApiError as error:
+            return ControlledShutdownResponse(error_code=error.error_code, remaining_partitions=[])
+        return ControlledShutdownResponse(
+            error_code=ErrorCode.NONE,
+            remaining_partitions=[
+                ControlledShutdownResponse.RemainingPartition(topic_name=topic, partition_index=partition)
+                for topic, partition in remaining
+            ],
+        )
+
+    @api(ApiKey.ALLOCATE_PRODUCER_IDS, versions=(0, 0))
+    async def allocate_producer_ids(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: AllocateProducerIdsRequest,
+    ) -> AllocateProducerIdsResponse:
+        """A block of producer ids."""
+        try:
+            block = await self._controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
+        except ApiError as error:
+            return AllocateProducerIdsResponse(
+                throttle_time_ms=0, error_code=error.error_code, producer_id_start=0, producer_id_len=0
+            )
+        return AllocateProducerIdsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            producer_id_start=block.first,
+            producer_id_len=block.last - block.first + 1,
+        )
+
+
+def _name_of(topic: _ChangedTopic, image: MetadataImage, version: int) -> str | None:
+    if version < _FIRST_VERSION_WITH_TOPIC_IDS:
+        return topic.topic_name
+    return image.topic_names.get(topic.topic_id)
+
+
+def _changes(topic: _ChangedTopic, name: str, image: MetadataImage, version: int) -> Iterator[IsrChange]:
+    topic_id: UUID = topic.topic_id
+    if version < _FIRST_VERSION_WITH_TOPIC_IDS:
+        known = image.topics.get(name)
+        topic_id = known.topic_id if known is not None else ZERO_UUID
+    for each in topic.partitions:
+        if version < _FIRST_VERSION_WITH_BROKER_EPOCHS:
+            new_isr = tuple((broker_id, NO_EPOCH) for broker_id in each.new_isr)
+        else:
+            new_isr = tuple((state.broker_id, state.broker_epoch) for state in each.new_isr_with_epochs)
+        yield IsrChange(
+            topic_partition=TopicPartition(name, each.partition_index),
+            topic_id=topic_id,
+            leader_epoch=each.leader_epoch,
+            partition_epoch=each.partition_epoch,
+            new_isr=new_isr,
+            leader_recovery_state=each.leader_recovery_state,
+        )
+
+
+def _altered(partition: int, state: PartitionImage | ErrorCode) -> _Altered:
+    if isinstance(state, ErrorCode):
+        return _Altered(
+            partition_index=partition, error_code=state, leader_id=0, leader_epoch=0, isr=[], partition_epoch=0
+        )
+    return _Altered(
+        partition_index=partition,
+        error_code=ErrorCode.NONE,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=list(state.isr),
+        leader_recovery_state=state.leader_recovery_state,
+        partition_epoch=state.partition_epoch,
+    )

@@ -1,0 +1,276 @@
+"""Apache Kafka's controller and a broker that joins its cluster: what it sends is understood to the last byte, and what
+it is asked for it gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kazoo.client import KazooClient
+
+from broker.inter_broker import command_codec as codec
+from broker.inter_broker.inter_broker_client import InterBrokerClient
+from broker.inter_broker.metadata_codec import update_metadata_command, update_metadata_request
+from broker.inter_broker.remote_controller import RemoteController, controller_address
+from broker.metadata.metadata_cache import MetadataCache
+from client.environment import LoopNetwork
+from cluster.controller.commands import Command, CommandFence, LeaderAndIsr, StopReplica, UpdateMetadata
+from cluster.controller.topics import NewTopic as CreatedTopic
+from cluster.controller.topics import TopicPlan
+from cluster.metadata_image import PartitionImage
+from cluster.replication.isr_changes import IsrChange
+from cluster.znodes import BrokerRegistration, Endpoint
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    REQUEST_TYPES,
+    LeaderAndIsrRequest,
+    RequestHeader,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from protocol.topic_partition import TopicPartition
+from protocol.wire.schema import Request, Response
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.waiting import eventually_on_loop
+
+pytestmark = [pytest.mark.slow, pytest.mark.java]
+
+APACHE, ME = 0, 7
+COMMANDS = {ApiKey.LEADER_AND_ISR: 7, ApiKey.STOP_REPLICA: 4, ApiKey.UPDATE_METADATA: 8}
+"""With the versions that inter.broker.protocol.version=3.9 stands for."""
+LENGTH = struct.Struct(">i")
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+C = TypeVar("C", bound=Command)
+
+
+class Received(NamedTuple):
+    """One request: its bytes, as they are declared, and the command that it is, if it is one."""
+
+    api_key: ApiKey
+    version: int
+    body: bytes
+    request: Request
+    command: Command | None = None
+
+
+class JoiningBroker:
+    """Obeys every command, and keeps it. It keeps requests of followers too, and hangs up on them."""
+
+    def __init__(self) -> None:
+        self.received: list[Received] = []
+
+    def commands(self, kind: type[C]) -> list[C]:
+        """The commands of one kind."""
+        return [each.command for each in self.received if isinstance(each.command, kind)]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection."""
+        try:
+            while True:
+                (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                frame = memoryview(await reader.readexactly(size))
+                key, version = struct.unpack_from(">hh", frame)
+                api_key = ApiKey(key)
+                header, at = RequestHeader.decode_prefix(frame, api_key.request_header_version(version))
+                response = await self._obey(api_key, version, bytes(frame[at:]))
+                body = LENGTH.pack(header.correlation_id) + b"\0" * api_key.response_header_version(version)
+                body += response.to_bytes(version)
+                writer.write(LENGTH.pack(len(body)) + body)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def _obey(self, api_key: ApiKey, version: int, body: bytes) -> Response:
+        request, size = REQUEST_TYPES[api_key].decode_prefix(body, version)
+        assert size == len(body)
+        command: Command
+        response: Response
+        if api_key not in COMMANDS:
+            self.received.append(Received(api_key, version, body, request))
+            raise ConnectionResetError
+        if isinstance(request, LeaderAndIsrRequest):
+            command = roles = await codec.leader_and_isr_command(request, version)
+            answer = dict.fromkeys(_named(roles), ErrorCode.NONE)
+            response = await codec.leader_and_isr_response(answer, roles, version)
+        elif isinstance(request, StopReplicaRequest):
+            command = stops = await codec.stop_replica_command(request, version)
+            response = codec.stop_replica_response({each.topic_partition: ErrorCode.NONE for each in stops.partitions})
+        else:
+            assert isinstance(request, UpdateMetadataRequest)
+            command = await update_metadata_command(request, version)
+            response = UpdateMetadataResponse(error_code=ErrorCode.NONE)
+        self.received.append(Received(api_key, version, body, request, command))
+        return response
+
+
+def _named(command: LeaderAndIsr) -> list[TopicPartition]:
+    return [TopicPartition(topic.topic, each.partition) for topic in command.topics for each in topic.partitions]
+
+
+class Cluster(NamedTuple):
+    """Apache Kafka's broker 0, which is the controller, and broker 7."""
+
+    apache: ApacheKafka
+    admin: AdminClient
+    me: JoiningBroker
+    broker_epoch: int
+
+    async def until(self, what: str, is_so: Callable[[], object]) -> None:
+        """Until broker 7 was told."""
+        await eventually_on_loop(what, is_so, pause_s=0.01)
+
+
+@asynccontextmanager
+async def joined(directory: Path) -> AsyncIterator[Cluster]:
+    """A cluster that broker 7 has joined."""
+    apache, me = ApacheKafka(directory, {"broker.rack": "their-rack"}), JoiningBroker()
+    await asyncio.to_thread(apache.start)
+    server = await asyncio.start_server(me.serve, "127.0.0.1", 0)
+    endpoint = Endpoint("PLAINTEXT", "127.0.0.1", server.sockets[0].getsockname()[1], "PLAINTEXT")
+    registration = BrokerRegistration(ME, (endpoint,), "my-rack", timestamp_ms=1_700_000_000_000)
+    zookeeper = KazooClient(apache.zookeeper_address)
+    try:
+        await asyncio.to_thread(zookeeper.start)
+        path = f"/brokers/ids/{ME}"
+        await asyncio.to_thread(zookeeper.create, path, registration.encode(), ephemeral=True)
+        _, stat = await asyncio.to_thread(zookeeper.get, path)
+        admin = AdminClient({"bootstrap.servers": apache.address, "log_level": 0})
+        yield Cluster(apache, admin, me, stat.czxid)
+    finally:
+        await asyncio.to_thread(zookeeper.stop)
+        await asyncio.to_thread(zookeeper.close)
+        server.close()
+        await asyncio.to_thread(apache.stop)
+
+
+async def create_topic(cluster: Cluster) -> None:
+    """`t`: partition 0 is led by broker 7, partition 1 by broker 0."""
+    topic = NewTopic("t", 2, replica_assignment=[[ME, APACHE], [APACHE, ME]])
+    await asyncio.to_thread(cluster.admin.create_topics([topic])["t"].result)
+    led = {T0, T1}
+    await cluster.until(
+        "roles", lambda: led <= {each for roles in cluster.me.commands(LeaderAndIsr) for each in _named(roles)}
+    )
+
+
+@pytest.mark.timeout(240)
+def test_what_apache_kafkas_controller_sends_is_understood_to_the_last_byte(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with joined(tmp_path) as cluster:
+            me = cluster.me
+            await cluster.until("live brokers", lambda: me.commands(UpdateMetadata))
+            await create_topic(cluster)
+            await cluster.until("a follower", lambda: any(each.api_key is ApiKey.FETCH for each in me.received))
+            await asyncio.to_thread(cluster.admin.delete_topics(["t"])["t"].result)
+            await cluster.until(
+                "deletion",
+                lambda: any(each.delete_partition for stops in me.commands(StopReplica) for each in stops.partitions),
+            )
+            await check_what_was_sent(me.received)
+            check_what_was_said(cluster)
+
+    asyncio.run(scenario())
+
+
+async def check_what_was_sent(received: list[Received]) -> None:
+    """Every request is the same when it is encoded again, also from the command that it was taken for."""
+    versions = dict({(each.api_key, each.version) for each in received})
+    assert versions.items() >= COMMANDS.items()
+    assert versions.keys() - COMMANDS.keys() <= {ApiKey.FETCH, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.LIST_OFFSETS}
+    assert versions[ApiKey.FETCH] == 17
+    for each in received:
+        assert each.request.to_bytes(each.version) == each.body
+        if each.command is None:
+            continue
+        again: Any
+        if isinstance(each.command, LeaderAndIsr):
+            again = await codec.leader_and_isr_request(each.command)
+            assert isinstance(each.request, LeaderAndIsrRequest)
+            again.live_leaders = each.request.live_leaders
+            again.type = each.request.type  # a controller on ZooKeeper does not say
+        elif isinstance(each.command, StopReplica):
+            again = await codec.stop_replica_request(each.command)
+        else:
+            assert isinstance(each.command, UpdateMetadata)
+            again = await update_metadata_request(each.command)
+        assert type(each.request).decode(again.to_bytes(each.version), each.version) == each.request
+
+
+def check_what_was_said(cluster: Cluster) -> None:
+    """Broker 7 was told of the brokers, its roles, and the end of the topic."""
+    me = cluster.me
+    commands = [each.command for each in me.received if each.command is not None]
+    assert {(each.controller_id, each.broker_epoch) for each in commands} == {(APACHE, cluster.broker_epoch)}
+    known = me.commands(UpdateMetadata)[-1].live_brokers
+    assert sorted(known) == [APACHE, ME]
+    assert known[ME].rack == "my-rack"
+    assert known[APACHE].endpoints["PLAINTEXT"].port == int(cluster.apache.address.rpartition(":")[2])
+    roles = {
+        TopicPartition(topic.topic, each.partition): (each.leader, topic.is_new)
+        for command in me.commands(LeaderAndIsr)
+        for topic in command.topics
+        for each in topic.partitions
+    }
+    assert roles == {T0: (ME, True), T1: (APACHE, True)}
+    stopped = [each for command in me.commands(StopReplica) for each in command.partitions if each.delete_partition]
+    assert {each.topic_partition for each in stopped} == {T0, T1}
+    assert any([topic.topic for topic in each.deleted_topics] == ["t"] for each in me.commands(UpdateMetadata))
+
+
+@pytest.mark.timeout(240)
+def test_apache_kafkas_controller_gives_what_a_broker_asks_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with joined(tmp_path) as cluster:
+            await create_topic(cluster)
+            metadata = MetadataCache(CommandFence())
+            for command in cluster.me.commands(UpdateMetadata):
+                metadata.update_metadata(command)
+            client = InterBrokerClient(
+                LoopNetwork(), lambda: controller_address(metadata.image, "PLAINTEXT"), "7", 60_000
+            )
+            try:
+                await ask_for_everything(cluster, RemoteController(client, metadata, 60_000), metadata)
+            finally:
+                client.close()
+
+    asyncio.run(scenario())
+
+
+async def ask_for_everything(cluster: Cluster, controller: RemoteController, metadata: MetadataCache) -> None:
+    """Each request once, and once as a broker of the past."""
+    epoch = cluster.broker_epoch
+    block = await controller.allocate_producer_ids(ME, epoch)
+    assert (block.broker_id, block.last - block.first) == (ME, 999)
+    topic_id = metadata.image.topics["t"].topic_id
+
+    def isr(partition_epoch: int, *broker_ids: int) -> list[IsrChange]:
+        in_sync = tuple((broker_id, -1) for broker_id in broker_ids)
+        return [IsrChange(T0, topic_id, 0, partition_epoch, in_sync)]
+
+    for call in (
+        controller.allocate_producer_ids(ME, epoch - 1),
+        controller.alter_partition(ME, epoch - 1, isr(0, ME)),
+        controller.controlled_shutdown(ME, epoch - 1),
+    ):
+        with pytest.raises(ApiError) as raised:
+            await call
+        assert raised.value.error_code is ErrorCode.STALE_BROKER_EPOCH
+    altered = await controller.alter_partition(ME, epoch, isr(0, ME))
+    assert altered == {T0: PartitionImage(0, ME, 0, (ME, APACHE), (ME,), 1, 1)}
+    refused = await controller.alter_partition(ME, epoch, isr(0, ME, APACHE))
+    assert refused == {T0: ErrorCode.INVALID_UPDATE_VERSION}
+    created = await controller.create_topics([CreatedTopic("u", 3, 1)])
+    assert created == {"u": TopicPlan("u", ((), (), ()), {})}, str(created["u"])
+    again = (await controller.create_topics([CreatedTopic("u", 3, 1)]))["u"]
+    assert isinstance(again, ApiError)
+    assert again.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert await controller.controlled_shutdown(ME, epoch) == [T0]
