@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from cluster.znodes import NO_LEADER, Endpoint
+from cluster.znodes import NO_LEADER, BrokerRegistration, Endpoint
 from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field
@@ -27,6 +27,12 @@ class BrokerImage(Value):
     epoch: int
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
+
+    @classmethod
+    def of(cls, registration: BrokerRegistration, epoch: int) -> BrokerImage:
+        """The broker that is registered like this."""
+        endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
+        return cls(registration.broker_id, epoch, endpoints, registration.rack)
 
 
 class PartitionImage(Value):

@@ -25,6 +25,7 @@ BROKER_SEQUENCE = "/brokers/seqid"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CONFIG_CHANGES = "/config/changes"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
 DELETE_TOPICS = "/admin/delete_topics"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
@@ -43,7 +44,7 @@ PERSISTENT_PATHS = (
     BROKER_SEQUENCE,
     "/isr_change_notification",
     PRODUCER_ID_BLOCK,
-    "/log_dir_event_notification",
+    LOG_DIR_EVENTS,
     "/config/topics",
     "/config/clients",
     "/config/users",
@@ -259,6 +260,27 @@ def decode_config(path: str, data: bytes | None) -> dict[str, str]:
 def encode_config_change(entity_path: str) -> bytes:
     """/config/changes/config_change_<n>, version 2; `entity_path` is such as "topics/orders"."""
     return _dump({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(path: str, data: bytes | None) -> str:
+    """The path of the entity that a notice is about; version 1 names type and entity apart."""
+
+    def build(value: dict[str, Any]) -> str:
+        if int(value["version"]) == 1:
+            return f"{value['entity_type']}/{value['entity_name']}"
+        return str(value["entity_path"])
+
+    return _parse(path, data, build)
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """/log_dir_event_notification/log_dir_event_<n>: the broker cannot use some of its replicas."""
+    return _dump({"version": 1, "broker": broker_id, "event": 1})
+
+
+def decode_log_dir_event(path: str, data: bytes | None) -> int:
+    """The broker that an event is about."""
+    return _parse(path, data, lambda value: int(value["broker"]))
 
 
 class ProducerIdBlock(Value):

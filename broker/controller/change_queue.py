@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+logger = logging.getLogger("kafka.controller.KafkaController")
 
 
 class ChangeQueue:
@@ -16,20 +19,34 @@ class ChangeQueue:
         self._turn = asyncio.Lock()
         self._running: dict[asyncio.Task[Any], None] = {}
 
-    async def run(self, change: Coroutine[Any, Any, T]) -> T:
+    async def run(self, change: Callable[[], Awaitable[T]]) -> T:
         """Run `change` after those before it. It runs to its end even if the caller is cancelled, because between the
         transaction and the commands the tree and the brokers differ.
         """
+        return await asyncio.shield(self._begin(change))
+
+    def start(self, change: Callable[[], Awaitable[None]]) -> None:
+        """As `run`, for who does not wait; an error is logged."""
+
+        async def logged() -> None:
+            try:
+                await change()
+            except Exception:
+                logger.exception("The controller failed to react to a change")
+
+        self._begin(logged)
+
+    def _begin(self, change: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         task = asyncio.create_task(self._in_turn(change))
         self._running[task] = None
         task.add_done_callback(self._running.pop)
-        return await asyncio.shield(task)
+        return task
 
-    async def _in_turn(self, change: Coroutine[Any, Any, T]) -> T:
+    async def _in_turn(self, change: Callable[[], Awaitable[T]]) -> T:
         async with self._turn:
-            return await change
+            return await change()
 
     async def close(self) -> None:
         """Wait for the changes under way."""
-        if self._running:
-            await asyncio.wait(self._running)
+        while self._running:
+            await asyncio.wait(list(self._running))

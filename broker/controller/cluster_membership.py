@@ -2,43 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
-from broker.environment.contract import Clock, Random
+from broker.environment.contract import Clock, Ensemble, Random
 from broker.zookeeper.kafka_zk_client import ClusterError, KafkaZkClient
 from cluster import znodes
 from cluster.controller.commands import CommandFence
 from cluster.metadata_image import BrokerImage, ConfigResource
-from cluster.zookeeper.coordination import Coordination, SessionState
+from cluster.zookeeper.coordination import (
+    ConnectionLossError,
+    Coordination,
+    CoordinationError,
+    NodeExistsError,
+    SessionExpiredError,
+    SessionState,
+)
 from protocol.uuids import uuid_to_text
+
+logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
+
+RETRY_S = 0.2
+"""Between two attempts to begin a session, or to do something for which contact was lost."""
 
 
 class ClusterMembership:
-    """Owner of the session. A registration has an epoch; `fence` refuses commands to older registrations."""
+    """Owner of the session. A registration has an epoch; `fence` refuses commands to older registrations.
+
+    On a shared tree an expired session is followed by another one: this broker registers anew, with a new epoch. What
+    it held by the old one, leadership too, is over before that. Where the tree is this broker's own, `lost` is called.
+    """
 
     def __init__(
         self,
-        coordination: Coordination,
+        ensemble: Ensemble,
         clock: Clock,
         random: Random,
         fence: CommandFence,
         on_lost: Callable[[str], None] = lambda _reason: None,
+        *,
+        session_timeout_ms: int = 0,
     ) -> None:
         """`on_lost` is called with the reason when this broker can only become a member again by a restart."""
-        self.coordination = coordination
+        self._ensemble = ensemble
         self.lost = on_lost
-        self._is_leaving = False
-        coordination.add_session_listener(self._session_changed)
-        self.zk_client = KafkaZkClient(coordination, clock)
         self._clock = clock
         self._random = random
         self._fence = fence
+        self._session_timeout_ms = session_timeout_ms
+        self._is_leaving = False
+        self._has_expired = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._registration: znodes.BrokerRegistration | None = None
+        self._own_sessions: dict[int, None] = {}
+        """All that this broker has had: what they own is its own."""
+        self._at_end: list[Callable[[], None]] = []
+        self._at_beginning: list[Callable[[BrokerImage], Awaitable[None]]] = []
+        self.coordination: Coordination
+        """The session; another one after it has expired."""
+        self.zk_client: KafkaZkClient
+        self._take_session()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other brokers may use the tree too."""
+        return self._ensemble.is_shared
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 before it has one."""
+        return self._fence.broker_epoch
+
+    def _take_session(self) -> None:
+        session = self.coordination = self._ensemble.session()
+        session.add_session_listener(partial(self._session_changed, session))
+        self.zk_client = KafkaZkClient(session, self._clock)
+        self._has_expired = False
+
+    def on_session_change(self, ended: Callable[[], None], began: Callable[[BrokerImage], Awaitable[None]]) -> None:
+        """`ended()` is called when a session has expired, `began(broker)` when this broker is registered in the next
+        one. They are called in the order in which they were added. `began` may raise CoordinationError.
+        """
+        self._at_end.append(ended)
+        self._at_beginning.append(began)
+
+    # -- joining -------------------------------------------------------------------------------------------------------
 
     async def connect(self) -> Mapping[ConfigResource, Mapping[str, str]]:
         """Open the session, before anything else; gives all configurations, as logs are loaded by their own."""
-        await self.coordination.connect()
-        await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
+        await self._connect()
         return await self.zk_client.read_configs()
+
+    async def _connect(self) -> None:
+        await self.coordination.connect()
+        self._own_sessions[self.coordination.session_id] = None
+        await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
 
     async def agree_on_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
         """The cluster's id, which a new cluster gets: `known` is the one in meta.properties, if there is one. Raises
@@ -61,17 +122,83 @@ class ClusterMembership:
 
     async def register(self, registration: znodes.BrokerRegistration) -> BrokerImage:
         """Register this broker. Commands to its earlier registrations are refused from now on. Raises ClusterError."""
+        self._registration = registration
         registration = registration.replace(timestamp_ms=self._clock.now_ms())
-        epoch = await self.zk_client.register_broker(registration)
+        try:
+            epoch = await self.zk_client.register_broker(registration)
+        except NodeExistsError:
+            await self._wait_for_the_end_of(registration.broker_id)
+            try:
+                epoch = await self.zk_client.register_broker(registration)
+            except NodeExistsError:
+                raise _already_registered(registration.broker_id) from None
         self._fence.broker_epoch = epoch
-        endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
-        return BrokerImage(registration.broker_id, epoch, endpoints, registration.rack)
+        return BrokerImage.of(registration, epoch)
 
-    def _session_changed(self, state: SessionState) -> None:
-        if state is SessionState.EXPIRED and not self._is_leaving:
+    async def _wait_for_the_end_of(self, broker_id: int) -> None:
+        """End an own registration that is left from an earlier session (KAFKA-7165). One of an earlier process ends
+        with its session; it is given that time once. Raises ClusterError.
+        """
+        path = znodes.broker_path(broker_id)
+        if await self.zk_client.delete_node_of(path, self._own_sessions):
+            return
+        if not self.is_shared:
+            raise _already_registered(broker_id)
+        gone = asyncio.Event()
+        if await self.coordination.exists(path, lambda _event: gone.set()) is None:
+            return
+        timeout_ms = self._session_timeout_ms
+        logger.info("Broker id %d is registered by another session; it is given %d ms to end", broker_id, timeout_ms)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(gone.wait(), timeout_ms / 1000)
+
+    # -- sessions that end ---------------------------------------------------------------------------------------------
+
+    def _session_changed(self, session: Coordination, state: SessionState) -> None:
+        if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
+            return
+        self._has_expired = True
+        if not self.is_shared or self._registration is None:
             self.lost("its session has expired")
+        elif self._renewal is None:
+            logger.warning("The session %#x has expired", session.session_id)
+            for ended in self._at_end:
+                ended()
+            self._renewal = asyncio.create_task(self._renew(self._registration), name="renew-session")
+
+    async def _renew(self, registration: znodes.BrokerRegistration) -> None:
+        try:
+            while self._has_expired:
+                try:
+                    await self._begin_again(registration)
+                except (ConnectionLossError, SessionExpiredError) as error:
+                    logger.warning("No new session yet: %s", error)
+                    self._has_expired = True
+                    with contextlib.suppress(CoordinationError):
+                        await self.coordination.close()
+                    await asyncio.sleep(RETRY_S)
+        except (ClusterError, CoordinationError) as error:
+            self.lost(str(error))
+        finally:
+            self._renewal = None
+
+    async def _begin_again(self, registration: znodes.BrokerRegistration) -> None:
+        self._take_session()
+        await self._connect()
+        broker = await self.register(registration)
+        logger.info("Registered broker %d again, with the epoch %d", broker.broker_id, broker.epoch)
+        for began in self._at_beginning:
+            await began(broker)
 
     async def close(self) -> None:
         """Leave: the registration, and what else this session holds, vanish with it."""
         self._is_leaving = True
-        await self.coordination.close()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+        with contextlib.suppress(SessionExpiredError):
+            await self.coordination.close()
+
+
+def _already_registered(broker_id: int) -> ClusterError:
+    return ClusterError(f"A broker is already registered with the id {broker_id}")

@@ -1,160 +1,240 @@
-"""The controller: carries out the decisions of `cluster.controller`, and has brokers act on them.
+"""The controller: whether this broker is it, and what others ask of it (Kafka class `KafkaController`).
 
 Every change goes one way, one at a time: a pure decision on the ControllerContext, its operations as fenced
 transactions, the context brought up to date, commands to the brokers: first what makes them lead, then what clients
-are told; for a deletion the other way round.
+are told; for a deletion the other way round. The parts of `ActiveController` do so; here is who may ask them, and when.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from broker.controller import topic_operations
+from broker.controller.active_controller import ActiveController, FindReplicas
+from broker.controller.broker_requests import BrokerRequests
 from broker.controller.change_queue import ChangeQueue
-from broker.controller.channels import BrokerChannel, ControllerChannels, OfflineReplicas
-from broker.controller.cluster_membership import ClusterMembership
+from broker.controller.channels import BrokerChannel, NewChannel
+from broker.controller.cluster_membership import RETRY_S, ClusterMembership
 from broker.controller.controller_settings import ControllerSettings, controller_settings
-from broker.environment.contract import Random
+from broker.controller.office import Office
+from broker.controller.topic_changes import TopicRules
+from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
-from cluster.controller import topics as decisions
-from cluster.controller.commands import TopicStates
-from cluster.controller.context import ControllerContext, flat_name
-from cluster.controller.elections import offline_operations
-from cluster.controller.start_up import FoundReplica, adopt, adopted_config, take_over
-from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
-from cluster.controller.transactions import ControllerTerm, fenced, shares
-from cluster.metadata_image import BrokerImage, ConfigResource, TopicImage
+from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
+from cluster.controller.context import ControllerContext
+from cluster.controller.topics import NewTopic, TopicPlan
+from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import (
     ConnectionLossError,
-    Create,
-    Delete,
-    NoSpaceError,
-    Operation,
+    CoordinationError,
+    EventType,
+    MultiError,
     SessionExpiredError,
+    WatchEvent,
 )
 from config.broker_config import BrokerConfig
-from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from cluster.replication.isr_changes import IsrChange
 
 logger = logging.getLogger("kafka.controller.KafkaController")
 
-Configs = Mapping[ConfigResource, Mapping[str, str]]
-
 T = TypeVar("T")
 
-PLANS_PER_SLICE = 50
-"""Topics judged before the event loop gets its turn: some 5 ms of work."""
+DELETION_PATIENCE_S = 5.0
+"""How long a deletion waits for brokers that live, before it goes on behind its caller's back."""
 
 
 class ControllerService:
-    """Owner of the ControllerContext. Methods that change something raise ApiError for what Kafka refuses."""
+    """Owner of the office, when this broker has it; implements `ControllerApi`.
+
+    Methods that change something raise ApiError for what Kafka refuses, and NOT_CONTROLLER without the office.
+    """
 
     def __init__(
         self,
         membership: ClusterMembership,
-        channels: Mapping[int, BrokerChannel],
-        random: Random,
+        own_channel: BrokerChannel,
         settings: ControllerSettings,
-        validate_topic_config: Callable[[Mapping[str, str]], None],
-        configs_changed: Callable[[Configs], None],
-        refuse_new_partitions: Callable[[str], None] = lambda _topic: None,
+        rules: TopicRules,
+        new_channel: NewChannel | None = None,
     ) -> None:
-        """`channels` are the ways to the brokers, by id. `configs_changed` is told of configurations that the tree has
-        now. `refuse_new_partitions(topic)` raises ApiError when no partitions may be made now, whoever wants them.
-        """
+        """`own_channel` is the way to this broker, `new_channel` makes the ways to others."""
         self.settings = settings
         self._membership = membership
-        self._coordination = membership.coordination
-        self._zk_client = membership.zk_client
-        self._channel_by_broker = channels
-        self._random = random
-        self._validate_topic_config = validate_topic_config
-        self._configs_changed = configs_changed
-        self._refuse_new_partitions = refuse_new_partitions
-        self._take_office(ControllerContext(-1, 0), ControllerTerm(0, 0))
+        self._own_channel = own_channel
+        self._new_channel = new_channel
+        self._rules = rules
+        self._broker: BrokerImage | None = None
+        self._active: ActiveController | None = None
         self._changes = ChangeQueue()
-        self._auto_creating: set[str] = set()
-
-    def _take_office(self, context: ControllerContext, term: ControllerTerm) -> None:
-        self._context = context
-        self._term = term
-        self._channels = ControllerChannels(self._channel_by_broker, context)
+        self._is_closed = False
+        membership.on_session_change(self._session_ended, self._session_began)
 
     def config_changed(self, config: BrokerConfig) -> None:
         """Use this configuration from now on."""
         self.settings = controller_settings(config)
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._active is not None
+
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def start(
-        self,
-        broker: BrokerImage,
-        find_replicas: Callable[[], Sequence[FoundReplica]] | None = None,
-        *,
-        unclean: bool = True,
+        self, broker: BrokerImage, find_replicas: FindReplicas | None = None, *, unclean: bool = True
     ) -> None:
-        """Become the controller of a cluster that `broker` has joined: elect leaders, and command everybody.
+        """Take part in a cluster that `broker`, this one, has joined: become its controller unless there is one.
 
-        `find_replicas` gives the logs on this broker's disks: a new tree adopts them, and is new until that is done;
-        None for a tree that other brokers share. `unclean`: some log was not closed cleanly, so recovery may have cut
-        something off; leaders then get new epochs. Raises ClusterError.
+        See `ActiveController.take_office` for the others; a shared tree adopts nothing, and keeps leader epochs. Raises
+        ClusterError, CoordinationError.
         """
-        term = await self._zk_client.register_controller(broker.broker_id)
-        self._take_office(ControllerContext(broker.broker_id, term.epoch, [broker]), term)
-        logger.info("Broker %d is the controller with epoch %d", broker.broker_id, term.epoch)
-        await self._load(unclean=unclean)
-        if find_replicas is not None and not await self._zk_client.exists(znodes.LOGS_ADOPTED):
-            await self._adopt(find_replicas())
-        context = self._context
-        # Those to be deleted are in it too: without them their logs would be strays.
-        offline = await self._channels.leader_and_isr(context.replicas(), is_full=True)
-        await self._take_offline(offline)
-        await self._channels.update_metadata(context.topics.values())
-        await self._finish_deletions()
-
-    async def _load(self, *, unclean: bool) -> None:
-        """Topics from the tree, half-created ones completed and leaders elected."""
-        operations: list[Operation] = []
-        for name in await self._zk_client.topic_names():
-            changes, topic = take_over(await self._zk_client.read_topic(name), self._context, unclean=unclean)
-            operations.extend(changes)
-            self._context.put_topics([topic])
-        await self._transact(operations)
-
-    async def _adopt(self, found: Sequence[FoundReplica]) -> None:
-        configs = {name: topic.config for name, topic in self.settings.internal_topics.items()}
-        operations, adopted = adopt(found, self._context.controller_id, self._context, configs, self._random.uuid)
-        # With the mark in the same transaction (a tree of our own takes it whole): a crash in between must not leave a
-        # tree to which these logs are strays.
-        await self._transact([*operations, Create(znodes.LOGS_ADOPTED)])
-        if not adopted:
-            return
-        logger.warning(
-            "Adopted %d topics found in the log directories. Their configurations are not kept there: they got "
-            "retention.ms=-1 and retention.bytes=-1, so that nothing is deleted; set cleanup.policy and the limits "
-            "they are to have",
-            len(adopted),
-        )
-        self._context.put_topics(adopted)
-        self._configs_changed(
-            {(ConfigResourceType.TOPIC, topic.name): adopted_config(topic.name, configs) for topic in adopted}
-        )
-
-    async def _finish_deletions(self) -> None:
-        """Delete the topics whose deletion a stop interrupted."""
-        marked = await self._zk_client.topic_deletions()
-        await self._drop([name for name in marked if name in self._context.topics])
-        for name in marked:
-            if name not in self._context.topics:
-                leftovers = (znodes.config_path("topics", name), znodes.delete_topic_path(name))
-                await self._transact([Delete(path) for path in leftovers if await self._zk_client.exists(path)])
+        self._broker = broker
+        if self._membership.is_shared:
+            await self._changes.run(partial(self._react, self._elect))
+        else:
+            await self._changes.run(partial(self._elect, find_replicas, unclean=unclean))
+            if not self.is_active:
+                raise ClusterError("Another broker is the controller already")
 
     async def close(self) -> None:
         """Finish the changes under way. The office is left with the session."""
+        self._is_closed = True
         await self._changes.close()
+        await self._resign()
+
+    # -- the office ----------------------------------------------------------------------------------------------------
+
+    async def _elect(self, find_replicas: FindReplicas | None = None, *, unclean: bool = False) -> None:
+        """Become the controller, unless another broker is it: then the watch tells when that one goes."""
+        broker, zk_client = self._broker, self._membership.zk_client
+        if broker is None or self._active is not None:
+            return
+        owner = await zk_client.controller_id(self._controller_node_changed)
+        if owner is not None:
+            logger.info("Broker %d has been elected as the controller, so stopping the election process.", owner)
+            return
+        term = await zk_client.register_controller(broker.broker_id)
+        if term is None:
+            return
+        logger.info("Broker %d is the controller with epoch %d", broker.broker_id, term.epoch)
+        brokers = await zk_client.live_brokers(self._broker_nodes_changed) if self._membership.is_shared else {}
+        context = ControllerContext(broker.broker_id, term.epoch, [broker, *brokers.values()])
+        requests = BrokerRequests(context, self._own_channel, self._new_channel, self._answered)
+        coordination, is_shared = self._membership.coordination, self._membership.is_shared
+        office = Office(context, term, coordination, zk_client, requests, is_shared=is_shared)
+        active = self._active = ActiveController(office, self._rules)
+        try:
+            await active.take_office(self.settings, find_replicas, unclean=unclean)
+            if is_shared:
+                await self._log_dirs_changed()
+        except (ApiError, znodes.ZnodeFormatError) as error:
+            if not is_shared:
+                raise
+            await self._give_up(f"it could not be taken: {error}")
+
+    async def _resign(self) -> None:
+        """Be the controller no longer."""
+        active, self._active = self._active, None
+        if active is not None:
+            logger.info("Broker %d resigned as the controller", self._broker.broker_id if self._broker else -1)
+            await active.close()
+
+    async def _give_up(self, reason: str) -> None:
+        """Resign, because the context may not be what the tree says. Whoever is elected next, perhaps this broker,
+        reads the tree. In a tree of its own nobody else writes: then only a restart helps.
+        """
+        if not self._membership.is_shared:
+            self._membership.lost(reason)
+            return
+        logger.warning("The office of the controller is given up: %s", reason)
+        await self._resign()
+        zk_client, session_id = self._membership.zk_client, self._membership.coordination.session_id
+        try:
+            await zk_client.delete_node_of(znodes.CONTROLLER, [session_id])
+        except CoordinationError as error:
+            logger.warning("%s may still name this broker: %s", znodes.CONTROLLER, error)
+        asyncio.get_running_loop().call_later(RETRY_S, self._begin, self._controller_changed)
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def _begin(self, reaction: Callable[[], Awaitable[None]]) -> None:
+        if not self._is_closed:
+            self._changes.start(partial(self._react, reaction))
+
+    async def _react(self, reaction: Callable[[], Awaitable[None]]) -> None:
+        """React to something that happened. A reaction reads what is so now: it can be repeated."""
+        try:
+            await reaction()
+        except SessionExpiredError:
+            await self._resign()
+        except (ConnectionLossError, MultiError, ApiError) as error:
+            await self._give_up(f"a reaction failed: {error}")
+
+    def _controller_node_changed(self, event: WatchEvent) -> None:
+        if event.type is not EventType.SESSION_EXPIRED:
+            self._begin(self._controller_changed)
+
+    async def _controller_changed(self) -> None:
+        broker = self._broker
+        owner = await self._membership.zk_client.controller_id(self._controller_node_changed)
+        if broker is not None and self._active is not None and owner != broker.broker_id:
+            await self._resign()
+        if owner is None:
+            await self._elect()
+        elif self._active is None and broker is not None and owner == broker.broker_id:
+            await self._leave_stale_office()
+
+    async def _leave_stale_office(self) -> None:
+        """An office that was given up, when the node could not be deleted."""
+        session_id = self._membership.coordination.session_id
+        if await self._membership.zk_client.delete_node_of(znodes.CONTROLLER, [session_id]):
+            await self._elect()
+
+    def _broker_nodes_changed(self, event: WatchEvent) -> None:
+        if event.type is not EventType.SESSION_EXPIRED:
+            self._begin(self._brokers_changed)
+
+    async def _brokers_changed(self) -> None:
+        if self._active is not None:
+            found = await self._membership.zk_client.live_brokers(self._broker_nodes_changed)
+            await self._active.brokers.brokers_are(found)
+
+    def _log_dir_events_changed(self, event: WatchEvent) -> None:
+        if event.type is not EventType.SESSION_EXPIRED:
+            self._begin(self._log_dirs_changed)
+
+    async def _log_dirs_changed(self) -> None:
+        if self._active is not None:
+            events = await self._membership.zk_client.log_dir_events(self._log_dir_events_changed)
+            await self._active.roles.log_dir_events(events)
+
+    def _answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:
+        active = self._active
+        if active is not None:
+            self._begin(partial(self._act_on_answer, active, broker_id, command, answer))
+
+    async def _act_on_answer(
+        self, active: ActiveController, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer
+    ) -> None:
+        if active is self._active:
+            await active.answered(broker_id, command, answer)
+
+    def _session_ended(self) -> None:
+        active, self._active = self._active, None
+        if active is not None:
+            logger.info("The session has expired, and the office of the controller with it")
+            self._changes.start(active.close)
+
+    async def _session_began(self, broker: BrokerImage) -> None:
+        self._broker = broker
+        await self._changes.run(partial(self._react, self._elect))
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -163,236 +243,77 @@ class ControllerService:
     ) -> dict[str, TopicPlan | ApiError]:
         """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
         try:
-            return await self._change(self._create_topics(new_topics, validate_only=validate_only))
+            return await self._change(
+                lambda active: active.topics.create(new_topics, self.settings, validate_only=validate_only)
+            )
         except ApiError as error:  # a full disk
             return {topic.name: error for topic in new_topics}
-
-    async def _create_topics(
-        self, new_topics: Sequence[NewTopic], *, validate_only: bool
-    ) -> dict[str, TopicPlan | ApiError]:
-        defaults = TopicDefaults(self.settings.num_partitions, self.settings.default_replication_factor)
-        outcome: dict[str, TopicPlan | ApiError] = {}
-        plans: list[TopicPlan] = []
-        planned: dict[str, str] = {}
-        for number, topic in enumerate(new_topics, start=1):
-            try:
-                plan = decisions.plan_topic(
-                    topic, self._context, planned, defaults, self._validate_topic_config, self._random.randrange
-                )
-                self._refuse_new_partitions(topic.name)
-            except ApiError as error:
-                outcome[topic.name] = error
-            else:
-                outcome[topic.name] = plan
-                plans.append(plan)
-                planned[flat_name(topic.name)] = topic.name
-            if number % PLANS_PER_SLICE == 0:
-                await asyncio.sleep(0)
-        if plans and not validate_only:
-            outcome.update(await self._create(plans))
-        return outcome
-
-    async def _create(self, plans: Sequence[TopicPlan]) -> dict[str, ApiError]:
-        """Create these topics; gives why some were not."""
-        created: list[TopicImage] = []
-        errors: dict[str, ApiError] = {}
-        configs: dict[ConfigResource, Mapping[str, str]] = {}
-        for share in shares(plans, lambda plan: len(plan.assignment)):
-            operations: list[Operation] = []
-            topics = []
-            for plan in share:
-                changes, topic = await topic_operations.creation(plan, self._random.uuid(), self._context)
-                operations.extend(changes)
-                topics.append(topic)
-            await asyncio.sleep(0)
-            try:
-                await self._transact(operations)
-            except ApiError as error:  # a full disk
-                errors.update((plan.name, error) for plan in share)
-                continue
-            self._context.put_topics(topics)
-            created += topics
-            configs.update(((ConfigResourceType.TOPIC, plan.name), plan.config) for plan in share)
-        self._configs_changed(configs)
-        await self._announce(TopicStates(each.name, each.topic_id, each.partitions, is_new=True) for each in created)
-        return errors
 
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool = False
     ) -> None:
         """Grow a topic to `count` partitions. Raises ApiError."""
-        await self._change(self._create_partitions(name, count, assignments, validate_only=validate_only))
-
-    async def _create_partitions(
-        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
-    ) -> None:
-        topic = self._context.topics.get(name)
-        if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        added = decisions.expand_topic(topic, count, assignments, self._context)
-        self._refuse_new_partitions(name)
-        if validate_only:
-            return
-        operations, grown = await topic_operations.expansion(topic, added, self._context)
-        await self._transact(operations)
-        self._context.put_topics([grown])
-        new = grown.partitions[len(topic.partitions) :]
-        await self._announce([TopicStates(name, topic.topic_id, new, is_new=True)])
-
-    async def auto_create_topic(self, name: str) -> ErrorCode:
-        """Create a topic that a client asked metadata of; gives the error code to answer (Kafka's
-        AutoTopicCreationManager): LEADER_NOT_AVAILABLE when it was created now."""
-        if name in self._auto_creating:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._auto_creating.add(name)
-        try:
-            return await self._auto_create(name)
-        finally:
-            self._auto_creating.discard(name)
-
-    async def _auto_create(self, name: str) -> ErrorCode:
-        topic = self.settings.new_topic(name)
-        outcome = (await self.create_topics([topic]))[name]
-        if isinstance(outcome, TopicPlan) or outcome.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
-            return ErrorCode.LEADER_NOT_AVAILABLE
-        logger.warning("Topic %s could not be created automatically: %s", name, outcome)
-        return outcome.error_code
-
-    async def ensure_internal_topic(self, name: str) -> None:
-        """Create an internal topic unless it exists. Raises ApiError when it cannot be created."""
-        if name in self._context.topics:
-            return
-        error_code = await self._auto_create(name)
-        if error_code is not ErrorCode.LEADER_NOT_AVAILABLE:
-            raise ApiError(error_code, f"The internal topic {name} could not be created")
-
-    # -- deletion ------------------------------------------------------------------------------------------------------
+        await self._change(
+            lambda active: active.topics.create_partitions(name, count, assignments, validate_only=validate_only)
+        )
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete the topics of these names that exist: when this returns nothing of them is left."""
-        await self._change(self._delete_topics(names))
-
-    async def _delete_topics(self, names: Iterable[str]) -> None:
-        existing = [name for name in names if name in self._context.topics]
-        await self._transact([decisions.deletion_mark(name) for name in existing])
-        await self._drop(existing)
-
-    async def _drop(self, names: Sequence[str]) -> None:
-        """Metadata first, then replicas, nodes last: a crash in between leaves the mark, and the next start comes here
-        again. So does the next change, where a full disk did not let the nodes go.
+        """Delete the topics of these names that exist: when this returns, the live brokers have let go of them. What
+        hinders the others, or takes them too long, is finished later.
         """
-        if not names:
-            return
-        context = self._context
-        context.topics_to_be_deleted.update(dict.fromkeys(names))
-        await self._channels.update_metadata(deleted=names)
-        topics = [context.topics[name] for name in names]
-        await self._channels.delete_replicas(topics)
-        for share in shares(topics, lambda topic: len(topic.partitions)):
-            operations: list[Operation] = []
-            for topic in share:
-                has_config = await self._zk_client.exists(znodes.config_path("topics", topic.name))
-                operations.extend(await topic_operations.removal(topic, has_config=has_config))
-            await asyncio.sleep(0)
-            try:
-                await self._transact(operations)
-            except ApiError as error:
-                logger.warning("Deleted topics stay in the tree until the next change: %s", error)
-                return
-            for topic in share:
-                context.remove_topic(topic.name)
+        names = list(names)
 
-    async def _drop_rest(self) -> None:
-        """Finish deletions for which the disk had no room; nothing else may change before."""
-        await self._drop(list(self._context.topics_to_be_deleted))
-        if self._context.topics_to_be_deleted:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full; topics cannot be changed")
+        async def delete(active: ActiveController) -> ActiveController:
+            await active.deletions.delete(names)
+            return active
 
-    # -- roles ---------------------------------------------------------------------------------------------------------
+        active = await self._change(delete)
+        await active.deletions.wait_for(names, DELETION_PATIENCE_S)
 
-    async def _announce(self, changed: Iterable[TopicStates]) -> None:
-        """Send the brokers their roles in these partitions, then tell clients who leads."""
-        changed = tuple(changed)
-        await self._take_offline(await self._channels.leader_and_isr(changed))
-        await self._channels.update_metadata(self._context.topics[each.topic] for each in changed)
+    # -- requests of brokers -------------------------------------------------------------------------------------------
 
     async def log_directory_failed(self) -> None:
-        """React to a broker that cannot use some of its replicas. The broker names them in its answer to LeaderAndIsr
-        (Kafka's `processLogDirEventNotification`), because a list made earlier could be outdated by now.
-        """
-        await self._change(self._ask_for_offline_replicas())
+        """React to replicas of this broker that it cannot use, or have the controller do so."""
+        broker = self._broker
+        if broker is None:
+            return
+        if self._membership.is_shared and self._active is None:
+            await self._membership.zk_client.report_log_dir_event(broker.broker_id)
+        else:
+            await self._change(lambda active: active.roles.look_for_offline_replicas([broker.broker_id]))
 
-    async def _ask_for_offline_replicas(self) -> None:
-        moved = await self._take_offline(await self._channels.leader_and_isr(self._context.replicas()))
-        await self._channels.update_metadata(self._context.topics[name] for name in moved)
+    async def alter_partition(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
+        """See ControllerApi."""
+        return await self._change(lambda active: active.alter_partition(broker_id, broker_epoch, changes))
 
-    async def _take_offline(self, offline: OfflineReplicas) -> Iterable[str]:
-        """Take these replicas offline (Kafka's OfflineReplica), with new leaders. Gives the topics that changed."""
-        moved: dict[str, None] = {}
-        while offline:
-            states: tuple[TopicStates, ...] = ()
-            for broker_id, replicas in offline.items():
-                operations, changed = offline_operations(replicas, broker_id, self._context)
-                try:
-                    await self._transact(operations)
-                except ApiError as error:  # a full disk
-                    logger.error("Partitions stay without leaders for now: %s", error)
-                    continue
-                states += self._context.put_partitions(changed)
-                moved |= dict.fromkeys(changed)
-            offline = await self._channels.leader_and_isr(states) if states else {}
-        return moved
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
+        """See ControllerApi. Raises BROKER_NOT_AVAILABLE for a broker that is not registered."""
+        return await self._change(lambda active: active.brokers.shut_down(broker_id, broker_epoch))
 
-    # -- configurations and producer ids -------------------------------------------------------------------------------
-
-    async def alter_configs(self, changes: Configs) -> Mapping[ConfigResource, ApiError]:
-        """Replace the overrides of topics or brokers ("" for all), which are valid; gives why some were not."""
-        return await self._change(self._alter_configs(changes))
-
-    async def _alter_configs(self, changes: Configs) -> dict[ConfigResource, ApiError]:
-        topics = self._context.topics
-        errors = {
-            (kind, name): ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-            for kind, name in changes
-            if kind == ConfigResourceType.TOPIC and name not in topics
-        }
-        known = [resource for resource in changes if resource not in errors]
-        try:
-            for share in list(shares(known, lambda _: 1)):
-                await self._transact(await self._zk_client.config_operations({each: changes[each] for each in share}))
-                self._configs_changed({each: changes[each] for each in share})
-                del known[: len(share)]
-            await self._transact(await self._zk_client.expired_config_changes())
-        except ApiError as error:  # a full disk
-            errors.update(dict.fromkeys(known, error))
-        return errors
-
-    async def allocate_producer_ids(self) -> znodes.ProducerIdBlock:
-        """A block of producer ids that nobody else has or will get (Kafka's ZkProducerIdManager)."""
-        return await self._change(self._zk_client.allocate_producer_ids(self._context.controller_id))
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> znodes.ProducerIdBlock:
+        """See ControllerApi."""
+        return await self._change(lambda active: active.allocate_producer_ids(broker_id, broker_epoch))
 
     # -- carrying out --------------------------------------------------------------------------------------------------
 
-    async def _change(self, change: Coroutine[Any, Any, T]) -> T:
-        return await self._changes.run(self._carry_out(change))
+    async def _change(self, change: Callable[[ActiveController], Awaitable[T]]) -> T:
+        return await self._changes.run(partial(self._carry_out, change))
 
-    async def _carry_out(self, change: Coroutine[Any, Any, T]) -> T:
-        if self._context.topics_to_be_deleted:
-            try:
-                await self._drop_rest()
-            except ApiError:
-                change.close()
-                raise
+    async def _carry_out(self, change: Callable[[ActiveController], Awaitable[T]]) -> T:
+        active = self._active
+        if active is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
         try:
-            return await change
+            await active.deletions.remove_rest()
+            return await change(active)
         except (ConnectionLossError, SessionExpiredError) as error:
-            # Whether the transaction took effect is not known. The next start reads the tree.
-            self._membership.lost(f"the outcome of a change is not known: {error}")
+            # Whether the transaction took effect is not known. The next controller reads the tree.
+            await self._give_up(f"the outcome of a change is not known: {error}")
             raise ApiError(ErrorCode.NOT_CONTROLLER, f"the outcome is not known: {error}") from error
-
-    async def _transact(self, operations: Iterable[Operation]) -> None:
-        for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
-            try:
-                await self._coordination.multi(transaction)
-            except NoSpaceError as error:
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        except MultiError as error:
+            if not self._membership.is_shared:
+                raise
+            await self._give_up(f"a change was refused: {error}")
+            raise ApiError(ErrorCode.NOT_CONTROLLER, f"a change was refused: {error}") from error

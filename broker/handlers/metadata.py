@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
-from broker.controller.controller_service import ControllerService
 from broker.environment.contract import Clock
+from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
 from broker.network.slices import in_slices
@@ -50,10 +50,10 @@ _BROKERS, _CONTROLLERS = 1, 2
 class MetadataHandlers:
     """Answers from the cache alone; has a missing topic created where the client and the broker allow it."""
 
-    def __init__(self, metadata: MetadataCache, controller: ControllerService, clock: Clock) -> None:
+    def __init__(self, metadata: MetadataCache, auto_topics: AutoTopicCreation, clock: Clock) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._controller = controller
+        self._auto_topics = auto_topics
 
     @api(ApiKey.METADATA, versions=(0, 12))
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -101,7 +101,7 @@ class MetadataHandlers:
             else:
                 unknown_ids.append(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
         existing = [image.topics[name] for name in names if name in image.topics]
-        may_create = request.allow_auto_topic_creation and self._controller.settings.auto_create_topics
+        may_create = request.allow_auto_topic_creation and self._auto_topics.is_enabled
         missing = [
             describe.missing(name, await self._error_of_missing(name, may_create=may_create))
             for name in names
@@ -138,7 +138,7 @@ class MetadataHandlers:
         except ApiError as error:
             return error.error_code
         if may_create:
-            return await self._controller.auto_create_topic(name)
+            return await self._auto_topics.create(name)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @api(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1), reads_only=True)

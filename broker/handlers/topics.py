@@ -134,6 +134,11 @@ class TopicHandlers:
             return DeleteTopicsResponse(
                 responses=[_DeleteResult(name=name, topic_id=topic_id, error_code=refusal) for name, topic_id in asked]
             )
+        if not self._controller.is_active:
+            refusal = ErrorCode.NOT_CONTROLLER
+            return DeleteTopicsResponse(
+                responses=[_DeleteResult(name=name, topic_id=topic_id, error_code=refusal) for name, topic_id in asked]
+            )
         results = [self._judge_deletion(name, topic_id) for name, topic_id in asked]
         doomed = {result.name: None for result in results if result.error_code == ErrorCode.NONE and result.name}
         try:

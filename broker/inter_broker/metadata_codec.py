@@ -11,7 +11,7 @@ from typing import Final
 from uuid import UUID
 
 from broker.inter_broker import versions
-from broker.inter_broker.command_codec import check_topics, in_slices
+from broker.inter_broker.command_codec import FULL, check_topics, in_slices
 from cluster.controller.commands import NO_EPOCH, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
@@ -52,6 +52,7 @@ async def update_metadata_request(command: UpdateMetadata) -> UpdateMetadataRequ
         controller_id=command.controller_id,
         controller_epoch=command.controller_epoch,
         broker_epoch=command.broker_epoch,
+        type=FULL if command.is_full else 0,
         topic_states=topics.array(),
         live_brokers=[_live_broker(broker) for broker in command.live_brokers.values()],
     )
@@ -113,6 +114,7 @@ async def update_metadata_command(request: UpdateMetadataRequest, version: int) 
         live_brokers={broker.id: _broker_image(broker, version) for broker in request.live_brokers},
         topics=tuple(topic for key, topic in states.items() if key not in deleted),
         deleted_topics=tuple(states[key] for key in deleted),
+        is_full=request.type == FULL,
     )
 
 

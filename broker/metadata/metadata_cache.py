@@ -43,6 +43,9 @@ class MetadataCache:
             brokers=dict(command.live_brokers),
         )
         deleted = [each.topic for each in command.deleted_topics if each.topic in image.topics]
+        if command.is_full:
+            told = {each.topic for each in command.topics}
+            deleted += [name for name in image.topics if name not in told]
         if deleted or command.topics:
             image = image.with_topics(self._changed(command.topics), deleted)
         self._become(image)

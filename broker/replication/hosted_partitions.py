@@ -16,6 +16,7 @@ from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, Stop
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import NO_EPOCH, Partition
+from cluster.znodes import NO_LEADER
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
@@ -233,6 +234,14 @@ class HostedPartitions:
         self._changed(partition.topic_partition)
         if led:
             self._tell_of_leadership(partition.topic_partition, leads=False)
+
+    def resign_all(self) -> None:
+        """Lead nothing until a controller says so again: this broker is registered no longer, so others may lead. The
+        epoch in which a partition was led is then told anew.
+        """
+        for partition in [each for each in self.partitions.values() if each.is_leader]:
+            state = partition.image
+            self._resign(partition, state.replace(leader=NO_LEADER, leader_epoch=state.leader_epoch - 1))
 
     def _tell_of_leadership(self, topic_partition: TopicPartition, *, leads: bool) -> None:
         for listener in self._leadership_listeners:

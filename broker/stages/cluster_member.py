@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-from broker.controller.channels import LocalChannel
+from broker.controller.channels import LocalChannel, NewChannel
+from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import controller_settings
+from broker.controller.topic_changes import TopicRules
 from broker.environment.contract import Environment
 from broker.groups.coordinator_log import ReplicatedCoordinatorLog
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
+from broker.metadata.auto_topic_creation import AutoTopicCreation
+from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
 from cluster.controller.start_up import FoundReplica
-from cluster.metadata_image import MetadataImage
-from cluster.znodes import BrokerRegistration
+from cluster.metadata_image import BrokerImage, MetadataImage
+from cluster.znodes import BrokerRegistration, ProducerIdBlock
 from config.broker_config import BrokerConfig
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from protocol.value import Value
 from storage.log_manager import LogManager
 
+if TYPE_CHECKING:
+    from broker.controller.controller_api import ControllerApi
+
 
 class ClusterMember(Value):
-    """The controller, and the coordinator of the groups whose partitions are led here."""
+    """A broker that is registered, and what it takes part in: the controller's office, which it may have, the
+    configurations of all, and the groups whose partitions it leads. `controller_api` is the way to the controller,
+    wherever it is.
+    """
 
+    broker_id: int
+    membership: ClusterMembership
     controller: ControllerService
+    controller_api: ControllerApi
+    auto_topics: AutoTopicCreation
+    dynamic_configs: DynamicConfigs
     groups: GroupCoordinatorService
     commands: LocalChannel
     """Has this broker obey its controller."""
@@ -40,9 +56,13 @@ class ClusterMember(Value):
         coordination: OpenCoordination,
         logs: LoadedLogs,
         registration: BrokerRegistration,
+        new_channel: NewChannel | None = None,
     ) -> ClusterMember:
-        """Register this broker, become controller; leaders are elected when this returns. Raises ClusterError."""
+        """Register this broker, and become controller unless there is one; if so, leaders are elected when this
+        returns. `new_channel` makes the ways to other brokers. Raises ClusterError.
+        """
         metadata, configs, hosted = coordination.metadata, coordination.configs, logs.replicas.hosted
+        membership = coordination.membership
         groups = _coordinator(config, environment, coordination, logs)
         hosted.add_leadership_listener(partial(_tell_groups, groups))
         metadata.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
@@ -53,23 +73,48 @@ class ClusterMember(Value):
 
         commands = LocalChannel(hosted, metadata, settle_deletions)
         controller = ControllerService(
-            coordination.membership,
-            {registration.broker_id: commands},
-            environment.random,
+            membership,
+            commands,
             controller_settings(config),
-            configs.validate_topic,
-            metadata.update_configs,
-            directories.space.refuse_new_partitions,
+            TopicRules(
+                environment.random,
+                configs.validate_topic,
+                metadata.update_configs,
+                directories.space.refuse_new_partitions,
+            ),
+            new_channel,
         )
         configs.on_change(controller.config_changed)
-        broker = await coordination.membership.register(registration)
+        dynamic_configs = DynamicConfigs(membership, metadata)
+        membership.on_session_change(hosted.resign_all, _nothing_to_begin)
+        broker = await membership.register(registration)
+        await dynamic_configs.start()
         find_replicas = partial(_found_replicas, logs.log_manager)
         await controller.start(broker, find_replicas, unclean=not logs.report.clean)
         if logs.report.has_stale_checkpoints:
             await logs.settle_deletions()
         directories.claim(environment, metadata.image.cluster_id)
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
-        return cls(controller, groups, commands)
+        auto_topics = AutoTopicCreation(controller, lambda: controller.settings, metadata)
+        return cls(
+            registration.broker_id, membership, controller, controller, auto_topics, dynamic_configs, groups, commands
+        )
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        """A block of producer ids for this broker. Raises ApiError."""
+        return await self.controller_api.allocate_producer_ids(self.broker_id, self.membership.broker_epoch)
+
+    async def hand_over(self, config: BrokerConfig) -> None:
+        """Before this broker stops: let others lead what it leads, while it still serves."""
+        if not self.membership.is_shared:
+            return
+        from broker.controller.controlled_shutdown import controlled_shutdown
+
+        await controlled_shutdown(self.controller_api, self.broker_id, lambda: self.membership.broker_epoch, config)
+
+
+async def _nothing_to_begin(_broker: BrokerImage) -> None:
+    """The controller says what this broker leads in a new session."""
 
 
 def _coordinator(

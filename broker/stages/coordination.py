@@ -41,7 +41,14 @@ class OpenCoordination(Value):
         """Connect. Raises CoordinationError, JournalError, ClusterError."""
         ensemble = await environment.open_ensemble(environment, config, on_journal_failure)
         fence = CommandFence()
-        membership = ClusterMembership(ensemble.session(), environment.clock, environment.random, fence, on_lost)
+        membership = ClusterMembership(
+            ensemble,
+            environment.clock,
+            environment.random,
+            fence,
+            on_lost,
+            session_timeout_ms=config.zookeeper_session_timeout_ms,
+        )
         stored = await membership.connect()
         try:
             cluster_id = await membership.agree_on_cluster_id(identity.cluster_id, is_shared=ensemble.is_shared)

@@ -66,7 +66,7 @@ class ServingBroker(Value):
         sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, environment.random, clock.monotonic_s
         )
-        internal_topics = InternalTopicCreator(member.controller.ensure_internal_topic)
+        internal_topics = InternalTopicCreator(member.auto_topics.ensure_internal_topic)
         registry = _registry(config, environment, coordination, logs, member, sessions, internal_topics)
         scrubber = Scrubber(
             logs.log_manager,
@@ -141,20 +141,20 @@ def _registry(
 ) -> HandlerRegistry:
     clock, executor, file_system = environment.clock, environment.executor, environment.file_system
     metadata, configs, controller = coordination.metadata, coordination.configs, member.controller
-    old_offsets = ZookeeperOffsets(coordination.membership.coordination)
+    old_offsets = ZookeeperOffsets(lambda: coordination.membership.coordination)
     registry = HandlerRegistry(
         [
             ProduceHandlers(logs.replicas),
             FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes),
             OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
-            MetadataHandlers(metadata, controller, clock),
+            MetadataHandlers(metadata, member.auto_topics, clock),
             TopicHandlers(metadata, controller, configs.describe_topic, clock),
-            ConfigHandlers(configs, metadata, controller, LoggerLevels(), clock),
+            ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
             GroupHandlers(member.groups),
             GroupOffsetHandlers(member.groups, lambda: metadata.image, old_offsets, config.offset_metadata_max_bytes),
             CoordinatorHandlers(member.groups, lambda: metadata.image, internal_topics),
-            ProducerIdHandlers(ProducerIds(controller.allocate_producer_ids)),
+            ProducerIdHandlers(ProducerIds(member.allocate_producer_ids)),
             DisabledFeatureHandlers(),
             ClusterCommandHandlers(member.commands),
         ]

@@ -21,6 +21,7 @@ from cluster.zookeeper.coordination import (
     CoordinationError,
     Create,
     Delete,
+    EventType,
     MultiError,
     NoSpaceError,
     Operation,
@@ -100,6 +101,7 @@ class EmbeddedEnsemble:
         self._committer: asyncio.Task[None] | None = None
         self._failure: OSError | None = None
         self.is_shared = False
+        self._sessions: dict[int, EmbeddedCoordination] = {}
 
     def session(self) -> EmbeddedCoordination:
         """A session, not yet connected."""
@@ -127,9 +129,23 @@ class EmbeddedEnsemble:
 
         def end() -> Slices[Applied]:
             self._watches.drop_session(session_id)
+            self._sessions.pop(session_id, None)
             return self._apply(CloseSession(session_id))
 
         _: Applied = await self._enqueue(end)
+
+    async def expire(self, session_id: int) -> None:
+        """End a session of which nothing was heard for too long: its owner and its watches are told."""
+        session = self._sessions.pop(session_id)
+        watches = self._watches.of_session(session_id)
+        await self.close_session(session_id)
+        for watch, path in watches:
+            watch(WatchEvent(EventType.SESSION_EXPIRED, path))
+        session.expired()
+
+    def began(self, session: EmbeddedCoordination) -> None:
+        """Take note of a session that is connected."""
+        self._sessions[session.session_id] = session
 
     async def transact(self, session_id: int, operations: tuple[Operation, ...]) -> list[OperationResult]:
         """Carry out `operations` and make them durable. Raises MultiError."""
@@ -264,7 +280,13 @@ class EmbeddedCoordination:
 
     async def connect(self) -> None:
         self._session_id = await self._ensemble.open_session()
+        self._ensemble.began(self)
         self._announce(SessionState.CONNECTED)
+
+    def expired(self) -> None:
+        """The service has ended the session."""
+        self._closed = True
+        self._announce(SessionState.EXPIRED)
 
     async def close(self) -> None:
         session_id = self._live_session()

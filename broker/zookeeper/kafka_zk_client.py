@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
 
 from broker.environment.contract import Clock
 from cluster import znodes
 from cluster.controller.start_up import ReadTopic
 from cluster.controller.transactions import ControllerTerm
-from cluster.metadata_image import ConfigResource
+from cluster.metadata_image import BrokerImage, ConfigResource
 from cluster.zookeeper.coordination import (
+    BadVersionError,
+    ConnectionLossError,
     Coordination,
     Create,
     Delete,
     MultiError,
     NodeExistsError,
+    NoNodeError,
     Operation,
     SetData,
+    Watch,
 )
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
@@ -25,6 +33,14 @@ CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 _CONFIG_CHANGE_LIFETIME_MS = 15 * 60 * 1000
+CONFIG_CHANGE_PREFIX = "config_change_"
+READS_IN_FLIGHT = 100
+"""Reads that are sent before the first is answered."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+logger = logging.getLogger("kafka.zk.KafkaZkClient")
 
 
 class ClusterError(Exception):
@@ -45,7 +61,11 @@ class KafkaZkClient:
     async def create_missing(self, paths: Iterable[str]) -> None:
         """Make those nodes that are not there, in one transaction. Another broker may do the same meanwhile."""
         wanted = list(paths)
-        while missing := [path for path in wanted if not await self.exists(path)]:
+        while True:
+            found = await each_of(wanted, self.exists)
+            missing = [path for path, is_there in zip(wanted, found, strict=True) if not is_there]
+            if not missing:
+                return
             try:
                 await self._coordination.multi([Create(path) for path in missing])
             except MultiError as error:
@@ -61,7 +81,7 @@ class KafkaZkClient:
         return znodes.decode_cluster_id((await self._coordination.get(znodes.CLUSTER_ID))[0])
 
     async def create_cluster_id(self, cluster_id: str) -> str:
-        """Give the cluster this id, unless another broker has just given it one; gives the id that it has."""
+        """Give the cluster this id; gives the one that it has, which another broker may have given it just now."""
         await self.create_missing([znodes.CLUSTER])
         try:
             await self._coordination.create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id))
@@ -75,36 +95,113 @@ class KafkaZkClient:
         return reserved_max_id + stat.version
 
     async def register_broker(self, registration: znodes.BrokerRegistration) -> int:
-        """Register the broker for as long as this session lives. Gives its epoch. Raises ClusterError."""
-        path = znodes.broker_path(registration.broker_id)
-        try:
-            _, stat = await self._coordination.create(path, registration.encode(), ephemeral=True)
-        except NodeExistsError:
-            raise ClusterError(f"A broker is already registered with the id {registration.broker_id}") from None
-        return stat.czxid
+        """Register the broker for as long as this session lives. Gives its epoch. Raises NodeExistsError."""
+        path, data = znodes.broker_path(registration.broker_id), registration.encode()
+        while True:
+            try:
+                return (await self._coordination.create(path, data, ephemeral=True))[1].czxid
+            except (ConnectionLossError, NodeExistsError) as error:
+                # The outcome of an earlier attempt may not have been known.
+                stat = await self._coordination.exists(path)
+                if stat is not None and stat.ephemeral_owner == self._coordination.session_id:
+                    return stat.czxid
+                if isinstance(error, NodeExistsError):
+                    raise
 
-    async def register_controller(self, broker_id: int) -> ControllerTerm:
-        """One transaction for the office and its epoch (Kafka's registerControllerAndIncrementControllerEpoch). Raises
-        ClusterError.
-        """
-        if not await self.exists(znodes.CONTROLLER_EPOCH):
-            first = znodes.encode_controller_epoch(znodes.INITIAL_CONTROLLER_EPOCH)
-            await self._coordination.create(znodes.CONTROLLER_EPOCH, first)
-        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        epoch = znodes.decode_controller_epoch(data) + 1
-        claim = znodes.encode_controller(broker_id, self._clock.now_ms())
+    async def delete_node_of(self, path: str, owners: Iterable[int]) -> bool:
+        """Delete an ephemeral node if one of these sessions owns it. Gives whether it is gone."""
+        stat = await self._coordination.exists(path)
+        if stat is not None:
+            if stat.ephemeral_owner not in owners:
+                return False
+            with contextlib.suppress(NoNodeError, BadVersionError):
+                await self._coordination.delete(path, stat.version)
+        return await self._coordination.exists(path) is None
+
+    async def live_brokers(self, watch: Watch) -> dict[int, BrokerImage]:
+        """The brokers that are registered, by id. `watch` fires when one comes, goes or registers other endpoints."""
+        ids = (await self._coordination.children(znodes.BROKER_IDS, watch))[0]
+
+        async def registration(name: str) -> BrokerImage | None:
+            try:
+                data, stat = await self._coordination.get(znodes.broker_path(int(name)), watch)
+                return BrokerImage.of(znodes.BrokerRegistration.decode(int(name), data), stat.czxid)
+            except NoNodeError:
+                return None
+            except (znodes.ZnodeFormatError, ValueError) as error:
+                logger.error("The registration of broker %s is not understood: %s", name, error)
+                return None
+
+        found = [each for each in await each_of(ids, registration) if each is not None]
+        return {each.broker_id: each for each in sorted(found, key=lambda each: each.broker_id)}
+
+    # -- the controller ------------------------------------------------------------------------------------------------
+
+    async def controller_id(self, watch: Watch | None = None) -> int | None:
+        """The broker that is the controller; None while there is none. `watch` fires when that changes."""
+        if await self._coordination.exists(znodes.CONTROLLER, watch) is None:
+            return None
         try:
-            await self._coordination.multi(
-                [
-                    Create(znodes.CONTROLLER, claim, ephemeral=True),
-                    SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch), stat.version),
-                ]
-            )
-        except MultiError as error:
-            raise ClusterError(f"Another broker is the controller already ({error})") from error
-        if not await self.exists(znodes.FEATURE):
-            await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
-        return ControllerTerm(epoch, stat.version + 1)
+            return znodes.decode_controller((await self._coordination.get(znodes.CONTROLLER))[0])
+        except NoNodeError:
+            return None
+
+    async def register_controller(self, broker_id: int) -> ControllerTerm | None:
+        """One transaction for the office and its epoch (Kafka's registerControllerAndIncrementControllerEpoch). None
+        when another broker has the office.
+        """
+        while True:
+            if not await self.exists(znodes.CONTROLLER_EPOCH):
+                first = znodes.encode_controller_epoch(znodes.INITIAL_CONTROLLER_EPOCH)
+                with contextlib.suppress(NodeExistsError):
+                    await self._coordination.create(znodes.CONTROLLER_EPOCH, first)
+            data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+            term = ControllerTerm(znodes.decode_controller_epoch(data) + 1, stat.version + 1)
+            claim = znodes.encode_controller(broker_id, self._clock.now_ms())
+            try:
+                await self._coordination.multi(
+                    [
+                        Create(znodes.CONTROLLER, claim, ephemeral=True),
+                        SetData(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(term.epoch), stat.version),
+                    ]
+                )
+            except (MultiError, ConnectionLossError) as error:
+                owner = await self._coordination.exists(znodes.CONTROLLER)
+                if owner is not None and owner.ephemeral_owner != self._coordination.session_id:
+                    return None
+                if owner is None or not await self._is_in_force(term):
+                    logger.info("Broker %d tries again to become the controller: %s", broker_id, error)
+                    await self.delete_node_of(znodes.CONTROLLER, [self._coordination.session_id])
+                    continue
+            with contextlib.suppress(NodeExistsError):
+                if not await self.exists(znodes.FEATURE):
+                    await self._coordination.create(znodes.FEATURE, znodes.encode_feature())
+            return term
+
+    async def _is_in_force(self, term: ControllerTerm) -> bool:
+        data, stat = await self._coordination.get(znodes.CONTROLLER_EPOCH)
+        return (znodes.decode_controller_epoch(data), stat.version) == (term.epoch, term.znode_version)
+
+    async def report_log_dir_event(self, broker_id: int) -> None:
+        """Tell the controller that a broker cannot use some of its replicas."""
+        path = f"{znodes.LOG_DIR_EVENTS}/log_dir_event_"
+        await self._coordination.create(path, znodes.encode_log_dir_event(broker_id), sequential=True)
+
+    async def log_dir_events(self, watch: Watch) -> dict[str, int | None]:
+        """The brokers that such events are about, by the paths of these; None: not understood. `watch` fires when there
+        are more.
+        """
+        names = (await self._coordination.children(znodes.LOG_DIR_EVENTS, watch))[0]
+        paths = [f"{znodes.LOG_DIR_EVENTS}/{name}" for name in names]
+
+        async def broker_of(path: str) -> int | None:
+            try:
+                return znodes.decode_log_dir_event(path, (await self._coordination.get(path))[0])
+            except (NoNodeError, znodes.ZnodeFormatError) as error:
+                logger.error("An event of a log directory is not understood: %s", error)
+                return None
+
+        return dict(zip(paths, await each_of(paths, broker_of), strict=True))
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
@@ -116,17 +213,33 @@ class KafkaZkClient:
         """The topics that are marked for deletion."""
         return (await self._coordination.children(znodes.DELETE_TOPICS))[0]
 
-    async def read_topic(self, name: str) -> ReadTopic:
-        """A topic with its partitions, as far as a crash let it be created."""
-        data, _ = await self._coordination.get(znodes.topic_path(name))
+    async def read_topics(self, names: Iterable[str]) -> list[ReadTopic]:
+        """Topics with their partitions, as far as a crash let them be created."""
+        return [topic for topic in await each_of(list(names), self.read_topic) if topic is not None]
+
+    async def read_topic(self, name: str) -> ReadTopic | None:
+        """See `read_topics`. None when there is no such topic."""
+        try:
+            data, _ = await self._coordination.get(znodes.topic_path(name))
+        except NoNodeError:
+            return None
         assignment = znodes.TopicAssignment.decode(name, data)
-        has_partitions = await self.exists(znodes.partitions_path(name))
-        numbers = (await self._coordination.children(znodes.partitions_path(name)))[0] if has_partitions else []
-        states = {}
-        for number in sorted(map(int, numbers)):
-            data, stat = await self._coordination.get(znodes.partition_state_path(name, number))
-            states[number] = (znodes.PartitionState.decode(name, number, data), stat.version)
-        return ReadTopic(name, assignment, states, has_partitions)
+        try:
+            numbers = (await self._coordination.children(znodes.partitions_path(name)))[0]
+        except NoNodeError:
+            return ReadTopic(name, assignment, {}, has_partitions_node=False)
+
+        async def state(number: int) -> tuple[znodes.PartitionState, int] | None:
+            try:
+                data, stat = await self._coordination.get(znodes.partition_state_path(name, number))
+            except NoNodeError:
+                return None
+            return znodes.PartitionState.decode(name, number, data), stat.version
+
+        ordered = sorted(map(int, numbers))
+        found = await each_of(ordered, state)
+        states = {number: each for number, each in zip(ordered, found, strict=True) if each is not None}
+        return ReadTopic(name, assignment, states, has_partitions_node=True)
 
     # -- configurations and producer ids -------------------------------------------------------------------------------
 
@@ -134,11 +247,41 @@ class KafkaZkClient:
         """The configurations of all topics and brokers ("" for the defaults of all)."""
         configs: dict[ConfigResource, Mapping[str, str]] = {}
         for resource_type, entity_type in CONFIG_ENTITIES.items():
-            for name in (await self._coordination.children(f"/config/{entity_type}"))[0]:
-                path = znodes.config_path(entity_type, name)
-                config = znodes.decode_config(path, (await self._coordination.get(path))[0])
-                configs[resource_type, "" if name == znodes.DEFAULT_ENTITY else name] = config
+            names = (await self._coordination.children(f"/config/{entity_type}"))[0]
+            resources = [(int(resource_type), "" if name == znodes.DEFAULT_ENTITY else name) for name in names]
+            configs |= zip(resources, await each_of(resources, self.read_config), strict=True)
         return configs
+
+    async def read_config(self, resource: ConfigResource) -> dict[str, str]:
+        """The overrides of a topic or a broker; empty when it has none."""
+        path = _config_path_of(resource)
+        try:
+            return znodes.decode_config(path, (await self._coordination.get(path))[0])
+        except NoNodeError:
+            return {}
+
+    async def config_changes(self, watch: Watch, behind: str) -> list[tuple[str, ConfigResource | None]]:
+        """The notices that come behind the one of that name, in order, and what each is about; None: nothing that
+        brokers heed. `watch` fires when there are more.
+        """
+        names = (await self._coordination.children(znodes.CONFIG_CHANGES, watch))[0]
+        names = [name for name in names if name.startswith(CONFIG_CHANGE_PREFIX) and name > behind]
+        return list(zip(names, await each_of(names, self._resource_of_change), strict=True))
+
+    async def _resource_of_change(self, name: str) -> ConfigResource | None:
+        path = f"{znodes.CONFIG_CHANGES}/{name}"
+        try:
+            data, _ = await self._coordination.get(path)
+            entity_type, _, entity = znodes.decode_config_change(path, data).partition("/")
+        except NoNodeError:
+            return None
+        except znodes.ZnodeFormatError as error:
+            logger.error("A notice of a configuration is not understood: %s", error)
+            return None
+        for resource_type, known in CONFIG_ENTITIES.items():
+            if entity_type == known:
+                return int(resource_type), "" if entity == znodes.DEFAULT_ENTITY else entity
+        return None
 
     async def config_operations(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> list[Operation]:
         """Give the operations that replace configurations and leave notices for other brokers."""
@@ -146,7 +289,8 @@ class KafkaZkClient:
         for (resource_type, name), config in configs.items():
             entity = f"{CONFIG_ENTITIES[ConfigResourceType(resource_type)]}/{name or znodes.DEFAULT_ENTITY}"
             path, data = f"/config/{entity}", znodes.encode_config(config)
-            notice, change = f"{znodes.CONFIG_CHANGES}/config_change_", znodes.encode_config_change(entity)
+            notice = f"{znodes.CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}"
+            change = znodes.encode_config_change(entity)
             operations.append(SetData(path, data) if await self.exists(path) else Create(path, data))
             operations.append(Create(notice, change, sequential=True))
         return operations
@@ -169,12 +313,35 @@ class KafkaZkClient:
 
         Raises ApiError UNKNOWN_SERVER_ERROR when there are no more, ZnodeFormatError when the last block is unknown.
         """
-        data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
-        last = znodes.ProducerIdBlock.decode(data).last if data else -1
-        if last > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
-            raise ApiError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"Have exhausted all producerIds: the last block ends at {last}"
-            )
-        block = znodes.ProducerIdBlock(broker_id, last + 1, last + PRODUCER_ID_BLOCK_SIZE)
-        await self._coordination.set(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)
-        return block
+        while True:
+            data, stat = await self._coordination.get(znodes.PRODUCER_ID_BLOCK)
+            last = znodes.ProducerIdBlock.decode(data).last if data else -1
+            if last > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
+                raise ApiError(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"Have exhausted all producerIds: the last block ends at {last}"
+                )
+            block = znodes.ProducerIdBlock(broker_id, last + 1, last + PRODUCER_ID_BLOCK_SIZE)
+            try:
+                await self._coordination.set(znodes.PRODUCER_ID_BLOCK, block.encode(), stat.version)
+            except BadVersionError:  # another broker has taken that block
+                continue
+            return block
+
+
+def _config_path_of(resource: ConfigResource) -> str:
+    resource_type, name = resource
+    return znodes.config_path(CONFIG_ENTITIES[ConfigResourceType(resource_type)], name or znodes.DEFAULT_ENTITY)
+
+
+async def each_of(items: Iterable[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
+    """The result of `read` for each of the items, in their order; many are asked for before the first is answered."""
+    waiting = list(enumerate(items))
+    results: dict[int, R] = {}
+    left = iter(waiting)
+
+    async def read_some() -> None:
+        for at, item in left:
+            results[at] = await read(item)
+
+    await asyncio.gather(*[read_some() for _ in range(min(len(waiting), READS_IN_FLIGHT))])
+    return [results[at] for at in range(len(waiting))]

@@ -7,6 +7,7 @@ with the offsets in __consumer_offsets, and never expire.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from cluster.zookeeper.coordination import Coordination, NodeExistsError, NoNodeError
 from protocol.topic_partition import TopicPartition
@@ -15,15 +16,15 @@ _ROOT = "/consumers"
 
 
 class ZookeeperOffsets:
-    """Reads and writes through `coordination`, whose errors it lets pass."""
+    """Reads and writes in the session that `session()` gives, whose errors it lets pass."""
 
-    def __init__(self, coordination: Coordination) -> None:
-        self._coordination = coordination
+    def __init__(self, session: Callable[[], Coordination]) -> None:
+        self._session = session
 
     async def fetch(self, group_id: str, topic_partition: TopicPartition) -> int | None:
         """The offset, or None when there is none, or none that is a number."""
         try:
-            data, _ = await self._coordination.get(_path(group_id, topic_partition))
+            data, _ = await self._session().get(_path(group_id, topic_partition))
         except NoNodeError:
             return None
         try:
@@ -35,19 +36,19 @@ class ZookeeperOffsets:
         """Set the offset."""
         path, data = _path(group_id, topic_partition), str(offset).encode()
         try:
-            await self._coordination.set(path, data)
+            await self._session().set(path, data)
         except NoNodeError:
             await self._create_parents(path)
             try:
-                await self._coordination.create(path, data)
+                await self._session().create(path, data)
             except NodeExistsError:
-                await self._coordination.set(path, data)
+                await self._session().set(path, data)
 
     async def _create_parents(self, path: str) -> None:
         names = path.split("/")[1:-1]
         for depth in range(1, len(names) + 1):
             with contextlib.suppress(NodeExistsError):
-                await self._coordination.create("/" + "/".join(names[:depth]))
+                await self._session().create("/" + "/".join(names[:depth]))
 
 
 def _path(group_id: str, topic_partition: TopicPartition) -> str:

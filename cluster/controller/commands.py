@@ -67,12 +67,13 @@ class StopReplica(Command):
 
 class UpdateMetadata(Command):
     """Tell clients of this: all live brokers, and the topics that changed. `deleted_topics` are gone with their
-    configurations; their partitions are those that they had.
+    configurations; their partitions are those that they had. `is_full` says that there are no topics but `topics`.
     """
 
     live_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: tuple[TopicStates, ...] = ()
     deleted_topics: tuple[TopicStates, ...] = ()
+    is_full: bool = False
 
 
 class CommandFence:

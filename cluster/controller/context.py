@@ -24,16 +24,27 @@ class ControllerContext:
     def __init__(self, controller_id: int, controller_epoch: int, live_brokers: Iterable[BrokerImage] = ()) -> None:
         self.controller_id = controller_id
         self.controller_epoch = controller_epoch
-        self.live_brokers: dict[int, BrokerImage] = {broker.broker_id: broker for broker in live_brokers}
+        self.live_brokers: dict[int, BrokerImage] = {}
+        self.brokers_are(live_brokers)
         self.topics: dict[str, TopicImage] = {}
         self.topics_to_be_deleted: dict[str, None] = {}
         """Topics with the mark of deletion in the tree; they are among `topics` until their nodes are gone."""
+        self.shutting_down: dict[int, None] = {}
+        """Live brokers that are about to stop: they are given nothing to lead."""
         self._flat_names: dict[str, dict[str, None]] = {}
 
     @property
     def racks(self) -> Mapping[int, str | None]:
         """The racks of the live brokers."""
         return {broker.broker_id: broker.rack for broker in self.live_brokers.values()}
+
+    def is_online(self, broker_id: int, partition: PartitionImage) -> bool:
+        """Whether the replica on this broker can be used."""
+        return broker_id in self.live_brokers and broker_id not in partition.offline_replicas
+
+    def may_lead(self, broker_id: int, partition: PartitionImage) -> bool:
+        """Whether the replica on this broker can be used for some time to come."""
+        return self.is_online(broker_id, partition) and broker_id not in self.shutting_down
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """One partition, or None when the topic or the partition does not exist."""
@@ -69,10 +80,38 @@ class ControllerContext:
         """The topics that differ from `name` in nothing but dots and underscores."""
         return self._flat_names.get(flat_name(name), ())
 
+    def states_of(self, topics: Iterable[str]) -> Iterator[TopicStates]:
+        """All partitions of these topics."""
+        for name in topics:
+            topic = self.topics[name]
+            yield TopicStates(name, topic.topic_id, topic.partitions)
+
+    def now(self, states: Iterable[TopicStates]) -> Iterator[TopicStates]:
+        """These partitions as they are now."""
+        for each in states:
+            topic = self.topics[each.topic]
+            yield each._replace(partitions=tuple(topic.partitions[state.partition] for state in each.partitions))
+
+    def brokers_are(self, brokers: Iterable[BrokerImage]) -> None:
+        """Only these brokers live now."""
+        self.live_brokers = {each.broker_id: each for each in sorted(brokers, key=lambda each: each.broker_id)}
+
+    def broker_has_gone(self, broker_id: int) -> None:
+        """Forget what was said of this life of a broker: it need not be so of the next one."""
+        self.live_brokers.pop(broker_id, None)
+        self.shutting_down.pop(broker_id, None)
+        for name, topic in list(self.topics.items()):
+            changed = [
+                each.replace(offline_replicas=tuple(other for other in each.offline_replicas if other != broker_id))
+                for each in topic.partitions
+                if broker_id in each.offline_replicas
+            ]
+            if changed:
+                self.topics[name] = topic.with_partitions(changed)
+
     def replicas(self) -> Iterator[TopicStates]:
         """All partitions, topic by topic."""
-        for topic in self.topics.values():
-            yield TopicStates(topic.name, topic.topic_id, topic.partitions)
+        return self.states_of(self.topics)
 
 
 def flat_name(topic: str) -> str:

@@ -1,11 +1,15 @@
-"""Elections of partition leaders (Kafka's PartitionStateMachine), for one partition at a time."""
+"""Elections of leaders, and the ISR that goes with them (Kafka's PartitionStateMachine and ReplicaStateMachine).
+
+One rule serves whatever happened: a broker came or went, lost a disk or is about to stop, or a controller took office.
+It says what a partition has to become, from what it is and who is there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
-from cluster.metadata_image import PartitionImage
+from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
 from protocol.topic_partition import TopicPartition
@@ -16,37 +20,59 @@ NO_STATE = -1
 
 def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> PartitionState | None:
     """The first leader and ISR of a new partition: its live replicas. None while no replica is alive."""
-    alive = tuple(broker for broker in replicas if broker in context.live_brokers)
+    alive = tuple(
+        broker for broker in replicas if broker in context.live_brokers and broker not in context.shutting_down
+    )
     if not alive:
         return None
     return PartitionState(leader=alive[0], leader_epoch=0, isr=alive, controller_epoch=context.controller_epoch)
 
 
-def elect_at_start(partition: PartitionImage, context: ControllerContext, *, unclean: bool) -> PartitionState | None:
-    """The state of a partition after a start of this cluster, or None when nothing has to change.
+def settled(partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+    """The state that follows from who is there now, or None when nothing has to change.
 
-    A live leader stays. Its epoch stays too after a clean stop; after an unclean one it grows, so that what recovery
-    cut off can never be taken for what is written now. A leader that is gone is followed by the first live member of
-    the ISR in the order of the replicas. When no member lives there is no leader, and the ISR stays, because only its
-    members have every committed record.
+    A leader that can be used stays, unless it is about to stop and somebody can take over. One that is gone is followed
+    by the first usable member of the ISR in the order of the replicas. The ISR loses the members that cannot be used.
+    When no member is left there is no leader, and the ISR stays, because only its members have every committed record.
+    Each change is a new leader epoch, so that everybody hears of it.
     """
-    if partition.leader in context.live_brokers:
-        return _next_state(partition, partition.leader, partition.isr, context) if unclean else None
-    alive = tuple(broker for broker in partition.isr if broker in context.live_brokers)
-    leader = next((broker for broker in partition.replicas if broker in alive), NO_LEADER)
-    if leader == partition.leader:
+    usable = tuple(broker for broker in partition.isr if context.may_lead(broker, partition))
+    if partition.leader in usable:
+        leader = partition.leader
+    else:
+        leader = next((broker for broker in partition.replicas if broker in usable), NO_LEADER)
+    if leader == NO_LEADER and context.is_online(partition.leader, partition):
+        return None  # about to stop, and the last one
+    isr = usable or partition.isr
+    if (leader, isr) == (partition.leader, partition.isr):
         return None
-    return _next_state(partition, leader, alive or partition.isr, context)
+    return next_state(partition, leader, isr, context)
 
 
-def elect_without(partition: PartitionImage, broker_id: int, context: ControllerContext) -> PartitionState:
-    """The state of a partition whose replica on `broker_id`, its leader, cannot be used: the next live member of the
-    ISR leads; without one nobody does, and the ISR stays.
+def elect_at_start(partition: PartitionImage, context: ControllerContext, *, unclean: bool) -> PartitionState | None:
+    """The state of a partition when a controller takes office, or None when nothing has to change.
+
+    As `settled`. With `unclean` the epoch of a leader that stays grows too, so that what recovery cut off can never be
+    taken for what is written now.
     """
-    unusable = (*partition.offline_replicas, broker_id)
-    alive = tuple(broker for broker in partition.isr if broker in context.live_brokers and broker not in unusable)
-    leader = next((broker for broker in partition.replicas if broker in alive), NO_LEADER)
-    return _next_state(partition, leader, alive or partition.isr, context)
+    state = settled(partition, context)
+    if state is None and unclean and context.is_online(partition.leader, partition):
+        return next_state(partition, partition.leader, partition.isr, context)
+    return state
+
+
+def settle(
+    partitions: Iterable[PartitionImage], topic: TopicImage, context: ControllerContext
+) -> tuple[list[Operation], list[PartitionImage]]:
+    """Give the operations for those of these partitions of `topic` that have to change, and what they become."""
+    operations: list[Operation] = []
+    changed: list[PartitionImage] = []
+    for partition in partitions:
+        state = settled(partition, context) if partition.partition_epoch != NO_STATE else None
+        if state is not None:
+            operations.append(write(topic.name, partition, state))
+            changed.append(after(partition, state))
+    return operations, changed
 
 
 def offline_operations(
@@ -58,27 +84,37 @@ def offline_operations(
     operations: list[Operation] = []
     changed: dict[str, list[PartitionImage]] = {}
     for topic_partition in replicas:
-        name, number = topic_partition
+        name, _ = topic_partition
         partition = context.partition(topic_partition)
         if partition is None or broker_id in partition.offline_replicas:
             continue
-        after = partition
-        if partition.leader == broker_id:
-            state = elect_without(partition, broker_id, context)
-            version = partition.partition_epoch
-            operations.append(SetData(partition_state_path(name, number), state.encode(), version))
-            after = partition_image(number, partition.replicas, state, version + 1)
-        after = after.replace(offline_replicas=(*partition.offline_replicas, broker_id))
-        changed.setdefault(name, []).append(after)
+        lost = partition.replace(offline_replicas=(*partition.offline_replicas, broker_id))
+        state = settled(lost, context) if broker_id in partition.isr else None
+        if state is not None:
+            operations.append(write(name, partition, state))
+            lost = after(lost, state)
+        changed.setdefault(name, []).append(lost)
     return operations, changed
 
 
-def _next_state(
+def write(topic: str, partition: PartitionImage, state: PartitionState) -> Operation:
+    """Give the operation that replaces the state of a partition, as long as it is the one that `partition` has."""
+    return SetData(partition_state_path(topic, partition.partition), state.encode(), partition.partition_epoch)
+
+
+def next_state(
     partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
 ) -> PartitionState:
+    """The state of the next leader epoch."""
     return PartitionState(
         leader, partition.leader_epoch + 1, isr, context.controller_epoch, partition.leader_recovery_state
     )
+
+
+def after(partition: PartitionImage, state: PartitionState) -> PartitionImage:
+    """The partition once `state` has been written, at the version that it had."""
+    written = partition_image(partition.partition, partition.replicas, state, partition.partition_epoch + 1)
+    return written.replace(offline_replicas=partition.offline_replicas)
 
 
 def partition_image(

@@ -51,6 +51,16 @@ class WatchTable:
         self._children.clear()
         return fired
 
+    def of_session(self, session_id: int) -> list[tuple[Watch, str]]:
+        """The watches of a session, with the paths that they watch."""
+        return [
+            (watch, path)
+            for table in (self._data, self._children)
+            for path, watches in table.items()
+            for watch, owner in watches.items()
+            if owner == session_id
+        ]
+
     def drop_session(self, session_id: int) -> None:
         """Forget every watch of a session."""
         for table in (self._data, self._children):

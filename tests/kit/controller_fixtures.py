@@ -8,13 +8,17 @@ from typing import Any
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import ControllerSettings, InternalTopic
+from broker.controller.topic_changes import TopicRules
+from broker.metadata.auto_topic_creation import AutoTopicCreation
+from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext
-from broker.zookeeper.embedded_ensemble import EmbeddedCoordination, EmbeddedEnsemble
+from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
 from cluster.controller.commands import Answer, Command, CommandFence, LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import MetadataImage
-from cluster.znodes import BrokerRegistration, Endpoint
+from cluster.znodes import BrokerRegistration, Endpoint, ProducerIdBlock
+from cluster.zookeeper.coordination import Coordination
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from tests.kit.coordination_fixtures import Machine
@@ -64,6 +68,8 @@ class Cluster:
     cache: MetadataCache
     channel: RecordingChannel
     service: ControllerService
+    configs: DynamicConfigs
+    auto_topics: AutoTopicCreation
 
     def __init__(
         self,
@@ -73,12 +79,16 @@ class Cluster:
     ) -> None:
         self.machine = machine or Machine()
         self.ensemble = ensemble or self.machine.open()
-        self.coordination: EmbeddedCoordination = self.ensemble.session()
         self._settings = settings
         self._random = SeededRandom(self.machine.executor.runs)
         self.fence = CommandFence()
-        self.membership = ClusterMembership(self.coordination, self.machine.clock, self._random, self.fence)
+        self.membership = ClusterMembership(self.ensemble, self.machine.clock, self._random, self.fence)
         self.published: list[tuple[MetadataImage, MetadataImage]] = []
+
+    @property
+    def coordination(self) -> Coordination:
+        """The session of the broker."""
+        return self.membership.coordination
 
     @property
     def image(self) -> MetadataImage:
@@ -94,12 +104,12 @@ class Cluster:
         self.channel = RecordingChannel(self.cache)
         self.service = ControllerService(
             self.membership,
-            {0: self.channel},
-            self._random,
+            self.channel,
             self._settings,
-            validate_topic_config,
-            self.cache.update_configs,
+            TopicRules(self._random, validate_topic_config, self.cache.update_configs, lambda _topic: None),
         )
+        self.configs = DynamicConfigs(self.membership, self.cache)
+        self.auto_topics = AutoTopicCreation(self.service, lambda: self._settings, self.cache)
         return self
 
     async def start(self, found: Sequence[FoundReplica] | None = None, **options: Any) -> Cluster:
@@ -107,8 +117,13 @@ class Cluster:
         await self.join()
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")
         broker = await self.membership.register(BrokerRegistration(0, (endpoint,)))
+        await self.configs.start()
         await self.service.start(broker, None if found is None else lambda: found, **options)
         return self
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        """A block of producer ids for the broker."""
+        return await self.service.allocate_producer_ids(0, self.fence.broker_epoch)
 
     async def close(self) -> None:
         """Finish the changes under way and leave the cluster."""

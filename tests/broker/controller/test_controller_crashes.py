@@ -44,7 +44,7 @@ class RandomChanges:
 
     def step(self) -> Awaitable[object]:
         """Begin a random change."""
-        service = self.cluster.service
+        service, configs = self.cluster.service, self.cluster.configs
         self.hoped = dict(self.known)
         name = self.chance.choice([*self.known, ""])
         kind = self.chance.randrange(4) if name else 0
@@ -62,7 +62,7 @@ class RandomChanges:
             return service.create_partitions(name, partitions + 2, None)
         retention = str(self.chance.randrange(1000))
         self.hoped[name] = (partitions, retention)
-        return service.alter_configs({(ConfigResourceType.TOPIC, name): {"retention.ms": retention}})
+        return configs.alter_configs({(ConfigResourceType.TOPIC, name): {"retention.ms": retention}})
 
 
 async def until_done_or_dead(machine: Machine, change: Awaitable[object]) -> bool:

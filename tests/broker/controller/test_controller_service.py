@@ -259,9 +259,9 @@ async def test_partitions_are_added() -> None:
 async def test_configs_are_replaced_and_announced() -> None:
     cluster = await Cluster().start()
     await create(cluster, "orders")
-    await cluster.service.alter_configs({(ConfigResourceType.TOPIC, "orders"): {"retention.ms": "5"}})
-    await cluster.service.alter_configs({(ConfigResourceType.BROKER, "0"): {"log.cleaner.threads": "2"}})
-    await cluster.service.alter_configs({(4, ""): {"log.retention.ms": "7"}})
+    await cluster.configs.alter_configs({(ConfigResourceType.TOPIC, "orders"): {"retention.ms": "5"}})
+    await cluster.configs.alter_configs({(ConfigResourceType.BROKER, "0"): {"log.cleaner.threads": "2"}})
+    await cluster.configs.alter_configs({(4, ""): {"log.retention.ms": "7"}})
     assert cluster.image.config(2, "orders") == {"retention.ms": "5"}
     assert cluster.image.config(4, "0") == {"log.cleaner.threads": "2"}
     assert cluster.image.config(4, "") == {"log.retention.ms": "7"}
@@ -272,9 +272,9 @@ async def test_configs_are_replaced_and_announced() -> None:
     configs = cluster.image.configs
     cluster = await cluster.restart()
     assert cluster.image.configs == configs
-    await cluster.service.alter_configs({(4, ""): {}})
+    await cluster.configs.alter_configs({(4, ""): {}})
     assert (4, "") not in cluster.image.configs
-    errors = await cluster.service.alter_configs({(2, "missing"): {}, (2, "orders"): {"retention.ms": "6"}})
+    errors = await cluster.configs.alter_configs({(2, "missing"): {}, (2, "orders"): {"retention.ms": "6"}})
     assert {resource: error.error_code for resource, error in errors.items()} == {
         (2, "missing"): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
@@ -284,12 +284,12 @@ async def test_configs_are_replaced_and_announced() -> None:
 @in_loop
 async def test_old_notices_of_configs_are_purged() -> None:
     cluster = await Cluster().start()
-    await cluster.service.alter_configs({(4, "0"): {"a": "1"}})
+    await cluster.configs.alter_configs({(4, "0"): {"a": "1"}})
     cluster.machine.clock.ms += 14 * 60 * 1000
-    await cluster.service.alter_configs({(4, "0"): {"a": "2"}})
+    await cluster.configs.alter_configs({(4, "0"): {"a": "2"}})
     assert len((await cluster.coordination.children("/config/changes"))[0]) == 2
     cluster.machine.clock.ms += 2 * 60 * 1000
-    await cluster.service.alter_configs({(4, "0"): {"a": "3"}})
+    await cluster.configs.alter_configs({(4, "0"): {"a": "3"}})
     assert (await cluster.coordination.children("/config/changes"))[0] == [
         "config_change_0000000001",
         "config_change_0000000002",
@@ -299,16 +299,16 @@ async def test_old_notices_of_configs_are_purged() -> None:
 @in_loop
 async def test_producer_ids_never_repeat() -> None:
     cluster = await Cluster().start()
-    blocks = list(await asyncio.gather(*[cluster.service.allocate_producer_ids() for _ in range(3)]))
+    blocks = list(await asyncio.gather(*[cluster.allocate_producer_ids() for _ in range(3)]))
     cluster = await cluster.restart(kill=True)
-    blocks.append(await cluster.service.allocate_producer_ids())
+    blocks.append(await cluster.allocate_producer_ids())
     assert [(block.first, block.last) for block in blocks] == [(0, 999), (1000, 1999), (2000, 2999), (3000, 3999)]
 
 
 @in_loop
 async def test_internal_topics_are_created_once_with_their_own_settings() -> None:
     cluster = await Cluster().start()
-    await asyncio.gather(*[cluster.service.ensure_internal_topic(CONSUMER_OFFSETS) for _ in range(5)])
+    await asyncio.gather(*[cluster.auto_topics.ensure_internal_topic(CONSUMER_OFFSETS) for _ in range(5)])
     assert len(cluster.image.topics[CONSUMER_OFFSETS].partitions) == 5
     assert cluster.image.config(2, CONSUMER_OFFSETS) == {"cleanup.policy": "compact"}
     assert len([each for each in cluster.channel.commands if isinstance(each, LeaderAndIsr)]) == 1
@@ -318,20 +318,20 @@ async def test_internal_topics_are_created_once_with_their_own_settings() -> Non
 async def test_auto_creation_answers_as_kafka_does() -> None:
     cluster = await Cluster().start()
     cluster.machine.executor.held = True
-    first = asyncio.ensure_future(cluster.service.auto_create_topic("orders"))
+    first = asyncio.ensure_future(cluster.auto_topics.create("orders"))
     await turns()
-    assert await cluster.service.auto_create_topic("orders") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await cluster.auto_topics.create("orders") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     cluster.machine.executor.release()
     assert await first is ErrorCode.LEADER_NOT_AVAILABLE
     assert len(cluster.image.topics["orders"].partitions) == 2
-    assert await cluster.service.auto_create_topic("a.b") is ErrorCode.LEADER_NOT_AVAILABLE
-    assert await cluster.service.auto_create_topic("a_b") is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert await cluster.auto_topics.create("a.b") is ErrorCode.LEADER_NOT_AVAILABLE
+    assert await cluster.auto_topics.create("a_b") is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @in_loop
 async def test_auto_creation_with_too_few_brokers() -> None:
     cluster = await Cluster(settings=ControllerSettings(default_replication_factor=3)).start()
-    assert await cluster.service.auto_create_topic("orders") is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert await cluster.auto_topics.create("orders") is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 @in_loop

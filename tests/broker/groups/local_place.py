@@ -182,7 +182,7 @@ class Local:
                 GroupOffsetHandlers(
                     self.service,
                     lambda: self.image,
-                    ZookeeperOffsets(self.coordination),
+                    ZookeeperOffsets(lambda: self.coordination),
                     config.offset_metadata_max_bytes,
                 ),
                 CoordinatorHandlers(self.service, lambda: self.image, InternalTopicCreator(self._ensure)),

@@ -44,7 +44,7 @@ class Broker(Cluster):
             )
             asked.append(MetadataRequest.MetadataRequestTopic(name=name, topic_id=topic_id))
         request = MetadataRequest(topics=None if everything else asked, **options)
-        response = await MetadataHandlers(self.cache, self.service, self.machine.clock).metadata(
+        response = await MetadataHandlers(self.cache, self.auto_topics, self.machine.clock).metadata(
             context(version, listener), request
         )
         response.to_bytes(version)
@@ -241,7 +241,7 @@ async def test_brokers_are_shown_on_the_listener_that_was_asked() -> None:
 async def describe(version: int, *, endpoint_type: int = 1, operations: bool = False) -> DescribeClusterResponse:
     broker = await Broker().start()
     request = DescribeClusterRequest(include_cluster_authorized_operations=operations, endpoint_type=endpoint_type)
-    response = MetadataHandlers(broker.cache, broker.service, broker.machine.clock).describe_cluster(
+    response = MetadataHandlers(broker.cache, broker.auto_topics, broker.machine.clock).describe_cluster(
         context(version), request
     )
     response.to_bytes(version)

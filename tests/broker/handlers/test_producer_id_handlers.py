@@ -84,7 +84,7 @@ async def test_a_block_that_cannot_be_had_is_asked_for_again(failure: Exception,
 async def test_a_block_that_makes_no_sense_is_an_error_and_no_hang_up(block: bytes) -> None:
     cluster = await Cluster().start()
     await cluster.coordination.set(PRODUCER_ID_BLOCK, block)
-    refused = await init(ProducerIds(cluster.service.allocate_producer_ids))
+    refused = await init(ProducerIds(cluster.allocate_producer_ids))
     assert (refused.error_code, refused.producer_id) == (ErrorCode.UNKNOWN_SERVER_ERROR, -1)
     assert (await cluster.coordination.get(PRODUCER_ID_BLOCK))[0] == block
     await cluster.close()
@@ -94,6 +94,6 @@ async def test_a_block_that_makes_no_sense_is_an_error_and_no_hang_up(block: byt
 async def test_the_last_block_is_given() -> None:
     cluster = await Cluster().start()
     await cluster.coordination.set(PRODUCER_ID_BLOCK, ProducerIdBlock(1, 2**63 - 2000, 2**63 - 1001).encode())
-    given = await init(ProducerIds(cluster.service.allocate_producer_ids))
+    given = await init(ProducerIds(cluster.allocate_producer_ids))
     await cluster.close()
     assert (given.error_code, given.producer_id) == (ErrorCode.NONE, 2**63 - 1000)

@@ -109,7 +109,10 @@ def update_metadatas(draw: st.DrawFn) -> UpdateMetadata:
             topics.append(TopicStates(name, topic_id, tuple(states)))
         else:
             deleted.append(TopicStates(name, topic_id, tuple(each.replace(leader=-2) for each in states)))
-    return UpdateMetadata(draw(INT32), draw(INT32), draw(INT64), draw(live_brokers()), tuple(topics), tuple(deleted))
+    is_full = draw(st.booleans())
+    return UpdateMetadata(
+        draw(INT32), draw(INT32), draw(INT64), draw(live_brokers()), tuple(topics), tuple(deleted), is_full
+    )
 
 
 def answer_of(

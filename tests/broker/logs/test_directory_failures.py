@@ -200,7 +200,7 @@ def test_a_disk_that_fails_while_a_topic_is_created(calls: int) -> None:
 def test_the_groups_of_a_lost_partition_have_no_coordinator() -> None:
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         await wire.ask(new_topic("one"), 7)
-        await broker.server.serving.member.controller.ensure_internal_topic("__consumer_offsets")
+        await broker.server.serving.member.auto_topics.ensure_internal_topic("__consumer_offsets")
         assert broker.file_system.exists(f"{B}/__consumer_offsets-0")
         await turns()
         answer = await wire.ask(commit("g", [("one", 0, 5)]), 8)

@@ -102,7 +102,7 @@ def test_groups_commit_into_the_reserve() -> None:
     async def scenario(broker: InProcessBroker, wire: Wire) -> None:
         await create(wire, "t")
         await fill(wire)
-        await broker.server.serving.member.controller.ensure_internal_topic("__consumer_offsets")
+        await broker.server.serving.member.auto_topics.ensure_internal_topic("__consumer_offsets")
         for _ in range(3):
             answer = await wire.ask(commit("g", [("t", 0, 5)]), 8)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE  # type: ignore[attr-defined]

@@ -44,3 +44,14 @@ def test_a_deleted_topic_is_gone() -> None:
     gone = TopicStates("t", ID, (partition(0, -2), partition(1, -2)))
     cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (), (gone, gone._replace(topic="never-known"))))
     assert cache.image.topics == {}
+
+
+def test_what_a_full_command_does_not_name_is_gone() -> None:
+    """A broker may miss a deletion: its session had expired, or the controller resigned before it was told."""
+    cache = MetadataCache(CommandFence())
+    told(cache, 0, 1)
+    other = TopicStates("u", LATER_ID, (partition(0),))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (other,)))
+    assert sorted(cache.image.topics) == ["t", "u"]
+    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (other,), is_full=True))
+    assert sorted(cache.image.topics) == ["u"]

@@ -182,6 +182,20 @@ async def test_a_leader_epoch_that_is_not_newer_changes_nothing(broker: Broker) 
 
 
 @on_loop
+async def test_a_broker_that_resigned_leads_again_when_it_is_told_so(broker: Broker) -> None:
+    """M10: its session was gone, so others may have been elected meanwhile."""
+    await broker.lead(state(), is_new=True)
+    broker.hosted.resign_all()
+    assert not role(broker)[0]
+    assert await broker.lead(state()) == {0: ErrorCode.NONE}
+    assert role(broker) == (True, 3)
+    broker.hosted.resign_all()
+    assert await broker.lead(state(leader=OTHER, epoch=4)) == {0: ErrorCode.NONE}
+    assert await broker.lead(state()) == {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert role(broker) == (False, 4)
+
+
+@on_loop
 async def test_one_partition_that_is_refused_does_not_hold_back_the_others(broker: Broker) -> None:
     await broker.lead(state(), is_new=True)
     answer = await broker.lead(state(), state(number=1), state(number=2, replicas=(OTHER,)))

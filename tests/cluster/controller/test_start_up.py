@@ -31,11 +31,11 @@ def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
 
 
 def test_a_live_leader_stays_with_its_epoch_after_a_clean_stop() -> None:
-    assert elect_at_start(partition(1, (1, 2)), context_of(1), unclean=False) is None
+    assert elect_at_start(partition(1, (1, 2)), context_of(1, 2), unclean=False) is None
 
 
 def test_a_live_leader_gets_a_new_epoch_after_an_unclean_stop() -> None:
-    state = elect_at_start(partition(1, (1, 2)), context_of(1), unclean=True)
+    state = elect_at_start(partition(1, (1, 2)), context_of(1, 2), unclean=True)
     assert state == PartitionState(1, 5, (1, 2), 7)
 
 

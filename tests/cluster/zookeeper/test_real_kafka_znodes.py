@@ -91,9 +91,9 @@ async def live_with_us() -> dict[str, bytes | None]:
     )
     await service.create_partitions("plain", 4, None)
     await service.delete_topics(["doomed"])
-    await service.alter_configs({(ConfigResourceType.TOPIC, "plain"): {"retention.ms": "5000"}})
-    await service.alter_configs({(ConfigResourceType.BROKER, ""): {"log.cleaner.threads": "2"}})
-    await service.allocate_producer_ids()
+    await cluster.configs.alter_configs({(ConfigResourceType.TOPIC, "plain"): {"retention.ms": "5000"}})
+    await cluster.configs.alter_configs({(ConfigResourceType.BROKER, ""): {"log.cleaner.threads": "2"}})
+    await cluster.allocate_producer_ids()
     return await cluster.tree()
 
 

@@ -1,0 +1,130 @@
+"""A controller in one term, from its election to its end: its parts, and how it takes office."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from broker.controller.broker_changes import BrokerChanges
+from broker.controller.controller_settings import ControllerSettings
+from broker.controller.office import Office
+from broker.controller.roles import Roles
+from broker.controller.topic_changes import TopicChanges, TopicRules
+from broker.controller.topic_deletions import TopicDeletions
+from cluster import znodes
+from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
+from cluster.controller.start_up import FoundReplica, adopt, adopted_config, take_over
+from cluster.metadata_image import PartitionImage
+from cluster.zookeeper.coordination import Create, Operation
+from protocol.config_resources import ConfigResourceType
+from protocol.errors import ErrorCode
+from protocol.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from cluster.replication.isr_changes import IsrChange
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+FindReplicas = Callable[[], Sequence[FoundReplica]]
+
+
+class ActiveController:
+    """The parts of a controller, which share one office."""
+
+    def __init__(self, office: Office, rules: TopicRules) -> None:
+        self._office = office
+        self._rules = rules
+        self.roles = Roles(office)
+        self.topics = TopicChanges(office, self.roles, rules)
+        self.deletions = TopicDeletions(office)
+        self.brokers = BrokerChanges(office, self.roles, self.deletions)
+
+    async def take_office(
+        self, settings: ControllerSettings, find_replicas: FindReplicas | None, *, unclean: bool
+    ) -> None:
+        """Elect leaders, and command everybody.
+
+        `find_replicas` gives the logs on this broker's disks: a new tree adopts them, and is new until that is done;
+        None for a tree that other brokers share. `unclean`: some log was not closed cleanly, so recovery may have cut
+        something off; leaders then get new epochs.
+        """
+        office, context = self._office, self._office.context
+        for broker in context.live_brokers.values():
+            office.requests.add_broker(broker)
+        await self._load(unclean=unclean)
+        if find_replicas is not None and not await office.zk_client.exists(znodes.LOGS_ADOPTED):
+            await self._adopt(find_replicas(), settings)
+        if len(context.live_brokers) > 1:
+            # Who is given a role needs to know the brokers that it is about.
+            await office.requests.update_metadata()
+        # Those to be deleted are in it too: without them their logs would be strays.
+        offline = await office.requests.leader_and_isr(context.replicas(), is_full=True)
+        await self.roles.take_offline(offline)
+        await office.requests.update_metadata(context.replicas(), is_full=True)
+        await self.deletions.finish_interrupted()
+
+    async def _load(self, *, unclean: bool) -> None:
+        """Topics from the tree, half-created ones completed and leaders elected."""
+        office, context = self._office, self._office.context
+        operations: list[Operation] = []
+        for read in await office.zk_client.read_topics(await office.zk_client.topic_names()):
+            changes, topic = take_over(read, context, unclean=unclean)
+            operations.extend(changes)
+            context.put_topics([topic])
+        await office.transact(operations)
+
+    async def _adopt(self, found: Sequence[FoundReplica], settings: ControllerSettings) -> None:
+        configs = {name: topic.config for name, topic in settings.internal_topics.items()}
+        context, new_id = self._office.context, self._rules.random.uuid
+        operations, adopted = adopt(found, context.controller_id, context, configs, new_id)
+        # With the mark in the same transaction (a tree of our own takes it whole): a crash in between must not leave a
+        # tree to which these logs are strays.
+        await self._office.transact([*operations, Create(znodes.LOGS_ADOPTED)])
+        if not adopted:
+            return
+        logger.warning(
+            "Adopted %d topics found in the log directories. Their configurations are not kept there: they got "
+            "retention.ms=-1 and retention.bytes=-1, so that nothing is deleted; set cleanup.policy and the limits "
+            "they are to have",
+            len(adopted),
+        )
+        context.put_topics(adopted)
+        self._rules.configs_changed(
+            {(ConfigResourceType.TOPIC, topic.name): adopted_config(topic.name, configs) for topic in adopted}
+        )
+
+    def knows_topic(self, name: str) -> bool:
+        """Whether a topic of this name exists."""
+        return name in self._office.context.topics
+
+    async def alter_partition(
+        self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
+    ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
+        """See `IsrChanges.alter`."""
+        # Nobody asks a broker that is alone, which is to start quickly.
+        from broker.controller.alter_partition import IsrChanges
+
+        return await IsrChanges(self._office).alter(broker_id, broker_epoch, changes)
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> znodes.ProducerIdBlock:
+        """A block of producer ids that nobody else has or will get. Raises ApiError."""
+        self._office.check_broker(broker_id, broker_epoch)
+        return await self._office.zk_client.allocate_producer_ids(broker_id)
+
+    async def answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:
+        """React to the answer of another broker, if it is still that life of it that was asked."""
+        broker = self._office.context.live_brokers.get(broker_id)
+        if broker is None or broker.epoch != command.broker_epoch:
+            return
+        if isinstance(command, LeaderAndIsr):
+            lost = [each for each, error_code in answer.items() if error_code is ErrorCode.KAFKA_STORAGE_ERROR]
+            if lost:
+                await self.roles.brokers_lost_replicas({broker_id: lost})
+        elif any(each.delete_partition for each in command.partitions):
+            await self.deletions.replicas_stopped(broker_id, answer)
+
+    async def close(self) -> None:
+        """Command nobody any more."""
+        self.deletions.close()
+        await self._office.requests.close()

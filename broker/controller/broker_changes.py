@@ -1,0 +1,117 @@
+"""Reacts to brokers that come, go, and are about to stop (Kafka's `KafkaController.onBrokerStartup`, `onBrokerFailure`
+and `doControlledShutdown`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from broker.controller.office import Office
+from broker.controller.roles import Roles
+from broker.controller.topic_deletions import TopicDeletions
+from cluster.controller.commands import NO_EPOCH, StoppedReplica
+from cluster.metadata_image import BrokerImage, PartitionImage
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+
+class BrokerChanges:
+    """Keeps leaders, ISRs and everybody's metadata in line with the brokers of one term."""
+
+    def __init__(self, office: Office, roles: Roles, deletions: TopicDeletions) -> None:
+        self._office = office
+        self._roles = roles
+        self._deletions = deletions
+
+    async def brokers_are(self, found: Mapping[int, BrokerImage]) -> None:
+        """React to the registrations that there are now. One with another epoch is another life: its broker went, and
+        came back. One with other endpoints needs another channel, so that its broker is told everything again.
+        """
+        context = self._office.context
+        known = dict(context.live_brokers)
+        gone = [each for each in known if each not in found or found[each].epoch != known[each].epoch]
+        came = [each for each in found if found[each] != known.get(each)]
+        if not gone and not came:
+            return
+        logger.info("Brokers gone: %s, come or bounced: %s, live now: %s", gone, came, list(found))
+        for broker_id in {**dict.fromkeys(gone), **dict.fromkeys(came)}:
+            await self._office.requests.remove_broker(broker_id)
+        topics: dict[str, None] = {}
+        if gone:
+            topics |= await self._brokers_went(gone)
+        context.brokers_are(found.values())
+        if came:
+            topics |= await self._brokers_came(came)
+        await self._roles.tell_clients((), topics)
+        await self._deletions.brokers_came(came)
+
+    async def _brokers_went(self, gone: Sequence[int]) -> dict[str, None]:
+        """Elect other leaders, and tell the brokers that are left. Gives the topics that changed."""
+        for broker_id in gone:
+            self._office.context.broker_has_gone(broker_id)
+        self._deletions.brokers_went()
+        return await self._elect()
+
+    async def _brokers_came(self, came: Sequence[int]) -> dict[str, None]:
+        """Give new brokers all their roles, and elect leaders where there was nobody. Gives the topics that changed."""
+        office, context = self._office, self._office.context
+        for broker_id in came:
+            office.requests.add_broker(context.live_brokers[broker_id])
+        # Who is given a role needs to know the brokers that it is about.
+        await office.requests.update_metadata(only=[each for each in context.live_brokers if each not in came])
+        shown = [name for name in context.topics if name not in context.topics_to_be_deleted]
+        await office.requests.update_metadata(context.states_of(shown), only=came, is_full=True)
+        # With those that are being deleted: without them their logs would be strays.
+        offline = await office.requests.leader_and_isr(context.replicas(), only=came, is_full=True)
+        moved = dict.fromkeys(await self._roles.take_offline(offline))
+        return moved | await self._elect()
+
+    async def _elect(self) -> dict[str, None]:
+        states = await self._roles.settle()
+        moved = await self._roles.take_offline(await self._office.requests.leader_and_isr(states))
+        return dict.fromkeys(each.topic for each in states) | dict.fromkeys(moved)
+
+    # -- controlled shutdown -------------------------------------------------------------------------------------------
+
+    async def shut_down(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
+        """Move leadership away from a broker that is about to stop, and take it out of the ISRs. Gives the partitions
+        that it still leads, although they have other replicas. Raises BROKER_NOT_AVAILABLE, STALE_BROKER_EPOCH.
+        """
+        office, context = self._office, self._office.context
+        broker = context.live_brokers.get(broker_id)
+        if broker is None:
+            raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"Broker id {broker_id} does not exist.")
+        if broker_epoch != NO_EPOCH and broker_epoch < broker.epoch:
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Received stale broker epoch {broker_epoch} for broker {broker_id}, whose epoch is {broker.epoch}",
+            )
+        if broker_id not in context.shutting_down:
+            logger.info("Shutting down broker %d", broker_id)
+            context.shutting_down[broker_id] = None
+        followed = [each for each, state in self._shared_replicas(broker_id) if state.leader != broker_id]
+        states = await self._roles.settle()
+        if states:
+            await self._roles.announce(states)
+        stopped = [
+            StoppedReplica(each, state.leader_epoch, delete_partition=False)
+            for each in followed
+            if (state := context.partition(each)) is not None
+        ]
+        if stopped:
+            await office.requests.stop_replicas({broker_id: stopped})
+        return [each for each, state in self._shared_replicas(broker_id) if state.leader == broker_id]
+
+    def _shared_replicas(self, broker_id: int) -> list[tuple[TopicPartition, PartitionImage]]:
+        """The replicas on a broker of partitions that others hold too."""
+        context = self._office.context
+        return [
+            (TopicPartition(topic.name, each.partition), each)
+            for topic in context.topics.values()
+            if topic.name not in context.topics_to_be_deleted
+            for each in topic.partitions
+            if broker_id in each.replicas and len(each.replicas) > 1
+        ]

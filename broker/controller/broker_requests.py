@@ -1,0 +1,182 @@
+"""Commands that a controller sends (Kafka classes `ControllerChannelManager`, `ControllerBrokerRequestBatch`).
+
+Commands to the own broker are carried out when a call returns. Those to another broker wait in a queue of its own, in
+order, so that no broker holds back the controller; their answers come later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+from broker.controller.channels import BrokerChannel, NewChannel, RemoteBrokerChannel
+from cluster.controller.commands import (
+    Answer,
+    LeaderAndIsr,
+    StoppedReplica,
+    StopReplica,
+    TopicStates,
+    UpdateMetadata,
+)
+from cluster.controller.context import ControllerContext
+from cluster.metadata_image import BrokerImage
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("state.change.logger")
+
+OfflineReplicas = dict[int, list[TopicPartition]]
+"""The replicas that brokers cannot use, by broker."""
+
+BrokerCommand = LeaderAndIsr | StopReplica | UpdateMetadata
+
+Answered = Callable[[int, LeaderAndIsr | StopReplica, Answer], None]
+"""Told of the answer of another broker, by its id, to a command."""
+
+
+class _Sender:
+    """The queue of one other broker, and the task that empties it (Kafka class `RequestSendThread`)."""
+
+    def __init__(self, broker: BrokerImage, channel: RemoteBrokerChannel, answered: Answered) -> None:
+        self._broker_id = broker.broker_id
+        self._channel = channel
+        self._answered = answered
+        self._queue: asyncio.Queue[BrokerCommand] = asyncio.Queue()
+        self._task = asyncio.create_task(self._send_all(), name=f"controller-to-broker-{broker.broker_id}")
+
+    def send(self, command: BrokerCommand) -> None:
+        self._queue.put_nowait(command)
+
+    async def _send_all(self) -> None:
+        while True:
+            command = await self._queue.get()
+            answer = await _deliver(self._channel, self._broker_id, command)
+            if answer is not None and not isinstance(command, UpdateMetadata):
+                self._answered(self._broker_id, command, answer)
+
+    async def close(self) -> None:
+        self._channel.close()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+class BrokerRequests:
+    """Sends commands in the name of `context`, whose live brokers each have a channel while they live."""
+
+    def __init__(
+        self, context: ControllerContext, own_channel: BrokerChannel, new_channel: NewChannel | None, answered: Answered
+    ) -> None:
+        """`new_channel` is None where no other brokers are known how to reach."""
+        self._context = context
+        self._own_channel = own_channel
+        self._new_channel = new_channel
+        self._answered = answered
+        self._senders: dict[int, _Sender] = {}
+
+    def add_broker(self, broker: BrokerImage) -> None:
+        """A broker has come: what is sent to it from now on reaches this registration of it."""
+        if broker.broker_id != self._context.controller_id and self._new_channel is not None:
+            self._senders[broker.broker_id] = _Sender(broker, self._new_channel(broker), self._answered)
+
+    async def remove_broker(self, broker_id: int) -> None:
+        """A broker has gone: what it was not sent yet it will not be sent."""
+        sender = self._senders.pop(broker_id, None)
+        if sender is not None:
+            await sender.close()
+
+    async def close(self) -> None:
+        """Send nothing more."""
+        for broker_id in list(self._senders):
+            await self.remove_broker(broker_id)
+
+    async def leader_and_isr(
+        self, topics: Iterable[TopicStates], *, only: Iterable[int] | None = None, is_full: bool = False
+    ) -> OfflineReplicas:
+        """Send the brokers (those in `only`, or all) their roles in these partitions. Gives the replicas of the own
+        broker that it cannot use.
+        """
+        topics, context = tuple(topics), self._context
+        commands: dict[int, BrokerCommand] = {}
+        for broker in self._receivers(only):
+            held = tuple(_held_by(broker.broker_id, topics))
+            if held:
+                commands[broker.broker_id] = LeaderAndIsr(
+                    context.controller_id, context.controller_epoch, broker.epoch, held, is_full
+                )
+        answer = await self._send(commands)
+        lost = [each for each, error_code in answer.items() if error_code is ErrorCode.KAFKA_STORAGE_ERROR]
+        return {context.controller_id: lost} if lost else {}
+
+    async def stop_replicas(self, replicas: dict[int, list[StoppedReplica]]) -> Answer:
+        """Have brokers, by id, let go of replicas. Gives the answer of the own broker."""
+        context = self._context
+        commands: dict[int, BrokerCommand] = {}
+        for broker in self._receivers(replicas):
+            stopped = tuple(replicas[broker.broker_id])
+            commands[broker.broker_id] = StopReplica(
+                context.controller_id, context.controller_epoch, broker.epoch, stopped
+            )
+        return await self._send(commands)
+
+    async def update_metadata(
+        self,
+        topics: Iterable[TopicStates] = (),
+        deleted: Iterable[str] = (),
+        *,
+        only: Iterable[int] | None = None,
+        is_full: bool = False,
+    ) -> None:
+        """Send brokers (those in `only`, or all) these partitions and all live brokers, for their clients. The context
+        knows those that are `deleted` still. `is_full`: there are no other topics.
+        """
+        context = self._context
+        topics, gone = tuple(topics), tuple(context.states_of(deleted))
+        live_brokers = dict(context.live_brokers)
+        await self._send(
+            {
+                broker.broker_id: UpdateMetadata(
+                    context.controller_id,
+                    context.controller_epoch,
+                    broker.epoch,
+                    live_brokers,
+                    topics,
+                    gone,
+                    is_full,
+                )
+                for broker in self._receivers(only)
+            }
+        )
+
+    def _receivers(self, only: Iterable[int] | None) -> list[BrokerImage]:
+        live = self._context.live_brokers
+        return list(live.values()) if only is None else [live[each] for each in only if each in live]
+
+    async def _send(self, commands: dict[int, BrokerCommand]) -> Answer:
+        own_id = self._context.controller_id
+        for broker_id, command in commands.items():
+            if broker_id in self._senders:
+                self._senders[broker_id].send(command)
+        if own_id not in commands:
+            return {}
+        return await _deliver(self._own_channel, own_id, commands[own_id]) or {}
+
+
+async def _deliver(channel: BrokerChannel, broker_id: int, command: BrokerCommand) -> Answer | None:
+    """The broker's answer; None to a command that it refused, or that has no answer."""
+    try:
+        if isinstance(command, LeaderAndIsr):
+            return await channel.leader_and_isr(command)
+        if isinstance(command, StopReplica):
+            return await channel.stop_replica(command)
+        await channel.update_metadata(command)
+    except ApiError as error:
+        logger.error("Broker %d refused %s: %s", broker_id, type(command).__name__, error)
+    return None
+
+
+def _held_by(broker_id: int, topics: Iterable[TopicStates]) -> Iterator[TopicStates]:
+    for topic in topics:
+        partitions = tuple(each for each in topic.partitions if broker_id in each.replicas)
+        if partitions:
+            yield topic._replace(partitions=partitions)

@@ -1,0 +1,58 @@
+"""One term of a controller: what it knows, its right to write, and its ways to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.controller.broker_requests import BrokerRequests
+from broker.zookeeper.kafka_zk_client import KafkaZkClient
+from cluster.controller.context import ControllerContext
+from cluster.controller.transactions import ControllerTerm, fenced
+from cluster.zookeeper.coordination import Coordination, NoSpaceError, Operation
+from protocol.errors import ApiError, ErrorCode
+
+
+class Office:
+    """All that the parts of a controller share in one term, which ends with the session at the latest."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        term: ControllerTerm,
+        coordination: Coordination,
+        zk_client: KafkaZkClient,
+        requests: BrokerRequests,
+        *,
+        is_shared: bool,
+    ) -> None:
+        """`is_shared`: other brokers may use the tree too, so that one that is not there may come back."""
+        self.is_shared = is_shared
+        self.context = context
+        self.zk_client = zk_client
+        self.requests = requests
+        self._term = term
+        self._coordination = coordination
+
+    async def transact(self, operations: Iterable[Operation]) -> None:
+        """Write, if this is still the controller: every transaction checks its term (KAFKA-6082).
+
+        Raises ApiError KAFKA_STORAGE_ERROR when the tree has no room. Every other error means that the office has to be
+        given up: MultiError, as another controller has been elected, or the tree is not what the context says;
+        ConnectionLossError, as what is written is not known.
+        """
+        for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
+            try:
+                await self._coordination.multi(transaction)
+            except NoSpaceError as error:
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def check_broker(self, broker_id: int, broker_epoch: int) -> None:
+        """Refuse what a broker asks for in an earlier life. Raises BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
+        broker = self.context.live_brokers.get(broker_id)
+        if broker is None:
+            raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"the broker {broker_id} is not registered")
+        if broker.epoch != broker_epoch:
+            raise ApiError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"the epoch {broker_epoch} of the broker {broker_id} is not the registered one, {broker.epoch}",
+            )

@@ -1,0 +1,110 @@
+"""Sends the brokers their roles, and reacts to replicas that they cannot use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from broker.controller.broker_requests import OfflineReplicas
+from broker.controller.office import Office
+from cluster.controller.commands import TopicStates
+from cluster.controller.elections import NO_STATE, offline_operations, settle
+from cluster.controller.topics import new_partitions
+from cluster.metadata_image import PartitionImage
+from cluster.zookeeper.coordination import Delete, Operation
+from protocol.errors import ApiError
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+PARTITIONS_PER_SLICE = 500
+"""Partitions judged before the event loop gets its turn: a millisecond or two of work."""
+
+
+class Roles:
+    """Elects leaders, and tells brokers and clients of them."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    async def announce(self, changed: Iterable[TopicStates]) -> None:
+        """Send the brokers their roles in these partitions, then tell clients who leads."""
+        changed = tuple(changed)
+        moved = await self.take_offline(await self._office.requests.leader_and_isr(changed))
+        await self.tell_clients(changed, moved)
+
+    async def tell_clients(self, changed: Iterable[TopicStates], moved: Iterable[str] = ()) -> None:
+        """Tell clients of these partitions, and of all partitions of the topics `moved`."""
+        context = self._office.context
+        moved = dict.fromkeys(moved)
+        states = [*context.now(each for each in changed if each.topic not in moved), *context.states_of(moved)]
+        await self._office.requests.update_metadata(states)
+
+    async def settle(self) -> tuple[TopicStates, ...]:
+        """Bring leaders and ISRs in line with who is there; gives the partitions that changed, of which nobody has been
+        told yet. Topics that are being deleted are left alone.
+        """
+        context = self._office.context
+        operations: list[Operation] = []
+        changed: dict[str, list[PartitionImage]] = {}
+        judged = 0
+        for topic in list(context.topics.values()):
+            if topic.name in context.topics_to_be_deleted:
+                continue
+            for start in range(0, len(topic.partitions), PARTITIONS_PER_SLICE):
+                part = topic.partitions[start : start + PARTITIONS_PER_SLICE]
+                writes, partitions = settle(part, topic, context)
+                operations += writes
+                missing = {each.partition: each.replicas for each in part if each.partition_epoch == NO_STATE}
+                if missing:
+                    writes, begun = new_partitions(topic.name, missing, context)
+                    operations += writes
+                    partitions += [each for each in begun if each.partition_epoch != NO_STATE]
+                if partitions:
+                    changed.setdefault(topic.name, []).extend(partitions)
+                judged += len(part)
+                if judged >= PARTITIONS_PER_SLICE:
+                    judged = 0
+                    await asyncio.sleep(0)
+        await self._office.transact(operations)
+        return context.put_partitions(changed)
+
+    async def look_for_offline_replicas(self, only: Iterable[int]) -> None:
+        """React to brokers that cannot use some of their replicas. A broker names them in its answer to LeaderAndIsr
+        (Kafka's `processLogDirEventNotification`), because a list made earlier could be outdated by now.
+        """
+        office = self._office
+        offline = await office.requests.leader_and_isr(office.context.replicas(), only=list(only))
+        await self.tell_clients((), await self.take_offline(offline))
+
+    async def log_dir_events(self, events: Mapping[str, int | None]) -> None:
+        """React to what brokers left in the tree, by path: they cannot use some of their replicas."""
+        if events:
+            await self.look_for_offline_replicas(dict.fromkeys(each for each in events.values() if each is not None))
+            await self._office.transact([Delete(path) for path in events])
+
+    async def brokers_lost_replicas(self, offline: OfflineReplicas) -> None:
+        """React to replicas that brokers cannot use, as they say."""
+        moved = await self.take_offline(offline)
+        if moved:
+            await self.tell_clients((), moved)
+
+    async def take_offline(self, offline: OfflineReplicas) -> Collection[str]:
+        """Take these replicas offline (Kafka's OfflineReplica), with new leaders. Gives the topics that changed;
+        clients have not been told yet.
+        """
+        office, context = self._office, self._office.context
+        moved: dict[str, None] = {}
+        while offline:
+            states: tuple[TopicStates, ...] = ()
+            for broker_id, replicas in offline.items():
+                operations, changed = offline_operations(replicas, broker_id, context)
+                try:
+                    await office.transact(operations)
+                except ApiError as error:  # a full disk
+                    logger.error("Partitions stay without leaders for now: %s", error)
+                    continue
+                states += context.put_partitions(changed)
+                moved |= dict.fromkeys(changed)
+            offline = await office.requests.leader_and_isr(states) if states else {}
+        return moved

@@ -1,0 +1,123 @@
+"""Creates and grows topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from broker.controller import topic_operations
+from broker.controller.controller_settings import ControllerSettings
+from broker.controller.office import Office
+from broker.controller.roles import Roles
+from broker.environment.contract import Random
+from cluster.controller import topics as decisions
+from cluster.controller.commands import TopicStates
+from cluster.controller.context import flat_name
+from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
+from cluster.controller.transactions import shares
+from cluster.metadata_image import ConfigResource, TopicImage
+from cluster.zookeeper.coordination import Operation
+from protocol.config_resources import ConfigResourceType
+from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
+
+Configs = Mapping[ConfigResource, Mapping[str, str]]
+
+PLANS_PER_SLICE = 50
+"""Topics judged before the event loop gets its turn: some 5 ms of work."""
+
+
+class TopicRules(Value):
+    """Rules of this broker for new topics, and whom it tells of their configurations."""
+
+    random: Random
+    validate_config: Callable[[Mapping[str, str]], None]
+    """Raises ApiError for overrides that are not valid."""
+    configs_changed: Callable[[Configs], None]
+    """Told of configurations that the tree has now."""
+    refuse_new_partitions: Callable[[str], None]
+    """Given a topic, raises ApiError when no partitions may be made now, whoever wants them."""
+
+
+class TopicChanges:
+    """Carries out creations in one term."""
+
+    def __init__(self, office: Office, roles: Roles, rules: TopicRules) -> None:
+        self._office = office
+        self._roles = roles
+        self._rules = rules
+
+    async def create(
+        self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool
+    ) -> dict[str, TopicPlan | ApiError]:
+        """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
+        defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
+        rules, context = self._rules, self._office.context
+        outcome: dict[str, TopicPlan | ApiError] = {}
+        plans: list[TopicPlan] = []
+        planned: dict[str, str] = {}
+        for number, topic in enumerate(new_topics, start=1):
+            try:
+                plan = decisions.plan_topic(
+                    topic, context, planned, defaults, rules.validate_config, rules.random.randrange
+                )
+                rules.refuse_new_partitions(topic.name)
+            except ApiError as error:
+                outcome[topic.name] = error
+            else:
+                outcome[topic.name] = plan
+                plans.append(plan)
+                planned[flat_name(topic.name)] = topic.name
+            if number % PLANS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        if plans and not validate_only:
+            outcome.update(await self._create(plans))
+        return outcome
+
+    async def _create(self, plans: Sequence[TopicPlan]) -> dict[str, ApiError]:
+        """Create these topics; gives why some were not."""
+        context = self._office.context
+        created: list[TopicImage] = []
+        errors: dict[str, ApiError] = {}
+        configs: dict[ConfigResource, Mapping[str, str]] = {}
+        for share in shares(plans, lambda plan: len(plan.assignment)):
+            operations: list[Operation] = []
+            topics = []
+            for plan in share:
+                changes, topic = await topic_operations.creation(plan, self._rules.random.uuid(), context)
+                operations.extend(changes)
+                topics.append(topic)
+            await asyncio.sleep(0)
+            try:
+                await self._office.transact(operations)
+            except ApiError as error:  # a full disk
+                errors.update((plan.name, error) for plan in share)
+                continue
+            context.put_topics(topics)
+            created += topics
+            configs.update(((ConfigResourceType.TOPIC, plan.name), plan.config) for plan in share)
+        if created:
+            # Before the roles, as a log uses its topic's configuration from the first moment.
+            self._rules.configs_changed(configs)
+            await self._roles.announce(
+                TopicStates(topic.name, topic.topic_id, topic.partitions, is_new=True) for topic in created
+            )
+        return errors
+
+    async def create_partitions(
+        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+    ) -> None:
+        """Grow a topic to `count` partitions. Raises ApiError."""
+        context = self._office.context
+        topic = context.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        added = decisions.expand_topic(topic, count, assignments, context)
+        self._rules.refuse_new_partitions(name)
+        if validate_only:
+            return
+        operations, grown = await topic_operations.expansion(topic, added, context)
+        await self._office.transact(operations)
+        context.put_topics([grown])
+        new = grown.partitions[len(topic.partitions) :]
+        await self._roles.announce([TopicStates(name, topic.topic_id, new, is_new=True)])

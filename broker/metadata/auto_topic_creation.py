@@ -1,0 +1,65 @@
+"""Creates topics that clients or this broker need (Kafka class `AutoTopicCreationManager`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.controller.controller_settings import ControllerSettings
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.controller.topics import TopicPlan
+from protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from broker.controller.controller_api import ControllerApi
+
+logger = logging.getLogger("kafka.server.AutoTopicCreationManager")
+
+
+class AutoTopicCreation:
+    """Asks the controller, wherever it is, for topics; for each at most once at a time."""
+
+    def __init__(
+        self, controller: ControllerApi, settings: Callable[[], ControllerSettings], metadata: MetadataCache
+    ) -> None:
+        self._controller = controller
+        self._settings = settings
+        self._metadata = metadata
+        self._under_way: dict[str, None] = {}
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether a topic that a client asks for is created (auto.create.topics.enable)."""
+        return self._settings().auto_create_topics
+
+    async def create(self, name: str) -> ErrorCode:
+        """Create a topic that a client asked metadata of; gives the error code to answer: LEADER_NOT_AVAILABLE when it
+        was created now.
+        """
+        if name in self._under_way:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self._under_way[name] = None
+        try:
+            return await self._create(name)
+        finally:
+            del self._under_way[name]
+
+    async def _create(self, name: str) -> ErrorCode:
+        topic = self._settings().new_topic(name)
+        try:
+            outcome = (await self._controller.create_topics([topic]))[name]
+        except ApiError as error:
+            outcome = error
+        if isinstance(outcome, TopicPlan) or outcome.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        logger.warning("Topic %s could not be created automatically: %s", name, outcome)
+        return outcome.error_code
+
+    async def ensure_internal_topic(self, name: str) -> None:
+        """Create an internal topic unless it exists. Raises ApiError when it cannot be created."""
+        if name in self._metadata.image.topics:
+            return
+        error_code = await self._create(name)
+        if error_code is not ErrorCode.LEADER_NOT_AVAILABLE:
+            raise ApiError(error_code, f"The internal topic {name} could not be created")

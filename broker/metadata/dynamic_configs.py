@@ -1,0 +1,143 @@
+"""Configurations in the coordination tree: written at any broker, heeded by all (Kafka class `ZkConfigManager`).
+
+Whoever changes one leaves a notice under /config/changes, which every broker watches. A change is applied that way also
+at the broker that made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from broker.controller.cluster_membership import RETRY_S, ClusterMembership
+from broker.metadata.metadata_cache import MetadataCache
+from broker.zookeeper.kafka_zk_client import each_of
+from cluster.controller.transactions import shares
+from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage
+from cluster.zookeeper.coordination import (
+    ConnectionLossError,
+    EventType,
+    MultiError,
+    NoSpaceError,
+    SessionExpiredError,
+    WatchEvent,
+)
+from protocol.config_resources import ConfigResourceType
+from protocol.errors import ApiError, ErrorCode
+
+
+class DynamicConfigs:
+    """Brings what the tree says of configurations into the metadata cache."""
+
+    def __init__(self, membership: ClusterMembership, metadata: MetadataCache) -> None:
+        self._membership = membership
+        self._metadata = metadata
+        self._last_notice = ""
+        self._outdated: dict[ConfigResource, None] = {}
+        """Those that the tree may have otherwise than the cache."""
+        self._applying = asyncio.Lock()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_closed = False
+        membership.on_session_change(lambda: None, self._session_began)
+        if membership.is_shared:
+            metadata.add_listener(self._image_changed)
+
+    async def start(self) -> None:
+        """Watch for changes, and apply those since the configurations were read. Raises CoordinationError."""
+        await self._apply_notices()
+
+    async def close(self) -> None:
+        """Apply nothing more."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Mapping[str, str]]
+    ) -> Mapping[ConfigResource, ApiError]:
+        """Replace the overrides of topics or brokers ("" for all), which are valid; gives why some were not. They are
+        in force here when this returns.
+        """
+        topics = self._metadata.image.topics
+        errors = {
+            (kind, name): ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            for kind, name in changes
+            if kind == ConfigResourceType.TOPIC and name not in topics
+        }
+        known = [resource for resource in changes if resource not in errors]
+        zk_client, coordination = self._membership.zk_client, self._membership.coordination
+        try:
+            for share in list(shares(known, lambda _: 1)):
+                await coordination.multi(await zk_client.config_operations({each: changes[each] for each in share}))
+                await self._apply_notices()
+                del known[: len(share)]
+            expired = await zk_client.expired_config_changes()
+            if expired:
+                await coordination.multi(expired)
+        except NoSpaceError as error:
+            errors.update(dict.fromkeys(known, ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))))
+        except (ConnectionLossError, SessionExpiredError) as error:
+            unknown = ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, f"Whether the configuration has changed is not known: {error}"
+            )
+            errors.update(dict.fromkeys(known, unknown))
+        except MultiError as error:  # another broker wrote the same at the same time, or removed the same notices
+            busy = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The configuration is being changed elsewhere: {error}")
+            errors.update(dict.fromkeys(known, busy))
+        return errors
+
+    # -- heeding -------------------------------------------------------------------------------------------------------
+
+    def _notices_changed(self, event: WatchEvent) -> None:
+        if event.type is not EventType.SESSION_EXPIRED:
+            self._spawn()
+
+    async def _until_applied(self) -> None:
+        while True:
+            try:
+                await self._apply_notices()
+            except ConnectionLossError:
+                await asyncio.sleep(RETRY_S)
+            except SessionExpiredError:
+                return  # the next session begins with it
+            else:
+                return
+
+    async def _apply_notices(self) -> None:
+        async with self._applying:
+            zk_client = self._membership.zk_client
+            notices = await zk_client.config_changes(self._notices_changed, self._last_notice)
+            self._outdated |= {resource: None for _, resource in notices if resource is not None}
+            if notices:
+                self._last_notice = notices[-1][0]
+            resources = list(self._outdated)
+            if resources:
+                found = await each_of(resources, zk_client.read_config)
+                self._outdated = {each: None for each in self._outdated if each not in resources}
+                self._metadata.update_configs(dict(zip(resources, found, strict=True)))
+
+    def _image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """A new topic begins with configurations of which there is no notice."""
+        if new.topics is old.topics:
+            return
+        begun: dict[ConfigResource, None] = {
+            (int(ConfigResourceType.TOPIC), name): None
+            for name, topic in new.topics.items()
+            if name not in old.topics or old.topics[name].topic_id != topic.topic_id
+        }
+        if begun:
+            self._outdated |= begun
+            self._spawn()
+
+    async def _session_began(self, _broker: BrokerImage) -> None:
+        await self._apply_notices()
+
+    def _spawn(self) -> None:
+        if not self._is_closed:
+            task = asyncio.get_running_loop().create_task(self._until_applied(), name="dynamic-configs")
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
