@@ -18,10 +18,13 @@ from broker.inter_broker.command_codec import (
 )
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from broker.inter_broker.metadata_codec import update_metadata_request
+from client.environment import Network
 from client.errors import DisconnectedError
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica, UpdateMetadata
+from cluster.metadata_image import BrokerImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from protocol.wire.frames import ReceiveBuffer
 from protocol.wire.schema import Request, Response
 
 logger = logging.getLogger("kafka.controller.RequestSendThread")
@@ -97,3 +100,23 @@ class RemoteChannel:
                 await self._closed.wait()
         except TimeoutError:
             pass
+
+
+def remote_channels(
+    network: Network, listener_name: str, own_broker_id: int, request_timeout_ms: int
+) -> Callable[[BrokerImage], RemoteChannel]:
+    """A function that makes the channel to a broker, through the listener that brokers use among themselves.
+
+    A broker without that listener is never reached: what is sent to it waits until its channel is closed.
+    """
+    receive_buffer = ReceiveBuffer()
+
+    def make(broker: BrokerImage) -> RemoteChannel:
+        endpoint = broker.endpoints.get(listener_name)
+        address = None if endpoint is None else (endpoint.host, endpoint.port)
+        client = InterBrokerClient(
+            network, lambda: address, str(own_broker_id), request_timeout_ms, receive_buffer=receive_buffer
+        )
+        return RemoteChannel(broker.broker_id, client)
+
+    return make

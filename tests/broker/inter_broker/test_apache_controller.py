@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,13 +19,23 @@ from kazoo.client import KazooClient
 from broker.inter_broker import command_codec as codec
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from broker.inter_broker.metadata_codec import update_metadata_command, update_metadata_request
+from broker.inter_broker.remote_channel import RemoteChannel, remote_channels
 from broker.inter_broker.remote_controller import RemoteController, controller_address
 from broker.metadata.metadata_cache import MetadataCache
 from client.environment import LoopNetwork
-from cluster.controller.commands import Command, CommandFence, LeaderAndIsr, StopReplica, UpdateMetadata
+from cluster.controller.commands import (
+    EPOCH_DURING_DELETE,
+    Command,
+    CommandFence,
+    LeaderAndIsr,
+    StoppedReplica,
+    StopReplica,
+    TopicStates,
+    UpdateMetadata,
+)
 from cluster.controller.topics import NewTopic as CreatedTopic
 from cluster.controller.topics import TopicPlan
-from cluster.metadata_image import PartitionImage
+from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import BrokerRegistration, Endpoint
 from protocol.api_keys import ApiKey
@@ -274,3 +285,49 @@ async def ask_for_everything(cluster: Cluster, controller: RemoteController, met
     assert isinstance(again, ApiError)
     assert again.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
     assert await controller.controlled_shutdown(ME, epoch) == [T0]
+
+
+@pytest.mark.timeout(240)
+def test_an_apache_broker_obeys_what_a_channel_carries(tmp_path: Path) -> None:
+    """The topic is in no tree: the test stands in for the controller, with its epoch."""
+
+    async def scenario() -> None:
+        apache = ApacheKafka(tmp_path)
+        await asyncio.to_thread(apache.start)
+        host, _, port = apache.address.rpartition(":")
+        endpoint = Endpoint("PLAINTEXT", host, int(port), "PLAINTEXT")
+        channel = remote_channels(LoopNetwork(), "PLAINTEXT", APACHE, 60_000)(
+            BrokerImage(APACHE, -1, {"PLAINTEXT": endpoint}, "r")
+        )
+        try:
+            await command_everything(channel, endpoint, AdminClient({"bootstrap.servers": apache.address}))
+        finally:
+            channel.close()
+            await asyncio.to_thread(apache.stop)
+
+    asyncio.run(scenario())
+
+
+async def command_everything(channel: RemoteChannel, endpoint: Endpoint, admin: AdminClient) -> None:
+    """A topic of 2,000 partitions comes and goes again."""
+    partitions = tuple(PartitionImage(number, APACHE, 0, (APACHE,), (APACHE,), 0, 1) for number in range(2000))
+    states = TopicStates("t", UUID(int=11), partitions, is_new=True)
+    everything = {TopicPartition("t", number): ErrorCode.NONE for number in range(2000)}
+    brokers = {APACHE: BrokerImage(APACHE, -1, {"PLAINTEXT": endpoint}, "r")}
+    assert await channel.leader_and_isr(LeaderAndIsr(APACHE, 1, -1, (states,))) == everything
+    await channel.update_metadata(UpdateMetadata(APACHE, 1, -1, brokers, (states,)))
+    listed = await asyncio.to_thread(admin.list_topics, timeout=30)
+    assert {each.leader for each in listed.topics["t"].partitions.values()} == {APACHE}
+    assert len(listed.topics["t"].partitions) == 2000
+    await channel.update_metadata(UpdateMetadata(APACHE, 1, -1, brokers, (), (states,)))
+    stopped = tuple(StoppedReplica(each, EPOCH_DURING_DELETE, delete_partition=True) for each in everything)
+    assert await channel.stop_replica(StopReplica(APACHE, 1, -1, stopped)) == everything
+    assert "t" not in (await asyncio.to_thread(admin.list_topics, timeout=30)).topics
+    for call in (
+        channel.leader_and_isr(LeaderAndIsr(APACHE, 0, -1, (states,))),
+        channel.stop_replica(StopReplica(APACHE, 0, -1, stopped)),
+        channel.update_metadata(UpdateMetadata(APACHE, 0, -1, brokers)),
+    ):
+        with pytest.raises(ApiError) as raised:
+            await call
+        assert raised.value.error_code is ErrorCode.STALE_CONTROLLER_EPOCH

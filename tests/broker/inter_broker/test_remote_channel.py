@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from broker.inter_broker.inter_broker_client import InterBrokerClient
-from broker.inter_broker.remote_channel import ChannelClosedError, RemoteChannel
+from broker.inter_broker.remote_channel import ChannelClosedError, RemoteChannel, remote_channels
 from client.environment import LoopNetwork, P
 from cluster.controller.commands import (
     NO_EPOCH,
@@ -28,7 +28,7 @@ from tests.broker.inter_broker.commands import image
 from tests.client.proxy import proxy
 from tests.kit.broker_process import free_port
 from tests.kit.coordination_fixtures import in_loop
-from tests.kit.waiting import eventually_on_loop
+from tests.kit.waiting import eventually_on_loop, turns
 
 ID = UUID(int=11)
 T0 = TopicPartition("t", 0)
@@ -150,3 +150,22 @@ async def test_closing_ends_a_call_that_waits_for_its_answer() -> None:
     with pytest.raises(ChannelClosedError):
         await call
     server.close()
+
+
+@in_loop
+async def test_a_broker_is_reached_through_the_listener_of_brokers() -> None:
+    async with command_server() as there:
+        make = remote_channels(LoopNetwork(), "INSIDE", 1, 60_000)
+        outside = Endpoint("PLAINTEXT", "127.0.0.1", 1, "PLAINTEXT")
+        inside = Endpoint("INSIDE", "127.0.0.1", there.port, "PLAINTEXT")
+        channel = make(BrokerImage(2, 50, {"PLAINTEXT": outside, "INSIDE": inside}))
+        await channel.update_metadata(UPDATE)
+        assert there.channel.commands == [UPDATE]
+        channel.close()
+        unreachable = make(BrokerImage(3, 60, {"PLAINTEXT": outside}))
+        call = asyncio.ensure_future(unreachable.update_metadata(UPDATE))
+        await turns()
+        assert not call.done()
+        unreachable.close()
+        with pytest.raises(ChannelClosedError):
+            await call
