@@ -55,3 +55,27 @@ def new_session(
 ) -> KazooCoordination:
     """A session, not yet connected, with the ZooKeeper at `address` (host:port/chroot)."""
     return KazooCoordination(parse_zookeeper_connect(address), session_timeout_ms, connection_timeout_ms, in_flight)
+
+
+@contextlib.contextmanager
+def real_ensemble(directory: Path, count: int = 3) -> Iterator[list[ZookeeperProcess]]:
+    """That many servers of one ensemble, which serve together, for a block. Skips the test without Java or jars."""
+    require("java")
+    ports = [(free_port(), free_port(), free_port()) for _ in range(count)]
+    members = {f"server.{at}": f"127.0.0.1:{ports[at][1]}:{ports[at][2]}" for at in range(count)}
+    limits = {"initLimit": "20", "syncLimit": "10", "minSessionTimeout": "1000", "maxSessionTimeout": "60000"}
+    servers = []
+    for at in range(count):
+        own = directory / str(at)
+        servers.append(ZookeeperProcess(own, ports[at][0], tick_time_ms=500, settings={**members, **limits}))
+        (own / "data").mkdir(exist_ok=True)
+        (own / "data" / "myid").write_text(str(at))
+    try:
+        for server in servers:
+            server.spawn()
+        for server in servers:
+            server.await_serving()
+        yield servers
+    finally:
+        for server in servers:
+            server.kill()
