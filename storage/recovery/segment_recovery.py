@@ -69,10 +69,9 @@ def recover_segment(
     corrupt_ranges: list[CorruptRange] = []
     if next_offset < recovery_point and valid_bytes < segment.size:
         place = Place(valid_bytes, next_offset, latest_epoch)
-        place, corrupt_ranges = _go_on_behind_damage(
+        valid_bytes, next_offset, corrupt_ranges = _go_on_behind_damage(
             segment, place, limit, end_offset, recovery_point, builder, on_batch
         )
-        valid_bytes, next_offset, _ = place
     segment.cut(valid_bytes)
     segment.use_indexes(builder)
     segment.batches.take_checked(tuple(corrupt_ranges))
@@ -87,11 +86,11 @@ def _go_on_behind_damage(
     recovery_point: int,
     builder: IndexBuilder,
     on_batch: Callable[[RecordBatch], None],
-) -> tuple[Place, list[CorruptRange]]:
-    """Recover what is sound from `place` on, where a batch is not, as far as it was on stable storage. Gives where the
-    segment ends, and the damages before it. The other arguments are those of `recover_segment`.
+) -> tuple[int, int, list[CorruptRange]]:
+    """Recover what is sound from `place` on, where a batch is not, as far as it was on stable storage. Gives position
+    and offset at which the segment ends, and the damages before it. The other arguments are those of `recover_segment`.
     """
-    valid_bytes, next_offset, epoch = place
+    valid_bytes, next_offset = place.position, place.next_offset
     corrupt_ranges: list[CorruptRange] = []
     found = walk(segment.file.pread, place, segment.size, segment.size, limit)
     rest = CorruptRange(segment.size, segment.size, recovery_point, recovery_point, "")
@@ -117,7 +116,7 @@ def _go_on_behind_damage(
             on_batch(_readable(segment, position, batch))
             builder.add(batch, position)
             next_offset, valid_bytes = batch.next_offset, position + batch.size_in_bytes
-    return Place(valid_bytes, next_offset, epoch), corrupt_ranges
+    return valid_bytes, next_offset, corrupt_ranges
 
 
 def _readable(segment: LogSegment, position: int, batch: RecordBatch) -> RecordBatch:

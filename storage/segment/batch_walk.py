@@ -1,9 +1,10 @@
 """Walking the batches of a file from a place on, and telling which of them are sound.
 
 Sizes, magic and CRC-32C of a batch are checked, and what the CRC does not cover, against its neighbours: offsets ascend
-and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is wrong. What
-fails is a `CorruptRange`, from the first byte that makes no sense to the next batch that does. A batch that does not go
-on where the one before it ended is believed only when a sound one behind it has been seen, whatever lies in between.
+and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is wrong, if
+only a change of that batch explains it: epochs only rise, so of 1, 0, 1 it may be the first that was changed. What fails
+is a `CorruptRange`, from the first byte that makes no sense to the next batch that does. A batch that does not go on
+where the one before it ended is believed only when a sound one behind it has been seen, whatever lies in between.
 
 A base offset that was changed to another one inside a gap that compaction left cannot be told from a true one.
 """
@@ -36,12 +37,13 @@ class CorruptRange(NamedTuple):
 
 class Place(NamedTuple):
     """A position at which a batch begins; none from there on has an offset below `next_offset`. `epoch` is the leader
-    epoch of the batch before, -1 when it is not known.
+    epoch of the batch before, -1 when it is not known; `is_shared` says that the batch before that one had it too.
     """
 
     position: int
     next_offset: int
     epoch: int
+    is_shared: bool = False
 
 
 def _is_inside(batch: RecordBatch, first_offset: int, limit: int) -> bool:
@@ -119,7 +121,7 @@ class BatchWalk:
         """Go over batches that go on where the one before ended, in the same epoch, without an object for each. Gives
         what ends them: another batch, or what is wrong there; None behind `stop` and at the end.
         """
-        position, next_offset, epoch = self.place
+        position, next_offset, epoch, is_shared = self.place
         limit = self._limit
         odd: RecordBatch | str | None = None
         for _, size, window, at, (base_offset, _, its_epoch, _, _, delta, _, _) in batches:
@@ -128,12 +130,13 @@ class BatchWalk:
                 break
             position += size
             next_offset += delta + 1
+            is_shared = True
             if position >= stop:
                 break
         else:
             fault = self._reader.fault
             odd = None if fault is None else fault.reason
-        self.place = Place(position, next_offset, epoch)
+        self.place = Place(position, next_offset, epoch, is_shared)
         return odd
 
     def _next(self, batches: Iterator[BatchFound]) -> RecordBatch | str:
@@ -184,14 +187,14 @@ class BatchWalk:
         if self._held is None:
             return True
         batch = self._held[1]
-        _, next_offset, epoch = self.place
+        _, next_offset, epoch, _ = self.place
         return batch.base_offset == next_offset and batch.partition_leader_epoch == epoch
 
     def _judge(self, position: int, batch: RecordBatch | str) -> tuple[str, str]:
         """The faults of the batch that is held and of the one behind it, at `position`."""
         if isinstance(batch, str):
             return "", batch
-        _, next_offset, epoch = self.place
+        _, next_offset, epoch, is_shared = self.place
         if not _is_inside(batch, next_offset, self._limit):
             possible = f"{next_offset} to {self._limit - 1}"
             return "", f"offsets {batch.base_offset} to {batch.last_offset} where {possible} are possible"
@@ -203,8 +206,9 @@ class BatchWalk:
             if held.base_offset == next_offset:
                 return "", reason
             return reason, "" if self._is_confirmed(position, batch) else reason
-        if epoch == batch.partition_leader_epoch != held.partition_leader_epoch and epoch != UNKNOWN_EPOCH:
-            return f"leader epoch {held.partition_leader_epoch} amid epoch {epoch}", ""
+        its_epoch = held.partition_leader_epoch
+        if UNKNOWN_EPOCH != epoch == batch.partition_leader_epoch != its_epoch and (its_epoch > epoch or is_shared):
+            return f"leader epoch {its_epoch} amid epoch {epoch}", ""
         return "", ""
 
     def _is_confirmed(self, position: int, batch: RecordBatch) -> bool:
@@ -237,8 +241,10 @@ class BatchWalk:
             )
         yield position, batch
         self._corrupt_range = fault_behind
-        self.place = place_after(position, batch)
+        self.place = place_after(position, batch, self.place.epoch)
 
 
-def place_after(position: int, batch: RecordBatch) -> Place:
-    return Place(position + batch.size_in_bytes, batch.next_offset, batch.partition_leader_epoch)
+def place_after(position: int, batch: RecordBatch, epoch_before: int = UNKNOWN_EPOCH) -> Place:
+    """The place behind a sound batch; `epoch_before` is the leader epoch of the batch before it."""
+    epoch = batch.partition_leader_epoch
+    return Place(position + batch.size_in_bytes, batch.next_offset, epoch, epoch == epoch_before)

@@ -78,8 +78,8 @@ EXPECTED_DISK_ERRORS = (
 """Beginnings of errors that a broker may log when its disk fails."""
 
 
-_UNAVAILABLE = " is not available here: KAFKA_STORAGE_ERROR"
-"""The middle of the line that tells of a log which a disk cannot make or open."""
+_UNAVAILABLE = re.compile(r" is not available here: KAFKA_STORAGE| cannot be loaded; .*log directory \S+ is offline")
+"""The middle of the lines that tell of a log which a disk cannot make, open or read."""
 _DAMAGE = re.compile(
     r"/\w+/(?P<log>[^/]+)/\d+\.log is corrupt at byte .*: offsets (?P<first>\d+) to (?P<last>\d+) cannot be read$"
 )
@@ -119,7 +119,7 @@ class _LogWatch(logging.Handler):
             if found is not None and found["log"] in machine.damage:
                 damaged = machine.damage[found["log"]]
                 return all(each in damaged for each in range(int(found["first"]), int(found["last"]) + 1))
-            if machine.disk_errors and (text.startswith(EXPECTED_DISK_ERRORS) or _UNAVAILABLE in text):
+            if machine.disk_errors and (text.startswith(EXPECTED_DISK_ERRORS) or _UNAVAILABLE.search(text)):
                 return True
         return False
 

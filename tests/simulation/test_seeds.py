@@ -27,6 +27,8 @@ PAST_SEEDS = {
     1_000_247: "a raised base offset in front of another damaged batch was believed, and all behind it was cut off",
     1_000_284: "a consumer waited for an idle partition while it had a busy one to fetch on",
     2_000_889: "a producer's second batch was sent before its first, whose attempt to connect had failed",
+    2_000_904: "a raised leader epoch of a log's first batch had the second taken for damaged, and refused",
+    2_001_388: "an offsets partition whose disk had failed was reported as a mistake of the broker",
 }
 """Seeds that violated something once, and what."""
 _HASHES = "from tests.simulation.seeds import run_seed; print(*(run_seed(seed).hash for seed in (2, 15, 24)))"

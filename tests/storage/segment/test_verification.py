@@ -169,6 +169,15 @@ def test_an_epoch_amid_another_is_damage_and_a_new_one_is_not() -> None:
     assert not disk.messages
 
 
+def test_a_raised_epoch_of_the_first_batch_is_not_blamed_on_the_second() -> None:
+    disk = Disk()
+    disk.flip(0, 15)
+    for number in range(2, EACH):
+        disk.flip(0, number * SIZE + 15)
+    assert values_in(disk.open(), 0)[:EACH] == values(0, EACH)
+    assert not [message for message in disk.messages if "amid" in message]
+
+
 def test_offsets_that_compaction_left_out_are_no_damage() -> None:
     disk = Disk()
     log = disk.open()
