@@ -29,9 +29,12 @@ class IsrChanges:
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
         """Decide on each change, and write those that are accepted. The leader knows the new state by the answer, and
-        clients by UpdateMetadata; followers have no use for it. Raises ApiError when nothing was considered.
+        clients by UpdateMetadata; followers have no use for it. Raises ApiError when nothing was considered: as Kafka,
+        STALE_BROKER_EPOCH also for a broker that is not registered.
         """
         office = self._office
+        if broker_id not in office.context.live_brokers:
+            raise ApiError(ErrorCode.STALE_BROKER_EPOCH, f"the broker {broker_id} is not registered")
         office.check_broker(broker_id, broker_epoch)
         context = office.context
         results: dict[TopicPartition, PartitionImage | ErrorCode] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.environment.contract import Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
+from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.disabled_features import DisabledFeatureHandlers
@@ -157,6 +158,7 @@ def _registry(
             ProducerIdHandlers(ProducerIds(member.allocate_producer_ids)),
             DisabledFeatureHandlers(),
             ClusterCommandHandlers(member.commands),
+            ClusterRequestHandlers(controller, lambda: metadata.image),
         ]
     )
     registry.add(ApiVersionsHandlers(registry))

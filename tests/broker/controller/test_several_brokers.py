@@ -230,7 +230,7 @@ async def test_only_the_registered_life_of_a_broker_changes_isrs() -> None:
     change = isr_change(cluster, leader, (2, 3))
     for broker_id, epoch, refusal in (
         (2, leader.epoch - 1, ErrorCode.STALE_BROKER_EPOCH),
-        (9, leader.epoch, ErrorCode.BROKER_ID_NOT_REGISTERED),
+        (9, leader.epoch, ErrorCode.STALE_BROKER_EPOCH),
     ):
         with pytest.raises(ApiError) as raised:
             await cluster.controller.service.alter_partition(broker_id, epoch, [change])

@@ -23,8 +23,8 @@ from tests.kit.wire_requests import fetch, framed, new_topic, produce, request_b
 from tests.protocol.values import SeededSource, build
 
 MAX_GROWTH_BYTES = 300 << 20
-COMMANDS = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
-"""Whoever sends these is the controller: what they do to others is what they are for."""
+COMMANDS = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
+"""Whoever sends these is the controller, or the broker itself: what they do to others is what they are for."""
 TOPICS = ("fuzz-a", "fuzz-b", "__consumer_offsets", "no-such-topic", "..", "a/b", "x" * 250, "")
 
 
@@ -87,7 +87,7 @@ def frames(routes: list[Route], seed: int) -> Iterator[bytes]:
 
 
 async def fuzz(count: int, seed: int, *, commands: bool = False) -> None:
-    """Send requests of all clients, or the `commands` of controllers."""
+    """Send requests of all clients, or the `commands` of those who may stop a broker."""
     recorder = Recorder()
     logging.getLogger().addHandler(recorder)
     logging.disable(logging.WARNING)  # a line per refused frame would be most of the work
