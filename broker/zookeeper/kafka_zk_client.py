@@ -25,6 +25,7 @@ from cluster.zookeeper.coordination import (
     Operation,
     SetData,
     Watch,
+    ZnodeStat,
 )
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
@@ -229,17 +230,19 @@ class KafkaZkClient:
         except NoNodeError:
             return ReadTopic(name, assignment, {}, has_partitions_node=False)
 
-        async def state(number: int) -> tuple[znodes.PartitionState, int] | None:
+        async def state(number: int) -> tuple[znodes.PartitionState, ZnodeStat] | None:
             try:
                 data, stat = await self._coordination.get(znodes.partition_state_path(name, number))
             except NoNodeError:
                 return None
-            return znodes.PartitionState.decode(name, number, data), stat.version
+            return znodes.PartitionState.decode(name, number, data), stat
 
         ordered = sorted(map(int, numbers))
         found = await each_of(ordered, state)
-        states = {number: each for number, each in zip(ordered, found, strict=True) if each is not None}
-        return ReadTopic(name, assignment, states, has_partitions_node=True)
+        read = {number: each for number, each in zip(ordered, found, strict=True) if each is not None}
+        states = {number: (each, stat.version) for number, (each, stat) in read.items()}
+        written_at = {number: stat.mzxid for number, (_, stat) in read.items()}
+        return ReadTopic(name, assignment, states, has_partitions_node=True, written_at=written_at)
 
     # -- configurations and producer ids -------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -89,12 +90,15 @@ def _adoption_operations(
 
 
 class ReadTopic(NamedTuple):
-    """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions."""
+    """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions.
+    `written_at` has the transactions (zxid) that wrote these states, as far as they are known.
+    """
 
     name: str
     assignment: TopicAssignment
     states: Mapping[int, tuple[PartitionState, int]]
     has_partitions_node: bool
+    written_at: Mapping[int, int] = MappingProxyType({})
 
     def image(self) -> TopicImage:
         """The topic as the image has it; partitions without a state have no leader."""
@@ -119,8 +123,25 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
         partition = result.partitions[number]
-        state = elect_at_start(partition, context, unclean=unclean)
+        known = _without_bounced(partition, topic.written_at.get(number), context)
+        state = elect_at_start(known, context, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
             elected.append(partition_image(number, partition.replicas, state, version + 1))
     return operations, result.with_partitions(elected)
+
+
+def _without_bounced(partition: PartitionImage, written_at: int | None, context: ControllerContext) -> PartitionImage:
+    """The partition for an election, without the replicas whose brokers registered after the state was written.
+
+    It was another life of theirs that was in sync, and no controller saw it end: the last one went with it, perhaps.
+    What they had not flushed may be gone. They count only where no other member of the ISR can be used.
+    """
+    if written_at is None:
+        return partition
+    bounced = tuple(
+        each for each in partition.isr if each in context.live_brokers and context.live_brokers[each].epoch > written_at
+    )
+    if any(each not in bounced and context.may_lead(each, partition) for each in partition.isr):
+        return partition.replace(offline_replicas=(*partition.offline_replicas, *bounced))
+    return partition

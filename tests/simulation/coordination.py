@@ -78,8 +78,6 @@ class SimEnsemble:
         """The environment's OpenEnsemble."""
         return self
 
-    is_shared = True
-
     def session(self) -> SimCoordination:
         return SimCoordination(self)
 

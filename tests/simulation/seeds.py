@@ -66,6 +66,10 @@ EXPECTED_ERRORS = ("This broker is no longer a member of the cluster", "No block
 """Errors that a broker may log while the coordination service does not answer."""
 
 
+EXPECTED_CLUSTER_ERRORS = re.compile(r"Broker \d+ refused \w+: STALE_(BROKER|CONTROLLER)_EPOCH")
+"""Errors that a broker may log when another one, or it itself, was deposed or came back."""
+
+
 EXPECTED_DISK_ERRORS = (
     "Stopping serving logs in dir",
     "Shutdown broker because all log dirs",
@@ -109,7 +113,7 @@ class _LogWatch(logging.Handler):
 
     def _is_expected(self, text: str) -> bool:
         """Whether the faults that were injected explain an error."""
-        if text.startswith(EXPECTED_ERRORS):
+        if text.startswith(EXPECTED_ERRORS) or EXPECTED_CLUSTER_ERRORS.match(text):
             return True
         lost = _LOSS.match(text)
         if lost is not None:

@@ -82,6 +82,30 @@ def test_taking_over_completes_and_elects_with_versions() -> None:
     assert image.topic_id == ID
 
 
+@pytest.mark.parametrize(
+    ("isr", "became"),
+    [
+        ((1, 2), (2, (2,))),
+        ((1,), (1, (1,))),
+        ((1, 3), (1, (1,))),
+    ],
+)
+def test_taking_over_trusts_no_broker_that_came_back_unnoticed(isr: tuple[int, ...], became: object) -> None:
+    """Broker 1, the leader, registered again after the state was written: what it held may be gone. Broker 3 is not
+    there. Where nobody else is in the ISR broker 1 has to do.
+    """
+    context = ControllerContext(2, 7, [BrokerImage(1, 60, {}), BrokerImage(2, 40, {})])
+    topic = ReadTopic(
+        "t",
+        TopicAssignment(ID, {0: (1, 2, 3)}),
+        {0: (PartitionState(1, 3, isr, 1), 8)},
+        has_partitions_node=True,
+        written_at={0: 50},
+    )
+    _, image = take_over(topic, context, unclean=False)
+    assert (image.partitions[0].leader, image.partitions[0].isr) == became
+
+
 def test_a_topic_without_any_partition_node() -> None:
     topic = ReadTopic("t", TopicAssignment(ID, {0: (1,)}), {}, has_partitions_node=False)
     operations, _ = take_over(topic, context_of(1), unclean=False)
