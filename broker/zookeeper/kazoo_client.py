@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from kazoo.client import CLOSED_STATES, KazooClient
+from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import CloseInstance, Connect, Exists, int_struct, long_struct, write_string
 from kazoo.protocol.states import KeeperState, WatchedEvent
@@ -164,6 +165,16 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             self._stopped.set()
         if state not in CLOSED_STATES or before not in CLOSED_STATES:
             self.handler.completion_queue.put(partial(self._on_state, state))
+
+    def _notify_pending(self, state: str) -> None:
+        if state != KeeperState.CONNECTING:
+            super()._notify_pending(state)
+            return
+        # What was not sent yet is sent on the next connection: its outcome is not in doubt.
+        while self._pending:
+            _, answer, _ = self._pending.popleft()
+            if answer is not None:
+                answer.set_exception(ConnectionLoss())
 
     def _reset_watchers(self) -> None:
         if self._state != KeeperState.CONNECTING:

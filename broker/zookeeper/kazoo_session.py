@@ -227,6 +227,8 @@ class KazooCoordination:
             logger.warning("The session 0x%x has ended: %s", self.session_id & (2**64 - 1), reason)
         while self._waiting:
             self._waiting.popleft().end_with(SessionExpiredError(f"the session has ended: {reason}"))
+        for call in list(self._in_flight):
+            call.end_with(ConnectionLossError(f"the session has ended before the answer came: {reason}"))
         fired = self._watches.take_all()
         if not self._is_closing:
             _fire(fired)
