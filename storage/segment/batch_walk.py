@@ -1,10 +1,11 @@
 """Walking the batches of a file from a place on, and telling which of them are sound.
 
-Sizes, magic and CRC-32C of a batch are checked, and what the CRC does not cover, against its neighbours: offsets ascend
-and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is wrong, if
-only a change of that batch explains it: epochs only rise, so of 1, 0, 1 it may be the first that was changed. What fails
-is a `CorruptRange`, from the first byte that makes no sense to the next batch that does. A batch that does not go on
-where the one before it ended is believed only when a sound one behind it has been seen, whatever lies in between.
+Sizes, magic and CRC-32C of a batch are checked, and what the CRC does not cover, against its neighbours: offsets
+ascend and stay inside the segment; a leader epoch that two neighbours share and the batch between them does not is
+wrong, if only a change of that batch explains it: epochs only rise, so of 1, 0, 1 it may be the first that was
+changed. What fails is a `CorruptRange`, from the first byte that makes no sense to the next batch that does. A batch
+that does not go on where the one before it ended is believed only when a sound one behind it has been seen, whatever
+lies in between.
 
 A base offset that was changed to another one inside a gap that compaction left cannot be told from a true one.
 """
