@@ -28,7 +28,8 @@ logger = logging.getLogger("kafka.server.ReplicaFetcherThread")
 PARTITIONS_PER_SLICE = 50
 """Partitions that are appended to before the event loop gets its turn."""
 BYTES_PER_SLICE = 2 << 20
-FIRST_BACKOFF_MS = 20
+FIRST_BACKOFF_MS, QUICK_RETRIES = 20, 5
+"""The pause after an error, and how often it is that short in a row. It doubles after that."""
 INTERRUPT_AFTER_S = 0.02
 """A leader that has records answers sooner."""
 FIRST_VERSION_OF_REPLICA_STATE = 15
@@ -235,7 +236,8 @@ class ReplicaFetcher:
         now_s = self._clock.monotonic_s()
         for topic_partition in topic_partitions:
             followed = self._followed[topic_partition]
-            pause_ms = min(FIRST_BACKOFF_MS << min(followed.failures, 20), self._settings.backoff_ms)
+            doublings = min(max(followed.failures - QUICK_RETRIES, 0), 20)
+            pause_ms = min(FIRST_BACKOFF_MS << doublings, self._settings.backoff_ms)
             followed.failures += 1
             followed.retry_at_s = now_s + pause_ms / 1000
             self._session.drop(topic_partition)

@@ -115,6 +115,8 @@ class ServingBroker(Value):
         supervisor.every(DISK_CHECK_MS, "refused-logs", logs.replicas.hosted.retry_failed_logs)
         supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
+        if self.coordination.ensemble.is_shared:
+            supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         await socket_server.start(self.dispatcher)
 
