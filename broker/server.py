@@ -146,9 +146,9 @@ class KafkaServer:
         await serving.stop(self._socket_server)
         if self.metrics_server is not None:
             self.metrics_server.close()
+        await serving.member.close()
         threads, broker_epoch = self._config.num_recovery_threads_per_data_dir, serving.coordination.fence.broker_epoch
         await serving.logs.close(self._environment, threads, broker_epoch)
-        await serving.member.dynamic_configs.close()
         if not self.failed.is_set():
             await serving.member.controller.close()
         await serving.coordination.close(has_failed=self.failed.is_set())

@@ -37,6 +37,9 @@ ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = MetadataResponse.MetadataResponsePartition
 
+NO_CONTROLLER = -1
+PATIENCE_FOR_CONTROLLER_S = 5.0
+"""How long a client waits while this broker, which has just started, knows nothing of its cluster."""
 PARTITIONS_AT_ONCE = 1000
 """Topics described in one turn of the event loop: some 3 ms."""
 
@@ -62,6 +65,9 @@ class MetadataHandlers:
         asked = request.topics
         if asked is not None and _asks_by_id_too_early(asked, context.api_version):
             return _refuse_all(asked)
+        if self._metadata.image.controller_id == NO_CONTROLLER:
+            # Some clients ask no other broker when this one names no controller.
+            await self._metadata.wait_for_controller(PATIENCE_FOR_CONTROLLER_S)
         image = self._metadata.image
         describe = _Describer(context, request, image)
         if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -24,11 +26,17 @@ class MetadataCache:
         self._fence = fence
         self._image = MetadataImage() if image is None else image
         self._listeners: list[ImageListener] = []
+        self._told = asyncio.Event()
 
     @property
     def image(self) -> MetadataImage:
         """The cluster as this broker knows it."""
         return self._image
+
+    async def wait_for_controller(self, patience_s: float) -> None:
+        """Return when a controller has told this broker of the cluster, or `patience_s` is over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._told.wait(), patience_s)
 
     def add_listener(self, listener: ImageListener) -> None:
         """`listener(old, new)` is called after every change; listeners in the order in which they were added."""
@@ -49,6 +57,7 @@ class MetadataCache:
         if deleted or command.topics:
             image = image.with_topics(self._changed(command.topics), deleted)
         self._become(image)
+        self._told.set()
 
     def _changed(self, states: tuple[TopicStates, ...]) -> Iterator[TopicImage]:
         for each in states:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.controller.channels import LocalChannel, NewChannel
+from broker.controller.channels import LocalChannel
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import controller_settings
@@ -29,6 +29,7 @@ from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from broker.controller.controller_api import ControllerApi
+    from broker.stages.cluster_links import ClusterLinks
 
 
 class ClusterMember(Value):
@@ -46,6 +47,8 @@ class ClusterMember(Value):
     groups: GroupCoordinatorService
     commands: LocalChannel
     """Has this broker obey its controller."""
+    links: ClusterLinks | None
+    """None for a broker that is alone in its tree."""
 
     @classmethod
     async def join(
@@ -56,13 +59,13 @@ class ClusterMember(Value):
         coordination: OpenCoordination,
         logs: LoadedLogs,
         registration: BrokerRegistration,
-        new_channel: NewChannel | None = None,
     ) -> ClusterMember:
         """Register this broker, and become controller unless there is one; if so, leaders are elected when this
-        returns. `new_channel` makes the ways to other brokers. Raises ClusterError.
+        returns. Raises ClusterError.
         """
         metadata, configs, hosted = coordination.metadata, coordination.configs, logs.replicas.hosted
-        membership = coordination.membership
+        membership, broker_id = coordination.membership, registration.broker_id
+        links = _links(broker_id, config, environment, coordination, logs) if membership.is_shared else None
         groups = _coordinator(config, environment, coordination, logs)
         hosted.add_leadership_listener(partial(_tell_groups, groups))
         metadata.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
@@ -82,8 +85,9 @@ class ClusterMember(Value):
                 metadata.update_configs,
                 directories.space.refuse_new_partitions,
             ),
-            new_channel,
+            None if links is None else links.new_channel,
         )
+        api = controller if links is None else links.router(broker_id, config, metadata, controller)
         configs.on_change(controller.config_changed)
         dynamic_configs = DynamicConfigs(membership, metadata)
         membership.on_session_change(hosted.resign_all, _nothing_to_begin)
@@ -95,14 +99,18 @@ class ClusterMember(Value):
             await logs.settle_deletions()
         directories.claim(environment, metadata.image.cluster_id)
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
-        auto_topics = AutoTopicCreation(controller, lambda: controller.settings, metadata)
-        return cls(
-            registration.broker_id, membership, controller, controller, auto_topics, dynamic_configs, groups, commands
-        )
+        auto_topics = AutoTopicCreation(api, lambda: controller.settings, metadata)
+        return cls(broker_id, membership, controller, api, auto_topics, dynamic_configs, groups, commands, links)
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
         """A block of producer ids for this broker. Raises ApiError."""
         return await self.controller_api.allocate_producer_ids(self.broker_id, self.membership.broker_epoch)
+
+    async def close(self) -> None:
+        """Follow nobody, and heed no configurations any more. To be called before the logs are closed."""
+        if self.links is not None:
+            await self.links.close()
+        await self.dynamic_configs.close()
 
     async def hand_over(self, config: BrokerConfig) -> None:
         """Before this broker stops: let others lead what it leads, while it still serves."""
@@ -111,6 +119,19 @@ class ClusterMember(Value):
         from broker.controller.controlled_shutdown import controlled_shutdown
 
         await controlled_shutdown(self.controller_api, self.broker_id, lambda: self.membership.broker_epoch, config)
+
+
+def _links(
+    broker_id: int,
+    config: BrokerConfig,
+    environment: Environment,
+    coordination: OpenCoordination,
+    logs: LoadedLogs,
+) -> ClusterLinks:
+    from broker.stages.cluster_links import ClusterLinks
+
+    metadata, fence = coordination.metadata, coordination.fence
+    return ClusterLinks.of(broker_id, config, environment, metadata, fence, logs.replicas)
 
 
 async def _nothing_to_begin(_broker: BrokerImage) -> None:

@@ -118,6 +118,8 @@ class ServingBroker(Value):
         if self.coordination.ensemble.is_shared:
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
+        if self.member.links is not None:
+            supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
         await socket_server.start(self.dispatcher)
 
     async def stop(self, socket_server: SocketServer) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
 from cluster.metadata_image import PartitionImage, TopicImage
+from tests.kit.waiting import turns
 
 ID, LATER_ID = UUID(int=11), UUID(int=12)
 
@@ -55,3 +57,18 @@ def test_what_a_full_command_does_not_name_is_gone() -> None:
     assert sorted(cache.image.topics) == ["t", "u"]
     cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (other,), is_full=True))
     assert sorted(cache.image.topics) == ["u"]
+
+
+def test_who_asks_a_broker_that_has_just_started_waits_for_its_controller() -> None:
+    cache = MetadataCache(CommandFence())
+
+    async def wait() -> None:
+        asked = asyncio.ensure_future(cache.wait_for_controller(60))
+        await turns()
+        assert not asked.done()
+        told(cache, 0)
+        await asked
+        await cache.wait_for_controller(0)
+
+    asyncio.run(wait())
+    asyncio.run(MetadataCache(CommandFence()).wait_for_controller(0.001))

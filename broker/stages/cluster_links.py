@@ -1,0 +1,61 @@
+"""The connections of a broker to the others of its cluster."""
+
+from __future__ import annotations
+
+from broker.controller.channels import NewChannel
+from broker.controller.controller_api import ControllerApi
+from broker.environment.contract import Environment
+from broker.inter_broker.inter_broker_client import InterBrokerClient
+from broker.inter_broker.remote_channel import remote_channels
+from broker.inter_broker.remote_controller import ControllerRouter, RemoteController, controller_address
+from broker.metadata.metadata_cache import MetadataCache
+from broker.replication.following import fetchers_of
+from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
+from broker.replication.replica_manager import ReplicaManager
+from cluster.controller.commands import CommandFence
+from config.broker_config import BrokerConfig
+from protocol.value import Value
+
+
+class ClusterLinks(Value):
+    """To leaders that this broker follows, to the controller, and as controller to all."""
+
+    new_channel: NewChannel
+    fetchers: ReplicaFetcherManager
+    replicas: ReplicaManager
+    controller_client: InterBrokerClient
+
+    @classmethod
+    def of(
+        cls,
+        broker_id: int,
+        config: BrokerConfig,
+        environment: Environment,
+        metadata: MetadataCache,
+        fence: CommandFence,
+        replicas: ReplicaManager,
+    ) -> ClusterLinks:
+        """Connections are made when they are needed. From now on `replicas` fetches for what follows."""
+        listener, timeout_ms = config.inter_broker_listener_name, config.controller_socket_timeout_ms
+        client = InterBrokerClient(
+            environment.network, lambda: controller_address(metadata.image, listener), str(broker_id), timeout_ms
+        )
+        channels = remote_channels(environment.network, listener, broker_id, timeout_ms)
+        fetchers = fetchers_of(broker_id, config, environment, metadata, fence, replicas)
+        return cls(channels, fetchers, replicas, client)
+
+    def router(
+        self, broker_id: int, config: BrokerConfig, metadata: MetadataCache, controller: ControllerApi
+    ) -> ControllerApi:
+        """The way to the controller, which is `controller` while this broker has the office. ISRs are changed by it."""
+        timeout_ms = config.controller_socket_timeout_ms
+        remote = RemoteController(self.controller_client, metadata, timeout_ms)
+        router = ControllerRouter(broker_id, controller, remote, metadata, retry_timeout_ms=timeout_ms)
+        self.replicas.isr_changes.connect(router)
+        return router
+
+    async def close(self) -> None:
+        """Fetch no more, and ask for nothing more. To be called before the logs are closed."""
+        await self.fetchers.close()
+        await self.replicas.isr_changes.close()
+        self.controller_client.close()
