@@ -17,6 +17,7 @@ from protocol.wire.frames import ReceiveBuffer
 
 logger = logging.getLogger("kafka.network.SocketServer")
 
+STOPPING: Final = "the broker is shutting down"
 STALLED_S: Final = 10.0
 """How long a client may read nothing of its replies while others wait for their memory."""
 
@@ -61,6 +62,7 @@ class SocketServer:
         """The port each listener really has."""
         self._listeners: list[tuple[Endpoint, Listener]] = []
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_stopping = False
 
     async def bind(self, endpoints: Sequence[Endpoint]) -> None:
         """Take every endpoint's address, deaf yet. Raises OSError naming the address; nothing stays bound then."""
@@ -93,17 +95,18 @@ class SocketServer:
         self._listeners.clear()
 
     def close_connections(self) -> None:
-        """Close all connections and stop the idle check."""
+        """Close all connections, those accepted at this moment too, and stop the idle check."""
+        self._is_stopping = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
         for connection in list(self.connections):
-            connection.close("the broker is shutting down")
+            connection.close(STOPPING)
 
     def connection_made(self, connection: Connection) -> None:
         """Count or refuse a connection that was just accepted."""
         connection.last_active_s = asyncio.get_running_loop().time()
-        refusal = self.limits.admit(connection)
+        refusal = STOPPING if self._is_stopping else self.limits.admit(connection)
         if refusal is not None:
             connection.close(refusal, level=logging.INFO)
             return

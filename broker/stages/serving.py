@@ -115,10 +115,9 @@ class ServingBroker(Value):
         supervisor.every(DISK_CHECK_MS, "refused-logs", logs.replicas.hosted.retry_failed_logs)
         supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
-        if self.coordination.ensemble.is_shared:
-            supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
         if self.member.links is not None:
+            # A follower is found to lag after one and a half times its limit at most, as in Kafka.
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
         await socket_server.start(self.dispatcher)
 

@@ -1,0 +1,102 @@
+"""Three whole brokers in one process: what they replicate, and how one leads in another's place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from client import admin
+from client.kafka_client import KafkaClient
+from client.producer import Producer
+from client.settings import ClientSettings, ProducerSettings
+from cluster.metadata_image import MetadataImage, PartitionImage
+from cluster.replication.partition import Partition
+from protocol.records.batch import read_batches
+from protocol.topic_partition import TopicPartition
+from tests.kit.in_process_cluster import InProcessCluster
+from tests.kit.waiting import eventually_on_loop
+
+T0 = TopicPartition("t", 0)
+NOW_MS = 1_700_000_000_000
+SETTINGS = {"controlled_shutdown_max_retries": "1", "controlled_shutdown_retry_backoff_ms": "1"}
+
+
+def play(scenario: Callable[[InProcessCluster, KafkaClient], Awaitable[None]], **settings: str) -> None:
+    """`scenario` with three brokers and the topic `t`, which has a partition with three replicas."""
+
+    async def run() -> None:
+        async with InProcessCluster(3, **SETTINGS, **settings) as cluster:
+            await everybody_knows(cluster, lambda: all(len(image_of(cluster, each).brokers) == 3 for each in range(3)))
+            values = {"bootstrap.servers": cluster.bootstrap_servers}
+            async with KafkaClient(ClientSettings.parse(values)) as client:
+                await admin.create_topic(client, "t", partitions=1, replication_factor=3)
+                await scenario(cluster, client)
+
+    asyncio.run(run())
+
+
+def image_of(cluster: InProcessCluster, broker_id: int) -> MetadataImage:
+    return cluster.brokers[broker_id].serving.coordination.metadata.image
+
+
+def replica_of(cluster: InProcessCluster, broker_id: int) -> Partition:
+    return cluster.brokers[broker_id].serving.logs.replicas.partition(T0)
+
+
+def state_of(cluster: InProcessCluster) -> PartitionImage:
+    """The partition as the first broker that serves knows it."""
+    return image_of(cluster, next(iter(cluster.brokers))).topics["t"].partitions[0]
+
+
+async def everybody_knows(cluster: InProcessCluster, holds: Callable[[], bool]) -> None:
+    await eventually_on_loop("the brokers have heard of it", holds, pause_s=0.005)
+
+
+async def produce(cluster: InProcessCluster, client: KafkaClient, values: range) -> None:
+    settings = ProducerSettings.parse({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
+    async with Producer(client, settings, lambda: NOW_MS) as producer:
+        for value in values:
+            await (await producer.send("t", b"%d" % value, partition=0))
+
+
+def values_in(replica: Partition) -> list[int]:
+    found = replica.log.read(0, 1 << 20, replica.log.log_end_offset, True)
+    assert found.file is not None
+    data = memoryview(found.file.pread(found.position, found.size))
+    return [int(record.value) for batch in read_batches(data) for record in batch.records()]
+
+
+def test_acknowledged_records_are_on_all_in_sync_replicas() -> None:
+    async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
+        await produce(cluster, client, range(20))
+        for broker_id in cluster.brokers:
+            replica = replica_of(cluster, broker_id)
+            assert values_in(replica) == list(range(20))
+            assert replica.is_leader == (state_of(cluster).leader == broker_id)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("what", ["stopped", "its session expired"])
+def test_another_replica_leads_and_the_first_comes_back_in_sync(what: str) -> None:
+    async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
+        await produce(cluster, client, range(10))
+        before = state_of(cluster)
+        if what == "stopped":
+            await cluster.stop(before.leader)
+        else:
+            await cluster.expire_session(before.leader)
+        await everybody_knows(cluster, lambda: state_of(cluster).leader not in {-1, before.leader})
+        await produce(cluster, client, range(10, 20))
+        if what == "stopped":
+            await cluster.start(before.leader)
+        await everybody_knows(
+            cluster, lambda: all(len(image_of(cluster, each).topics["t"].partitions[0].isr) == 3 for each in range(3))
+        )
+        assert state_of(cluster).leader_epoch > before.leader_epoch
+        for broker_id in cluster.brokers:
+            assert values_in(replica_of(cluster, broker_id)) == list(range(20))
+
+    play(scenario)
