@@ -294,7 +294,7 @@ class ReplicaFetcher:
             )
             if decision.step is Step.APPEND:
                 self._append(followed, records, data)
-                return self._flush_if_needed(topic_partition, followed)
+                return self._flush_if_needed(topic_partition, followed, data)
         except ApiError as error:
             self._failed(topic_partition, followed, error)
             return None
@@ -322,17 +322,24 @@ class ReplicaFetcher:
         if partition.high_watermark != before:
             self._changed(partition.topic_partition)
 
-    def _flush_if_needed(self, topic_partition: TopicPartition, followed: _Followed) -> asyncio.Future[None] | None:
+    def _flush_if_needed(
+        self, topic_partition: TopicPartition, followed: _Followed, data: FetchResponse.PartitionData
+    ) -> asyncio.Future[None] | None:
         """A follower confirms no more than flush.messages lets a leader acknowledge."""
         local = followed.partition.log.local
         if local.config.flush_messages == UNLIMITED or local.flush_limit_offset >= local.log_end_offset:
             return None
-        return asyncio.ensure_future(self._flush(topic_partition, followed))
+        return asyncio.ensure_future(self._flush(topic_partition, followed, data))
 
-    async def _flush(self, topic_partition: TopicPartition, followed: _Followed) -> None:
+    async def _flush(
+        self, topic_partition: TopicPartition, followed: _Followed, data: FetchResponse.PartitionData
+    ) -> None:
+        """Flush, and take over the high watermark again, which the log has only now: the leader tells it once."""
         log = followed.partition.log
         try:
             await self._group_commit.wait(log, log.log_end_offset + 1 - log.config.flush_messages)
+            if self._followed.get(topic_partition) is followed:
+                self._append(followed, memoryview(b""), data)
         except ApiError as error:
             if self._followed.get(topic_partition) is followed:
                 self._failed(topic_partition, followed, error)

@@ -194,6 +194,16 @@ async def test_a_follower_confirms_no_more_than_it_has_flushed(nodes: Nodes) -> 
     assert min(nodes[each].partition().log.recovery_point for each in (1, 2, 3)) == 1
 
 
+@on_nodes(config=LogConfig(flush_messages=1), wait_max_ms=10)
+async def test_a_follower_that_has_flushed_knows_what_is_committed(nodes: Nodes) -> None:
+    """The leader tells its high watermark with the records, and not again."""
+    nodes.elect(1, isr=(1, 2))
+    await nodes.tell(1, 2, is_new=True)
+    assert await nodes.acknowledged(1, nodes.append(1, b"a")) is ErrorCode.NONE
+    await nodes.tell(3, is_new=True)
+    await all_have(nodes, b"a")
+
+
 @on_nodes()
 async def test_a_replica_that_is_stopped_is_not_fetched_for(nodes: Nodes) -> None:
     await nodes.tell(is_new=True)
