@@ -32,10 +32,10 @@ IMPATIENT = {
 }
 
 
-def create_topics(address: str, topics: dict[str, dict[str, str]]) -> None:
+def create_topics(address: str, topics: dict[str, dict[str, str]], *, replication_factor: int = 1) -> None:
     """Create topics by name with their configurations."""
     admin = AdminClient({"bootstrap.servers": address})
-    new = [NewTopic(name, PARTITIONS, 1, config=config) for name, config in topics.items()]
+    new = [NewTopic(name, PARTITIONS, replication_factor, config=config) for name, config in topics.items()]
     for future in admin.create_topics(new).values():
         future.result(PATIENCE_S)
 
@@ -139,9 +139,16 @@ class Committer(threading.Thread):
         assert self.acknowledged <= found.offset <= self.tried, (self.acknowledged, found.offset, self.tried)
 
 
+def leader_address(address: str, topic: str, partition: int) -> str:
+    """`host:port` of the broker that leads a partition; `address` are brokers of its cluster."""
+    metadata = AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(topic, timeout=PATIENCE_S)
+    leader = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
+    return f"{leader.host}:{leader.port}"
+
+
 def read_partition(address: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
-    """(offset, value) of every record that a consumer is given, from the beginning."""
-    host, port = address.split(":")
+    """(offset, value) of every record that a consumer is given by the leader, from the beginning."""
+    host, port = leader_address(address, topic, partition).split(":")
     records: list[tuple[int, bytes]] = []
     offset = 0
     with WireClient(host, int(port)) as client:
@@ -175,7 +182,7 @@ class Verdict:
 
 
 def judge(address: str, senders: Iterable[Sender]) -> Verdict:
-    """Compare one topic's records with what its senders know.
+    """Compare one topic's records, as the leaders at these addresses have them, with what its senders know.
 
     Fails at once for holes in the offsets, for records that nobody sent, and for values of an idempotent sender that
     are not in the order of their numbers. `doubled` counts the values that an idempotent sender has more than once.

@@ -128,7 +128,7 @@ def test_a_real_broker_answers(tmp_path: Path) -> None:
 
         async def ask() -> tuple[bool, bool, Metadata | None, LogSizes]:
             async with Probe(broker.address) as probe:
-                joined = await probe.has_joined(0), await probe.has_joined(1)
+                joined = await probe.knows([0]), await probe.knows([0, 1])
                 return *joined, await probe.metadata(), await probe.log_sizes([0])
 
         joined, stranger, metadata, sizes = asyncio.run(ask())

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -99,8 +99,7 @@ class ClusterLifecycle:
             require_free(broker.port, f"broker {broker.broker_id}")
         for broker in dead:
             self._spawn(broker)
-        for broker in dead:
-            await self._await_registered(broker.broker_id)
+        await self._await_registered({broker.broker_id for broker in dead})
 
     async def add(self) -> LocalBroker:
         """Start one more broker; gives it once it is registered. Raises ToolError."""
@@ -114,7 +113,7 @@ class ClusterLifecycle:
         self._save(state)
         try:
             self._spawn(broker)
-            await self._await_registered(broker.broker_id)
+            await self._await_registered({broker.broker_id})
         except BaseException:
             await self._end(f"broker {broker.broker_id}", self._state.broker(broker.broker_id).process)
             self._save(before)
@@ -153,12 +152,18 @@ class ClusterLifecycle:
     def _launch(self, name: str | int, command: ProcessCommand) -> ProcessId:
         return spawn(command.words, self._directory.log_file(name), command.environment)
 
-    async def _await_registered(self, broker_id: int) -> None:
-        broker = self._state.broker(broker_id)
-        async with Probe(broker.address) as probe:
-            await self._await_ready(
-                f"broker {broker_id}", broker_id, broker.process, lambda: probe.has_joined(broker_id)
-            )
+    async def _await_registered(self, started: Collection[int]) -> None:
+        """Until the brokers that were started, and the others that run, all know each other."""
+        running = [
+            broker
+            for broker in self._state.brokers
+            if broker.broker_id in started or observe(broker.process).condition is Condition.RUNNING
+        ]
+        members = [broker.broker_id for broker in running]
+        for broker in running:
+            name = broker.broker_id
+            async with Probe(broker.address) as probe:
+                await self._await_ready(f"broker {name}", name, broker.process, partial(probe.knows, members))
 
     async def _await_ready(
         self, what: str, name: str | int, process: ProcessId | None, is_ready: Callable[[], Awaitable[bool]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -41,13 +41,13 @@ class Probe:
     ) -> None:
         self._client.close()
 
-    async def has_joined(self, broker_id: int) -> bool:
-        """Whether the broker that answers knows itself in the cluster, and a controller that is in it."""
+    async def knows(self, brokers: Collection[int]) -> bool:
+        """Whether the broker that answers knows these, and a controller that is alive."""
         try:
             found = await self._client.fetch_metadata([])
         except ClientError:
             return False
-        return broker_id in found.nodes and found.controller_id in found.nodes
+        return found.nodes.keys() >= set(brokers) and found.controller_id in found.nodes
 
     async def metadata(self) -> Metadata | None:
         """The cluster with all topics; None when no broker answers."""

@@ -1,0 +1,115 @@
+"""`odradek cluster` with real processes on a real ZooKeeper, from the first start to the last stop."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.compat.steady_load import create_topics, leader_address
+from tests.kit.broker_process import ROOT, free_port
+from tests.kit.waiting import eventually
+from tests.kit.zookeeper import real_zookeeper
+
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
+
+TOPIC = "flights"
+
+
+class Command:
+    """Runs `odradek cluster` on one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """The output of one command; fails when it does not end with `code`."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "odradek", "cluster", *words, "--dir", str(self._directory)],
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def brokers(self) -> dict[int, list[str]]:
+        """The rows of the status about brokers: state, pid, address, ... by id."""
+        rows = re.findall(r"(?m)^(\d+)  +(\S.*)$", self("status"))
+        return {int(number): re.split(r"  +", row) for number, row in rows}
+
+    def states(self) -> dict[int, str]:
+        """The state of each broker."""
+        return {number: row[0] for number, row in self.brokers().items()}
+
+    def await_status(self, pattern: str) -> None:
+        """Until the status has a line that begins so."""
+        eventually(pattern, lambda: self("status"), lambda said: re.search(rf"(?m)^{pattern}", said) is not None)
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[str]:
+    with real_zookeeper(tmp_path / "service") as service:
+        yield service.address
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Command]:
+    command = Command(tmp_path / "cluster")
+    yield command
+    for name in ("1", "2", "3", "4", "zookeeper"):
+        with contextlib.suppress(AssertionError):
+            command("kill", name)
+
+
+def produce(address: str) -> None:
+    """One record with acks=all; fails when it is not acknowledged."""
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": address, "acks": "all", "log_level": 0, "message.timeout.ms": 30_000})
+    producer.produce(TOPIC, b"AA 1141", partition=0, on_delivery=lambda error, _: failures.append(error))
+    producer.flush(40)
+    assert failures == [None]
+
+
+def test_the_life_of_a_cluster(cluster: Command, zookeeper: str) -> None:
+    port = free_port()
+    said = cluster("start", "--brokers", "3", "--base-port", str(port), "--zookeeper", f"{zookeeper}/odradek")
+    address = ",".join(f"127.0.0.1:{port + number}" for number in range(3))
+    assert f"bootstrap.servers={address}\n" in said
+    assert cluster.states() == dict.fromkeys((1, 2, 3), "running")
+    assert "already running" in cluster("start", code=1)
+    create_topics(address, {TOPIC: {}}, replication_factor=3)
+    produce(address)
+
+    # The leader dies; others take over; it comes back.
+    leader = int(leader_address(address, TOPIC, 0).rpartition(":")[2]) - port + 1
+    cluster("kill", str(leader))
+    assert cluster.states()[leader] == "dead"
+    cluster.await_status(rf"{TOPIC}-0 +[^{leader}n] ")
+    produce(address)
+    cluster("start")
+    cluster.await_status(rf"{TOPIC}-0 +\d +[123,]+ +\d,\d,\d$")
+
+    # A pause is seen, and ends.
+    cluster("pause", "2")
+    assert cluster.states()[2] == "paused"
+    assert "is paused, not running" in cluster("pause", "2", code=1)
+    cluster("resume", "2")
+    cluster.await_status("2 +running")
+
+    # A broker more.
+    assert "broker 4 serves at" in cluster("add")
+    assert cluster.states()[4] == "running"
+    assert "started" in cluster("logs", "4")
+
+    cluster("stop")
+    assert set(cluster.states().values()) == {"dead"}
+    assert all(row[1] == "-" for row in cluster.brokers().values())
