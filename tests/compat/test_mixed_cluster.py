@@ -1,0 +1,195 @@
+"""Apache Kafka 3.9.1 and Odradek on one ZooKeeper: either is the controller, leads and follows the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+
+from tests.kit.apache_kafka import await_controller, java_server, zookeeper
+from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
+
+APACHE, ODRADEK = 0, 7
+FIRST_SEGMENT = "00000000000000000000.log"
+ANSWER_S = 10
+
+
+class Mixed(NamedTuple):
+    """Two brokers. Both hold both partitions of the topic `t`; each prefers to lead one."""
+
+    apache_address: str
+    apache_data: Path
+    odradek: BrokerProcess
+    odradek_data: Path
+
+    @property
+    def addresses(self) -> str:
+        """Both, for clients that survive one of them."""
+        return f"{self.apache_address},{self.odradek.address}"
+
+    def create_topic(self, at: str) -> None:
+        """Create `t`, and wait until both brokers are told."""
+        topic = NewTopic("t", 2, replica_assignment=[[ODRADEK, APACHE], [APACHE, ODRADEK]])
+        admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
+        admin.create_topics([topic])["t"].result()
+        self.await_state({0: ODRADEK, 1: APACHE}, [APACHE, ODRADEK])
+
+    def await_brokers(self, controller: int) -> None:
+        """Until both brokers know each other, and who controls them."""
+        for address in (self.apache_address, self.odradek.address):
+            eventually(
+                f"both brokers at {address}",
+                lambda at=address: _metadata(at),
+                lambda seen: (sorted(seen.brokers), seen.controller_id) == ([APACHE, ODRADEK], controller),
+                not_yet=(KafkaException,),
+            )
+
+    def await_state(self, leaders: dict[int, int], in_sync: list[int]) -> None:
+        """Until every broker in sync tells that these lead and are in sync."""
+        for broker_id, address in ((APACHE, self.apache_address), (ODRADEK, self.odradek.address)):
+            if broker_id in in_sync:
+                eventually(
+                    f"the partitions at {address}",
+                    lambda at=address: _partitions(at),
+                    lambda seen: seen == {number: (leader, in_sync) for number, leader in leaders.items()},
+                    not_yet=(KafkaException, KeyError),
+                )
+
+    def await_in_sync(self) -> None:
+        """Until both brokers are in sync, whoever leads."""
+        eventually(
+            "both in sync",
+            lambda: [in_sync for _, in_sync in _partitions(self.apache_address).values()],
+            lambda seen: seen == [[APACHE, ODRADEK]] * 2,
+            not_yet=(KafkaException, KeyError),
+        )
+
+    def check_replicas(self) -> None:
+        """The files of both brokers come to be the same."""
+        for number in range(2):
+            both = [directory / f"t-{number}" / FIRST_SEGMENT for directory in (self.apache_data, self.odradek_data)]
+            eventually(f"the replicas of t-{number}", lambda paths=both: _same(*paths))
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.stat().st_size > 0 and one.read_bytes() == other.read_bytes()
+
+
+def _metadata(address: str) -> ClusterMetadata:
+    return AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=ANSWER_S)
+
+
+def _partitions(address: str) -> dict[int, tuple[int, list[int]]]:
+    """Leader and in-sync replicas of each partition of `t`."""
+    topic = _metadata(address).topics["t"]
+    return {number: (each.leader, sorted(each.isrs)) for number, each in topic.partitions.items()}
+
+
+def produce(addresses: str, name: str, count: int = 1000) -> list[list[bytes]]:
+    """Produce with acks=all; gives the values of each partition. All of them are acknowledged."""
+    producer = Producer({"bootstrap.servers": addresses, "acks": "all", "enable.idempotence": True, "log_level": 0})
+    failures: list[object] = []
+    values: list[list[bytes]] = [[], []]
+    for number in range(count):
+        value = f"{name}-{number}".encode()
+        values[number % 2].append(value)
+        producer.produce(
+            "t", value, partition=number % 2, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
+    assert producer.flush(60) == 0
+    assert not failures
+    return values
+
+
+def consume(addresses: str, expected: list[list[bytes]]) -> None:
+    """Everything that was acknowledged is there, once and in order."""
+    consumer = Consumer({"bootstrap.servers": addresses, "group.id": "g", "enable.auto.commit": False, "log_level": 0})
+    consumer.assign([TopicPartition("t", number, 0) for number in range(2)])
+    values: list[list[bytes]] = [[], []]
+
+    def read() -> list[int]:
+        for message in consumer.consume(500, 0.5):
+            if message.error() is None:
+                values[message.partition()].append(message.value())
+        return [len(each) for each in values]
+
+    eventually("all values", read, lambda seen: seen >= [len(each) for each in expected])
+    consumer.close()
+    assert values == expected
+
+
+@contextlib.contextmanager
+def apache(directory: Path, address: str, zookeeper_address: str) -> Iterator[None]:
+    """Apache Kafka's broker."""
+    settings = {
+        "broker.id": str(APACHE),
+        "listeners": f"PLAINTEXT://{address}",
+        "log.dirs": str(directory / "data"),
+        "zookeeper.connect": zookeeper_address,
+        "offsets.topic.replication.factor": "1",
+        # Its peer is gone before it is: nobody takes over.
+        "controlled.shutdown.enable": "false",
+    }
+    directory.mkdir()
+    properties = directory / "server.properties"
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    with java_server("kafka.Kafka", properties, int(address.rpartition(":")[2])):
+        await_controller(address)
+        yield
+
+
+@contextlib.contextmanager
+def mixed(directory: Path, first: int) -> Iterator[Mixed]:
+    """Both brokers; the `first` is the controller."""
+    with contextlib.ExitStack() as stack:
+        zookeeper_address = stack.enter_context(zookeeper(directory / "zookeeper"))
+        address = f"127.0.0.1:{free_port()}"
+        odradek = BrokerProcess(
+            directory / "odradek",
+            {"broker.id": str(ODRADEK), "zookeeper.connect": zookeeper_address, "zookeeper.session.timeout.ms": "6000"},
+        )
+        cluster = Mixed(address, directory / "apache" / "data", odradek, directory / "odradek" / "data")
+        if first == ODRADEK:
+            odradek.start()
+        stack.enter_context(apache(directory / "apache", address, zookeeper_address))
+        stack.callback(odradek.stop)
+        if first == APACHE:
+            odradek.start()
+        cluster.await_brokers(controller=first)
+        yield cluster
+
+
+def test_odradek_joins_a_cluster_of_apache_kafka_leaves_it_and_comes_back(tmp_path: Path) -> None:
+    with mixed(tmp_path, first=APACHE) as cluster:
+        cluster.create_topic(at=cluster.apache_address)
+        first = produce(cluster.addresses, "first")
+        cluster.check_replicas()
+        assert cluster.odradek.stop() == 0
+        cluster.await_state({0: APACHE, 1: APACHE}, [APACHE])
+        second = produce(cluster.addresses, "second")
+        cluster.odradek.start()
+        cluster.await_in_sync()
+        cluster.check_replicas()
+        consume(cluster.addresses, [one + other for one, other in zip(first, second, strict=True)])
+
+
+def test_apache_kafka_joins_a_cluster_of_odradek_whose_controller_dies(tmp_path: Path) -> None:
+    with mixed(tmp_path, first=ODRADEK) as cluster:
+        cluster.create_topic(at=cluster.odradek.address)
+        first = produce(cluster.addresses, "first")
+        cluster.check_replicas()
+        cluster.odradek.kill()
+        second = produce(cluster.addresses, "second")
+        cluster.await_state({0: APACHE, 1: APACHE}, [APACHE])
+        cluster.odradek.start()
+        cluster.await_in_sync()
+        cluster.check_replicas()
+        consume(cluster.addresses, [one + other for one, other in zip(first, second, strict=True)])
