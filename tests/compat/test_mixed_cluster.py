@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, NewTopic
 
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port
@@ -41,6 +41,27 @@ class Mixed(NamedTuple):
         admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
         admin.create_topics([topic])["t"].result()
         self.await_state({0: ODRADEK, 1: APACHE}, [APACHE, ODRADEK])
+
+    def grow_and_delete_another(self, at: str) -> None:
+        """A topic comes, grows and goes: both brokers are told, and delete their replicas."""
+        admin = AdminClient({"bootstrap.servers": at, "log_level": 0})
+        admin.create_topics([NewTopic("gone", 3, 2)])["gone"].result()
+        admin.create_partitions([NewPartitions("gone", 5)])["gone"].result()
+        for address in (self.apache_address, self.odradek.address):
+            eventually(
+                f"the topic at {address}",
+                lambda to=address: [len(each.isrs) for each in _metadata(to).topics["gone"].partitions.values()],
+                lambda seen: seen == [2] * 5,
+                not_yet=(KafkaException, KeyError),
+            )
+        admin.delete_topics(["gone"])["gone"].result()
+        for address, directory in ((self.apache_address, self.apache_data), (self.odradek.address, self.odradek_data)):
+            eventually(
+                f"no topic at {address}",
+                lambda to=address: "gone" not in _metadata(to).topics,
+                not_yet=(KafkaException,),
+            )
+            eventually("no replicas", lambda at=directory: not any((at / f"gone-{n}").exists() for n in range(5)))
 
     def await_brokers(self, controller: int) -> None:
         """Until both brokers know each other, and who controls them."""
@@ -169,6 +190,7 @@ def mixed(directory: Path, first: int) -> Iterator[Mixed]:
 
 def test_odradek_joins_a_cluster_of_apache_kafka_leaves_it_and_comes_back(tmp_path: Path) -> None:
     with mixed(tmp_path, first=APACHE) as cluster:
+        cluster.grow_and_delete_another(at=cluster.apache_address)
         cluster.create_topic(at=cluster.apache_address)
         first = produce(cluster.addresses, "first")
         cluster.check_replicas()
@@ -183,6 +205,7 @@ def test_odradek_joins_a_cluster_of_apache_kafka_leaves_it_and_comes_back(tmp_pa
 
 def test_apache_kafka_joins_a_cluster_of_odradek_whose_controller_dies(tmp_path: Path) -> None:
     with mixed(tmp_path, first=ODRADEK) as cluster:
+        cluster.grow_and_delete_another(at=cluster.odradek.address)
         cluster.create_topic(at=cluster.odradek.address)
         first = produce(cluster.addresses, "first")
         cluster.check_replicas()
