@@ -302,7 +302,8 @@ class ReplicaFetcher:
             self._due[topic_partition] = None
             return None
         if decision.step is Step.RETRY_LATER:
-            self._say_why(topic_partition, data.error_code)
+            if not followed.failures:
+                self._say_why(topic_partition, data.error_code)
             self._delay((topic_partition,))
             return None
         return asyncio.ensure_future(self._repair(topic_partition, followed, decision, records, data))
