@@ -235,6 +235,19 @@ def test_a_change_of_unknown_fate_stays_pending_until_the_role_is_told_again(err
     assert replicas.leader.image.isr == (1,)
 
 
+def test_an_answer_to_an_earlier_change_leaves_the_present_one_pending() -> None:
+    """M11: the controller has applied the present one, so the joiner must be waited for."""
+    replicas, earlier = joining()
+    settle(replicas.leader, earlier, ErrorCode.INELIGIBLE_REPLICA)
+    _, outcome = replicas.fetch(2)
+    assert outcome.change not in (None, earlier)
+    settle(replicas.leader, earlier, ErrorCode.INELIGIBLE_REPLICA)
+    in_sync = replicas.leader.in_sync
+    assert in_sync is not None
+    assert in_sync.pending is outcome.change
+    assert in_sync.size_of_maximal_isr(replicas.leader.image) == 2
+
+
 def test_an_unexpected_error_has_the_change_sent_again() -> None:
     replicas, change = joining()
     assert settle(replicas.leader, change, ErrorCode.UNKNOWN_SERVER_ERROR).change is change
