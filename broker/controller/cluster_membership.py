@@ -57,6 +57,7 @@ class ClusterMembership:
         self._has_expired = False
         self._renewal: asyncio.Task[None] | None = None
         self._registration: znodes.BrokerRegistration | None = None
+        self._cluster_id: str | None = None
         self._own_sessions: dict[int, None] = {}
         """All that this broker has had: what they own is its own."""
         self._at_end: list[Callable[[], None]] = []
@@ -99,6 +100,9 @@ class ClusterMembership:
     async def _connect(self) -> None:
         await self.coordination.connect()
         self._own_sessions[self.coordination.session_id] = None
+        if self._cluster_id is not None:
+            # Another ensemble may answer by now, or one that has lost its data.
+            await self.agree_on_cluster_id(self._cluster_id, is_shared=True)
         await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
 
     async def agree_on_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
@@ -118,6 +122,7 @@ class ClusterMembership:
                 f"The cluster id {cluster_id} does not match the one in meta.properties, {known}: "
                 "the log directories belong to another cluster"
             )
+        self._cluster_id = cluster_id
         return cluster_id
 
     async def register(self, registration: znodes.BrokerRegistration) -> BrokerImage:

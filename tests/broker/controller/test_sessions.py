@@ -10,6 +10,7 @@ import pytest
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.zookeeper.kafka_zk_client import ClusterError
+from cluster import znodes
 from cluster.controller.commands import CommandFence, LeaderAndIsr
 from cluster.controller.topics import NewTopic
 from cluster.zookeeper.coordination import ConnectionLossError
@@ -82,6 +83,20 @@ async def test_watches_are_set_anew_in_a_new_session() -> None:
     await cluster.until("it heeds changes", lambda: second.cache.image.config(4, ""))
     await cluster.members.pop(1).kill()
     await cluster.until("it is the controller", lambda: second.service.is_active)
+
+
+@in_loop
+async def test_a_broker_does_not_join_another_cluster_in_a_new_session() -> None:
+    """As when another ZooKeeper answers at the address."""
+    cluster = await ControllerCluster().start(2)
+    member = cluster.members[2]
+    session = cluster.ensemble.session()
+    await session.connect()
+    await session.set(znodes.CLUSTER_ID, znodes.encode_cluster_id("another"))
+    await cluster.ensemble.expire(member.session_id)
+    await cluster.until("it gives up", lambda: member.lost)
+    assert "The cluster id another does not match" in member.lost[0]
+    assert await session.exists(znodes.broker_path(2)) is None
 
 
 @in_loop
