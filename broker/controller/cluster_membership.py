@@ -152,7 +152,8 @@ class ClusterMembership:
         gone = asyncio.Event()
         if await self.coordination.exists(path, lambda _event: gone.set()) is None:
             return
-        timeout_ms = self._session_timeout_ms
+        # The ensemble looks for sessions that are over once a tick, so that they end late.
+        timeout_ms = self._session_timeout_ms * 3 // 2
         logger.info("Broker id %d is registered by another session; it is given %d ms to end", broker_id, timeout_ms)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(gone.wait(), timeout_ms / 1000)
