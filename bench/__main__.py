@@ -17,14 +17,15 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from bench import scenarios, waits
+from bench import cluster_scenarios, scenarios, waits
 from bench.brokers import Side, side
+from bench.clusters import Cluster
 from bench.load import Load
 from bench.report import Row, Samples, heading, line, rows
 from bench.scenario import Context, Sample, Scenario
 from bench.scenarios import READY_TOPIC
 
-SCENARIOS = [*scenarios.SCENARIOS, *waits.SCENARIOS]
+SCENARIOS = [*scenarios.SCENARIOS, *cluster_scenarios.SCENARIOS, *waits.SCENARIOS]
 SETTLE_S = 3
 """A moment of quiet between a broker's start and its load, the same for both sides."""
 
@@ -77,7 +78,7 @@ def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
     def measure() -> Sample:
         return scenario.measure(context, broker, f"bench-{scenario.name}-{uuid.uuid4().hex[:12]}")
 
-    broker = kind.make()
+    broker = kind.make() if scenario.brokers == 1 else Cluster(kind.make, scenario.brokers)
     broker.environment, broker.settings = scenario.environment, scenario.settings
     try:
         if scenario.launches:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,43 @@ def await_listening(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         time.sleep(0.01)
     raise RuntimeError(f"nothing listens on {port} (exit code {process.poll()})")
+
+
+def java_command(directory: Path, options: Sequence[str], main_class: str) -> list[str]:
+    """The command line of a class of Kafka's or ZooKeeper's that logs warnings to standard error."""
+    log4j = directory / "log4j.properties"
+    log4j.write_text(LOG4J)
+    return java(*options, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", main_class)
+
+
+class ZooKeeper:
+    """A ZooKeeper with its data in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start and wait until it listens. Raises RuntimeError when it does not."""
+        properties = self._directory / "zookeeper.properties"
+        properties.write_text(
+            f"dataDir={self._directory}/zookeeper\nclientPort={self._port}\nclientPortAddress=127.0.0.1\n"
+            "tickTime=1000\nmaxClientCnxns=0\nadmin.enableServer=false\n"
+        )
+        command = java_command(self._directory, ("-Xmx256M",), "org.apache.zookeeper.server.quorum.QuorumPeerMain")
+        with (self._directory / "zookeeper.log").open("ab") as out:
+            self._process = subprocess.Popen(
+                [*command, str(properties)], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+        await_listening(self._port, self._process)
+
+    def stop(self) -> None:
+        """Stop it; nothing happens when it does not run."""
+        if self._process is not None:
+            stop([self._process])
+            self._process = None
 
 
 class Broker(abc.ABC):
@@ -194,36 +231,21 @@ class ApacheKafka(Broker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._zookeeper: subprocess.Popen[bytes] | None = None
-        self._zookeeper_port = free_port()
-
-    def _java(
-        self, options: tuple[str, ...], main_class: str, properties: Path, output: str
-    ) -> subprocess.Popen[bytes]:
-        log4j = self.directory / "log4j.properties"
-        log4j.write_text(LOG4J)
-        command = java(*options, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}", main_class)
-        return self.spawn([*command, str(properties)], {}, output)
+        self._zookeeper = ZooKeeper(self.directory)
 
     def prepare(self) -> None:
         """ZooKeeper, up and listening."""
-        properties = self.directory / "zookeeper.properties"
-        properties.write_text(
-            f"dataDir={self.directory}/zookeeper\nclientPort={self._zookeeper_port}\n"
-            "clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nadmin.enableServer=false\n"
-        )
-        main_class = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._zookeeper = self._java(("-Xmx256M",), main_class, properties, "zookeeper.log")
-        await_listening(self._zookeeper_port, self._zookeeper)
+        self._zookeeper.start()
 
     def launch(self) -> None:
-        """kafka.Kafka."""
-        more = {
-            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
+        """kafka.Kafka, on the ZooKeeper of the settings or on its own."""
+        own = {
+            "zookeeper.connect": self._zookeeper.address,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
         }
-        properties = self.write_properties(**more)
-        self.process = self._java(self.java_options, "kafka.Kafka", properties, "broker.log")
+        properties = self.write_properties(**{**own, **self.settings})
+        command = java_command(self.directory, self.java_options, "kafka.Kafka")
+        self.process = self.spawn([*command, str(properties)], {}, "broker.log")
 
     def build_fast(self) -> None:
         """There is no such step."""
@@ -236,9 +258,7 @@ class ApacheKafka(Broker):
     def stop(self) -> None:
         """The broker first, ZooKeeper last."""
         super().stop()
-        if self._zookeeper is not None:
-            stop([self._zookeeper])
-            self._zookeeper = None
+        self._zookeeper.stop()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@
  *   load keyed     BOOTSTRAP TOPIC RECORDS BYTES KEYS    as produce with acks=1, BYTES with a key of 12, by chance among so many
  *   load unbatched BOOTSTRAP TOPIC RECORDS BYTES ACKS    one record a request, pipelined
  *   load consume   BOOTSTRAP TOPIC RECORDS               one partition from its beginning
- *   load latency   BOOTSTRAP TOPIC RECORDS RATE          RATE records a second, produced and consumed by this process
+ *   load latency   BOOTSTRAP TOPIC RECORDS RATE [ACKS]   RATE records a second, produced and consumed by this process
+ *   load stall     BOOTSTRAP TOPIC SECONDS               a record a millisecond, acks=all; the longest time without an acknowledgement
  *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it
  *   load waiting   BOOTSTRAP TOPIC SECONDS BYTES PRODUCERS  so many producers, each with one record under way at a time, acks=1
  *   load create    BOOTSTRAP TOPIC PARTITIONS [NAME=VALUE]  a topic, until every partition has a leader
@@ -341,10 +342,10 @@ static void *send_paced(void *opaque) {
     return NULL;
 }
 
-static int latency(const char *bootstrap, const char *topic, long long records, double rate) {
+static int latency(const char *bootstrap, const char *topic, long long records, double rate, const char *acks) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-    set(conf, "acks", "1");
+    set(conf, "acks", acks);
     set(conf, "linger.ms", "0");
     set(conf, "socket.nagle.disable", "true");
     rd_kafka_t *producer = client(RD_KAFKA_PRODUCER, conf, bootstrap);
@@ -391,6 +392,54 @@ static int latency(const char *bootstrap, const char *topic, long long records, 
     rd_kafka_consumer_close(rk);
     rd_kafka_destroy(rk);
     return 0;
+}
+
+/* The end of the longest time without an acknowledgement, by the clock of the wall, and its length. */
+static double stalled_s, stalled_until, last_ack;
+
+static double wall_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static void on_timed_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
+    double now = wall_s();
+    on_delivery(rk, message, opaque);
+    if (message->err) return;
+    if (last_ack && now - last_ack > stalled_s) {
+        stalled_s = now - last_ack;
+        stalled_until = now;
+    }
+    last_ack = now;
+}
+
+static int stall(const char *bootstrap, const char *topic, double seconds) {
+    enum { MOST_QUEUED = 50000 };
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set_dr_msg_cb(conf, on_timed_delivery);
+    set(conf, "enable.idempotence", "true");
+    set(conf, "linger.ms", "0");
+    /* Whoever waits long before he tries again measures himself. */
+    set(conf, "retry.backoff.ms", "10");
+    set(conf, "reconnect.backoff.ms", "10");
+    set(conf, "reconnect.backoff.max.ms", "20");
+    set(conf, "topic.metadata.refresh.fast.interval.ms", "20");
+    rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
+    rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
+    char *bytes = payload(100);
+    double began = now_s();
+    long long sent = 0;
+    for (double due = began; due < began + seconds; due += 0.001) {
+        while (now_s() < due) rd_kafka_poll(rk, 1);
+        if (rd_kafka_outq_len(rk) >= MOST_QUEUED) continue;
+        if (rd_kafka_produce(rkt, partition, 0, bytes, 100, NULL, 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
+        sent++;
+    }
+    if (rd_kafka_flush(rk, FAIL_AFTER_S * 1000) || failed || delivered != sent) die("%lld of %lld records were acknowledged: %s", delivered, sent, error_text);
+    printf("{\"records\": %lld, \"stalled_s\": %.6f, \"stalled_until\": %.6f}\n", sent, stalled_s, stalled_until);
+    fflush(stdout);
+    _exit(0);
 }
 
 static int leaders(rd_kafka_t *rk, rd_kafka_topic_t *rkt, int timeout_ms) {
@@ -495,11 +544,12 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "keyed") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), "1", 1, atoll(argv[6]));
     if (!strcmp(mode, "unbatched") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 0, 0);
     if (!strcmp(mode, "consume") && argc == 5) return consume(argv[2], argv[3], atoll(argv[4]));
-    if (!strcmp(mode, "latency") && argc == 6) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]));
+    if (!strcmp(mode, "latency") && (argc == 6 || argc == 7)) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]), argc == 7 ? argv[6] : "1");
+    if (!strcmp(mode, "stall") && argc == 5) return stall(argv[2], argv[3], atof(argv[4]));
     if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
     if (!strcmp(mode, "waiting") && argc == 7) return wait_for_all(argv[2], argv[3], atof(argv[4]), (size_t)atoll(argv[5]), atoi(argv[6]));
     if (!strcmp(mode, "create") && (argc == 5 || argc == 6)) return create(argv[2], argv[3], atoi(argv[4]), argc == 6 ? argv[5] : NULL);
     if (!strcmp(mode, "delete") && argc == 4) return delete(argv[2], argv[3]);
-    die("usage: load produce|keyed|unbatched|consume|latency|waiting|first|create|delete BOOTSTRAP TOPIC ...");
+    die("usage: load produce|keyed|unbatched|consume|latency|stall|waiting|first|create|delete BOOTSTRAP TOPIC ...");
     return 1;
 }

@@ -49,9 +49,10 @@ class Load:
         result: dict[str, Any] = json.loads(done.output)
         return result
 
-    def spawn(self, mode: str, address: str, topic: str) -> subprocess.Popen[bytes]:
-        """Start a mode that waits for the broker, its output in a pipe."""
-        return subprocess.Popen([self._binary, mode, address, topic], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    def spawn(self, mode: str, address: str, topic: str, *arguments: object) -> subprocess.Popen[bytes]:
+        """Start a mode that waits for the broker, or goes on while something happens to it, its output in a pipe."""
+        command = [self._binary, mode, address, topic, *map(str, arguments)]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
     def kafka_tool(self, main_class: str, *arguments: str) -> Finished:
         """Run a class of Kafka's tools to its end."""

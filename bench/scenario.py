@@ -64,6 +64,8 @@ class Scenario:
     launches: bool = False
     also_warm: bool = False
     leaves_many_files: bool = False
+    brokers: int = 1
+    """More than one: a cluster of so many on one ZooKeeper, whose topics have three replicas (`bench.clusters`)."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Of the broker's processes."""
     settings: Mapping[str, str] = field(default_factory=dict)

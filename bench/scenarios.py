@@ -24,12 +24,12 @@ AS_IT_IS = {"ODRADEK_COMPILED": "0"}
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
 
-def produce(records: int, size: int, mode: str = "produce") -> Measure:
-    """Records a second (batches, acks=1), and both sides' CPU."""
+def produce(records: int, size: int, mode: str = "produce", acks: int = 1) -> Measure:
+    """Records a second (batches), and both sides' CPU."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         before = broker.cpu_s()
-        result = context.load.run(mode, broker.address, topic, context.count(records), size, 1)
+        result = context.load.run(mode, broker.address, topic, context.count(records), size, acks)
         spent = broker.cpu_s() - before
         context.load.run("delete", broker.address, topic)
         return throughput(result, spent)

@@ -1,0 +1,88 @@
+"""Several brokers of one kind on one ZooKeeper, measured as one: what they cost is summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bench.brokers import SESSION_TIMEOUT_MS, Broker, ZooKeeper, await_listening
+
+REPLICAS: Final = 3
+
+SETTINGS = {
+    "default.replication.factor": str(REPLICAS),
+    "offsets.topic.replication.factor": str(REPLICAS),
+    "min.insync.replicas": "2",
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+}
+
+
+class Cluster(Broker):
+    """Brokers 1, 2, ... made by `make`."""
+
+    def __init__(self, make: Callable[[], Broker], count: int) -> None:
+        self.members = [make() for _ in range(count)]
+        self.name = self.members[0].name
+        super().__init__()
+        self.address = ",".join(member.address for member in self.members)
+        self.zookeeper = ZooKeeper(self.directory)
+
+    def prepare(self) -> None:
+        """ZooKeeper, up and listening."""
+        self.zookeeper.start()
+        for number, member in enumerate(self.members, 1):
+            member.environment = self.environment
+            own = {"broker.id": str(number), "zookeeper.connect": self.zookeeper.address}
+            member.settings = {**SETTINGS, **self.settings, **own}
+
+    def launch(self) -> None:
+        """Spawn all brokers."""
+        for member in self.members:
+            member.launch()
+
+    def start(self) -> None:
+        """Prepare, launch, wait for every port."""
+        self.prepare()
+        self.launch()
+        for member in self.members:
+            if member.process is not None:
+                await_listening(member.port, member.process)
+
+    def member(self, broker_id: int) -> Broker:
+        """One of the brokers."""
+        return self.members[broker_id - 1]
+
+    def build_fast(self) -> None:
+        """As each broker does it."""
+        for member in self.members:
+            member.build_fast()
+
+    def end(self) -> None:
+        """Stop one broker after the other, so that each hands over what it leads."""
+        for member in self.members:
+            member.end()
+
+    def kill(self) -> None:
+        """Kill -9 all of them."""
+        for member in self.members:
+            member.kill()
+
+    def stop(self) -> None:
+        """The brokers first, ZooKeeper last."""
+        for member in self.members:
+            member.stop()
+        self.zookeeper.stop()
+
+    def remove(self) -> None:
+        """Remove the data of all."""
+        for member in self.members:
+            member.remove()
+        super().remove()
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all brokers; ZooKeeper's are not counted."""
+        return sum(member.cpu_s() for member in self.members if member.process is not None)
+
+    def rss_bytes(self) -> int:
+        """Resident memory of all brokers."""
+        return sum(member.rss_bytes() for member in self.members if member.process is not None)
