@@ -66,8 +66,11 @@ EXPECTED_ERRORS = ("This broker is no longer a member of the cluster", "No block
 """Errors that a broker may log while the coordination service does not answer."""
 
 
-EXPECTED_CLUSTER_ERRORS = re.compile(r"Broker \d+ refused \w+: STALE_(BROKER|CONTROLLER)_EPOCH")
-"""Errors that a broker may log when another one, or it itself, was deposed or came back."""
+EXPECTED_CLUSTER_ERRORS = re.compile(
+    r"Broker \d+ refused \w+: STALE_(BROKER|CONTROLLER)_EPOCH"
+    r"|The internal topic \S+ cannot be created: (REQUEST_TIMED_OUT|NOT_CONTROLLER)"
+)
+"""Errors that a broker may log when another one came back, or the controller cannot be reached."""
 
 
 EXPECTED_DISK_ERRORS = (
@@ -178,7 +181,7 @@ def _run_plan(seed: int, plan: Plan, *, keep_trace: bool) -> Outcome:
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-        del scenario, world, checker
+        del scenario, world, checker, watch
         sys.unraisablehook = hook
         if was_enabled:
             collect_garbage()

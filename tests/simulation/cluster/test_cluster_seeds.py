@@ -1,0 +1,107 @@
+"""Seeds of clusters: nothing is violated, a seed gives the same events each time, planted bugs are found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
+from tests.simulation.seeds import collect_garbage, run_cluster_seed
+
+ROOT = Path(__file__).resolve().parents[3]
+QUICK_SEEDS = 2
+SLOW_SEEDS = 60
+FIRST_SLOW_SEED = 1_000_000
+MUTANT_SEEDS = 60
+PAST_SEEDS = {
+    14: "a follower did not raise its high watermark when it had flushed, until the next record came",
+    36: "as seed 14",
+    42: "the controller lost its power with what it led; it came back and was trusted, and committed records were lost",
+    47: "as seed 42",
+    60: "as seed 42, of the committed offsets of a group",
+}
+"""Seeds that violated something once, and what."""
+_HASHES = (
+    "from tests.simulation.seeds import run_cluster_seed; print(*(run_cluster_seed(seed).hash for seed in (1, 2)))"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage() -> Iterator[None]:
+    """Clusters end with their tests, and not during others."""
+    yield
+    collect_garbage()
+
+
+def _violations(seeds: Iterable[int]) -> list[str]:
+    return [f"seed {seed}: {text}" for seed in seeds for text in run_cluster_seed(seed).violations]
+
+
+@pytest.mark.timeout(300)
+def test_seeds() -> None:
+    assert _violations(range(1, 1 + QUICK_SEEDS)) == []
+
+
+@pytest.mark.timeout(300)
+def test_past_seeds() -> None:
+    assert _violations(PAST_SEEDS) == []
+
+
+@pytest.mark.timeout(300)
+def test_seeds_count() -> None:
+    """They last long enough, with enough faults and records."""
+    for seed in (2, 14):
+        assert run_cluster_seed(seed).counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_seeds() -> None:
+    """By the command, which uses two processes; it prints the seeds with violations."""
+    arguments = ["--cluster", "--start", str(FIRST_SLOW_SEED), "--seeds", str(SLOW_SEEDS)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SLOW_SEEDS} seeds" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_seed_gives_the_same_events_whatever_the_hash_seed() -> None:
+    told = []
+    for hash_seed in ("1", "77"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", _HASHES], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        told.append(done.stdout.split())
+    assert told[0] == told[1]
+    assert len(dict.fromkeys(told[0])) == 2
+
+
+def test_replay_gives_the_same_events() -> None:
+    assert run_cluster_seed(5, keep_trace=True).hash == run_cluster_seed(5).hash
+
+
+@pytest.mark.parametrize("name", sorted(CLUSTER_MUTANTS))
+def test_planted_bug_can_be_planted(name: str) -> None:
+    with CLUSTER_MUTANTS[name]():
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", sorted(CLUSTER_MUTANTS))
+def test_planted_bug_is_found(name: str) -> None:
+    mutant = CLUSTER_MUTANTS[name]
+    assert any(run_cluster_seed(seed, mutant=mutant()).violations for seed in range(1, 1 + MUTANT_SEEDS))
