@@ -1,4 +1,4 @@
-"""A client's metadata of the cluster: brokers, topics, leaders. Immutable; a newer answer replaces it whole."""
+"""A client's metadata of the cluster: brokers, topics, leaders. Immutable; a newer answer replaces it (`update`)."""
 
 from __future__ import annotations
 
@@ -73,6 +73,28 @@ class Metadata(Value):
         """One partition, None when it is not known."""
         known = self.topics.get(topic)
         return known.partitions.get(partition) if known else None
+
+    def update(self, found: Metadata) -> Metadata:
+        """A later answer, with the partitions of this one that it has with a lower leader epoch.
+
+        A broker that is cut off tells of leaders that were. A producer that followed it back to one of them would
+        take the end of that log for a loss (Kafka's `Metadata.updateLatestMetadata`, KIP-320).
+        """
+        topics = dict(found.topics)
+        for name, topic in found.topics.items():
+            known = self.topics.get(name)
+            if known is not None and known.topic_id == topic.topic_id:
+                topics[name] = _with_newest_leaders(known, topic)
+        return Metadata(found.cluster_id, found.controller_id, found.nodes, topics, found.topic_names)
+
+
+def _with_newest_leaders(known: TopicMetadata, found: TopicMetadata) -> TopicMetadata:
+    partitions = dict(found.partitions)
+    for number, partition in found.partitions.items():
+        before = known.partitions.get(number)
+        if before is not None and 0 <= partition.leader_epoch < before.leader_epoch:
+            partitions[number] = before
+    return TopicMetadata(found.name, found.topic_id, found.error_code, found.is_internal, partitions)
 
 
 def _topic(topic: MetadataResponse.MetadataResponseTopic, name: str) -> TopicMetadata:

@@ -80,12 +80,13 @@ class TrackedMetadata:
             topics = None if self._topics is None else sorted(self._topics)
             self._is_stale = False
             try:
-                self.current = await self._client.fetch_metadata(
+                found = await self._client.fetch_metadata(
                     topics, allow_auto_topic_creation=self._allow_auto_topic_creation
                 )
             except BaseException:
                 self._is_stale = True
                 raise
+            self.current = self.current.update(found)
             self._fetched_s = self._loop.time()
 
     async def await_topic(self, name: str, timeout_ms: int) -> TopicMetadata:

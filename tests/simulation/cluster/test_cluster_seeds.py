@@ -38,6 +38,7 @@ PAST_SEEDS = {
     42: "the controller lost its power with what it led; it came back and was trusted, and committed records were lost",
     47: "as seed 42",
     60: "as seed 42, of the committed offsets of a group",
+    905: "a client believed a broker that was cut off, and went back to a leader of an older epoch",
 }
 """Seeds that violated something once, and what."""
 _HASHES = (

@@ -1,0 +1,50 @@
+"""Answers of brokers that know the cluster as it was."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from client.metadata import Metadata
+from protocol.messages import MetadataResponse
+
+TOPIC_ID = UUID(int=1)
+
+
+def answer(*leaders: tuple[int, int], topic_id: UUID = TOPIC_ID) -> Metadata:
+    """(leader, leader epoch) of each partition of topic t."""
+    partitions = [
+        MetadataResponse.MetadataResponsePartition(
+            error_code=0,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=epoch,
+            replica_nodes=[0, 1],
+            isr_nodes=[0, 1],
+            offline_replicas=[],
+        )
+        for index, (leader, epoch) in enumerate(leaders)
+    ]
+    topic = MetadataResponse.MetadataResponseTopic(error_code=0, name="t", topic_id=topic_id, partitions=partitions)
+    return Metadata.of(MetadataResponse(brokers=[], controller_id=0, topics=[topic]))
+
+
+def leaders(metadata: Metadata) -> list[tuple[int, int]]:
+    return [(each.leader, each.leader_epoch) for each in metadata.topics["t"].partitions.values()]
+
+
+def test_a_leader_of_an_older_epoch_is_not_followed() -> None:
+    known = Metadata().update(answer((0, 1), (0, 1)))
+    assert leaders(known) == [(0, 1), (0, 1)]
+    assert leaders(known.update(answer((1, 0), (1, 2)))) == [(0, 1), (1, 2)]
+
+
+def test_a_partition_may_lose_its_leader() -> None:
+    assert leaders(answer((0, 1)).update(answer((-1, 2)))) == [(-1, 2)]
+
+
+def test_a_topic_that_was_created_again_begins_with_its_own_epochs() -> None:
+    assert leaders(answer((0, 5)).update(answer((1, 0), topic_id=UUID(int=2)))) == [(1, 0)]
+
+
+def test_brokers_that_tell_no_epochs_are_believed() -> None:
+    assert leaders(answer((0, 5)).update(answer((1, -1)))) == [(1, -1)]
