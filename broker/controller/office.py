@@ -8,8 +8,12 @@ from broker.controller.broker_requests import BrokerRequests
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from cluster.controller.context import ControllerContext
 from cluster.controller.transactions import ControllerTerm, fenced
-from cluster.zookeeper.coordination import Coordination, NoSpaceError, Operation
+from cluster.zookeeper.coordination import Coordination, CoordinationError, MultiError, NoSpaceError, Operation
 from protocol.errors import ApiError, ErrorCode
+
+
+class TreeDiffersError(MultiError):
+    """The tree is not what the context says, and nothing of what was to be written is written."""
 
 
 class Office:
@@ -38,13 +42,21 @@ class Office:
 
         Raises ApiError KAFKA_STORAGE_ERROR when the tree has no room. Every other error means that the office has to be
         given up: MultiError, as another controller has been elected, or the tree is not what the context says;
-        ConnectionLossError, as what is written is not known.
+        ConnectionLossError, as what is written is not known. A TreeDiffersError may be handled instead.
         """
+        is_first = True
         for transaction in fenced(operations, self._term, self._coordination.max_transaction_bytes):
             try:
                 await self._coordination.multi(transaction)
             except NoSpaceError as error:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            except MultiError as error:
+                cause = error.__cause__
+                # The first operation is the check of the term.
+                if is_first and error.index > 0 and isinstance(cause, CoordinationError):
+                    raise TreeDiffersError(error.index, cause) from cause
+                raise
+            is_first = False
 
     def check_broker(self, broker_id: int, broker_epoch: int) -> None:
         """Refuse what a broker asks for in an earlier life. Raises BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""

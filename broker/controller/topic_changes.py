@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from broker.controller import topic_operations
 from broker.controller.controller_settings import ControllerSettings
-from broker.controller.office import Office
+from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
 from broker.environment.contract import Random
+from broker.zookeeper.kafka_zk_client import each_of
 from cluster.controller import topics as decisions
 from cluster.controller.commands import TopicStates
 from cluster.controller.context import flat_name
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import shares
 from cluster.metadata_image import ConfigResource, TopicImage
+from cluster.znodes import config_path
 from cluster.zookeeper.coordination import Operation
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
@@ -81,15 +83,11 @@ class TopicChanges:
         errors: dict[str, ApiError] = {}
         configs: dict[ConfigResource, Mapping[str, str]] = {}
         for share in shares(plans, lambda plan: len(plan.assignment)):
-            operations: list[Operation] = []
-            topics = []
-            for plan in share:
-                changes, topic = await topic_operations.creation(plan, self._rules.random.uuid(), context)
-                operations.extend(changes)
-                topics.append(topic)
-            await asyncio.sleep(0)
             try:
-                await self._office.transact(operations)
+                try:
+                    topics = await self._write(share)
+                except TreeDiffersError:
+                    topics = await self._write(share, await self._with_config(share))
             except ApiError as error:  # a full disk
                 errors.update((plan.name, error) for plan in share)
                 continue
@@ -103,6 +101,27 @@ class TopicChanges:
                 TopicStates(topic.name, topic.topic_id, topic.partitions, is_new=True) for topic in created
             )
         return errors
+
+    async def _write(self, plans: Sequence[TopicPlan], with_config: Collection[str] = ()) -> list[TopicImage]:
+        """Write these topics; those of `with_config` have the node of their configuration already."""
+        operations: list[Operation] = []
+        topics = []
+        for plan in plans:
+            changes, topic = await topic_operations.creation(
+                plan, self._rules.random.uuid(), self._office.context, has_config=plan.name in with_config
+            )
+            operations.extend(changes)
+            topics.append(topic)
+        await asyncio.sleep(0)
+        await self._office.transact(operations)
+        return topics
+
+    async def _with_config(self, plans: Sequence[TopicPlan]) -> Collection[str]:
+        """Those for whose names the tree has configurations, which other tools, or a deletion, may leave there."""
+        names = [plan.name for plan in plans]
+        paths = [config_path("topics", name) for name in names]
+        found = await each_of(paths, self._office.zk_client.exists)
+        return {name: None for name, has_config in zip(names, found, strict=True) if has_config}
 
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool

@@ -37,7 +37,8 @@ class TopicDeletions:
         """Delete the topics of these names that exist."""
         context = self._office.context
         existing = [name for name in names if name in context.topics and name not in context.topics_to_be_deleted]
-        await self._office.transact([decisions.deletion_mark(name) for name in existing])
+        marked = dict.fromkeys(await self._office.zk_client.topic_deletions())
+        await self._office.transact([decisions.deletion_mark(name) for name in existing if name not in marked])
         await self._begin(existing)
 
     async def finish_interrupted(self) -> None:

@@ -17,10 +17,14 @@ PARTITIONS_PER_SLICE: Final = 500
 """Partitions whose nodes are described before the event loop gets its turn: some 3 ms of work."""
 
 
-async def creation(plan: TopicPlan, topic_id: UUID, context: ControllerContext) -> tuple[list[Operation], TopicImage]:
+async def creation(
+    plan: TopicPlan, topic_id: UUID, context: ControllerContext, *, has_config: bool
+) -> tuple[list[Operation], TopicImage]:
     """Give the operations that create the topic with its leaders, in Kafka's order, and its image."""
     operations, partitions = await _new_partitions(plan.name, dict(enumerate(plan.assignment)), context)
-    return [*decisions.topic_operations(plan, topic_id), *operations], TopicImage(plan.name, topic_id, partitions)
+    return [*decisions.topic_operations(plan, topic_id, has_config=has_config), *operations], TopicImage(
+        plan.name, topic_id, partitions
+    )
 
 
 async def expansion(

@@ -242,7 +242,8 @@ class KafkaZkClient:
         read = {number: each for number, each in zip(ordered, found, strict=True) if each is not None}
         states = {number: (each, stat.version) for number, (each, stat) in read.items()}
         written_at = {number: stat.mzxid for number, (_, stat) in read.items()}
-        return ReadTopic(name, assignment, states, has_partitions_node=True, written_at=written_at)
+        stateless = [number for number in ordered if number not in states]
+        return ReadTopic(name, assignment, states, True, written_at, stateless)
 
     # -- configurations and producer ids -------------------------------------------------------------------------------
 

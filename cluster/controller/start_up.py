@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -22,7 +22,7 @@ from cluster.znodes import (
     partitions_path,
     topic_path,
 )
-from cluster.zookeeper.coordination import Create, Operation, SetData
+from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 
 KEEP_EVERYTHING: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Overrides of an adopted topic where no better are known: its own limits are lost, and the broker's would
@@ -91,7 +91,8 @@ def _adoption_operations(
 
 class ReadTopic(NamedTuple):
     """A topic as it stands in the tree: its node, and the states of the partitions that have one, with versions.
-    `written_at` has the transactions (zxid) that wrote these states, as far as they are known.
+    `written_at` has the transactions (zxid) that wrote these states, as far as they are known. `stateless` are the
+    partitions that have a node but no state: Kafka makes one after the other.
     """
 
     name: str
@@ -99,6 +100,7 @@ class ReadTopic(NamedTuple):
     states: Mapping[int, tuple[PartitionState, int]]
     has_partitions_node: bool
     written_at: Mapping[int, int] = MappingProxyType({})
+    stateless: Sequence[int] = ()
 
     def image(self) -> TopicImage:
         """The topic as the image has it; partitions without a state have no leader."""
@@ -114,6 +116,8 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
     operations: list[Operation] = []
     if not topic.has_partitions_node:
         operations.append(Create(partitions_path(topic.name)))
+    # They are made again with their state, which may be later.
+    operations.extend(Delete(partition_path(topic.name, number)) for number in topic.stateless)
     missing = {
         number: replicas for number, replicas in topic.assignment.partitions.items() if number not in topic.states
     }

@@ -157,10 +157,15 @@ def _scala_text(assignment: Mapping[int, Sequence[int]]) -> str:
     return f"HashMap({', '.join(entries)})"
 
 
-def topic_operations(plan: TopicPlan, topic_id: UUID) -> list[Operation]:
-    """Give the operations that create the topic without its partitions, in Kafka's order: configuration, then topic."""
+def topic_operations(plan: TopicPlan, topic_id: UUID, *, has_config: bool = False) -> list[Operation]:
+    """Give the operations that create the topic without its partitions, in Kafka's order: configuration, then topic.
+
+    `has_config`: a topic of that name has left its configuration in the tree. It is replaced, as in Kafka
+    (AdminZkClient.writeTopicConfig).
+    """
+    path, config = config_path("topics", plan.name), encode_config(plan.config)
     return [
-        Create(config_path("topics", plan.name), encode_config(plan.config)),
+        SetData(path, config) if has_config else Create(path, config),
         Create(topic_path(plan.name), TopicAssignment(topic_id, dict(enumerate(plan.assignment))).encode()),
         Create(partitions_path(plan.name)),
     ]
