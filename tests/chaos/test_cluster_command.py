@@ -113,3 +113,26 @@ def test_the_life_of_a_cluster(cluster: Command, zookeeper: str) -> None:
     cluster("stop")
     assert set(cluster.states().values()) == {"dead"}
     assert all(row[1] == "-" for row in cluster.brokers().values())
+
+
+def test_only_what_is_dead_is_started(cluster: Command) -> None:
+    """With a ZooKeeper of its own, which dies alone, then with a broker."""
+    port = free_port()
+    cluster("start", "--brokers", "2", "--base-port", str(port))
+    address = f"127.0.0.1:{port},127.0.0.1:{port + 1}"
+    create_topics(address, {TOPIC: {}}, replication_factor=2)
+    before = {number: row[1] for number, row in cluster.brokers().items()}
+    cluster("kill", "zookeeper")
+    said = cluster("start")
+    assert "starting ZooKeeper" in said
+    assert "starting broker" not in said
+    assert {number: row[1] for number, row in cluster.brokers().items()} == before
+    assert "already running" in cluster("start", code=1)
+
+    cluster("kill", "2")
+    cluster("kill", "zookeeper")
+    said = cluster("start")
+    assert said.index("starting ZooKeeper") < said.index("starting broker 2")
+    assert "starting broker 1" not in said
+    cluster.await_status(rf"{TOPIC}-0 +\d +[12,]+ +\d,\d$")
+    produce(address)

@@ -184,9 +184,10 @@ def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_cluster_that_runs_is_not_started_again(
     sleeper: ProcessId, directory: ClusterDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory.save(a_state(sleeper))
-    assert cluster.main(["start", "--dir", str(directory.path)]) == 1
-    assert said(capsys) == f"the cluster in {directory.path} is already running"
+    for service in (LocalZooKeeper("zk:2181"), LocalZooKeeper("127.0.0.1:2181", 2181, sleeper)):
+        directory.save(a_state(sleeper, zookeeper=service))
+        assert cluster.main(["start", "--dir", str(directory.path)]) == 1
+        assert said(capsys) == f"the cluster in {directory.path} is already running"
 
 
 def test_two_commands_at_once(directory: ClusterDirectory, capsys: pytest.CaptureFixture[str]) -> None:

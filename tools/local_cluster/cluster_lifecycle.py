@@ -92,7 +92,7 @@ class ClusterLifecycle:
         Raises ToolError when everything runs already, and when a process ends or does not get ready in time.
         """
         dead = [each for each in self._state.brokers if observe(each.process).condition is Condition.DEAD]
-        if not dead:
+        if not dead and not self._lacks_zookeeper:
             raise ToolError(f"the cluster in {self._directory.path} is already running")
         await self._start_zookeeper()
         for broker in dead:
@@ -103,7 +103,7 @@ class ClusterLifecycle:
 
     async def add(self) -> LocalBroker:
         """Start one more broker; gives it once it is registered. Raises ToolError."""
-        if observe(self._state.zookeeper.process).condition is Condition.DEAD and self._state.zookeeper.port:
+        if self._lacks_zookeeper:
             raise ToolError("the cluster does not run; `odradek cluster start` starts it")
         last = self._state.brokers[-1]
         port = free_from(max(each.port for each in self._state.brokers) + 1)
@@ -120,13 +120,19 @@ class ClusterLifecycle:
             raise
         return self._state.broker(broker.broker_id)
 
+    @property
+    def _lacks_zookeeper(self) -> bool:
+        """Whether the cluster's own ZooKeeper is dead."""
+        service = self._state.zookeeper
+        return service.port is not None and observe(service.process).condition is Condition.DEAD
+
     async def _start_zookeeper(self) -> None:
         service = self._state.zookeeper
         port = service.port
         if port is None:
             await self._await_given_zookeeper()
             return
-        if observe(service.process).condition is not Condition.DEAD:
+        if not self._lacks_zookeeper:
             return
         require_free(port, "ZooKeeper")
         process = self._launch(ZOOKEEPER, zookeeper_command(self._directory.properties_file(ZOOKEEPER)))
