@@ -37,18 +37,25 @@ class LocalChannel:
     """To the broker that the controller is itself: a direct call, and the same commands.
 
     `settle_deletions` makes sure that a crash cannot bring deleted logs back, and that nothing else of their topics is
-    left; a StopReplica is answered after it.
+    left; a StopReplica is answered after it. `prepare` is called before a LeaderAndIsr is obeyed.
     """
 
     def __init__(
-        self, replicas: HostedPartitions, metadata: MetadataCache, settle_deletions: Callable[[], Awaitable[None]]
+        self,
+        replicas: HostedPartitions,
+        metadata: MetadataCache,
+        settle_deletions: Callable[[], Awaitable[None]],
+        prepare: Callable[[LeaderAndIsr], Awaitable[None]] | None = None,
     ) -> None:
         self._replicas = replicas
         self._metadata = metadata
         self._settle_deletions = settle_deletions
+        self._prepare = prepare
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> Answer:
         """See BrokerChannel."""
+        if self._prepare is not None:
+            await self._prepare(command)
         answer = await self._replicas.become_leader_or_follower(command)
         if self._replicas.strays.unsettled:
             self._replicas.strays.unsettled = False

@@ -7,11 +7,12 @@ at the broker that made it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from broker.controller.cluster_membership import RETRY_S, ClusterMembership
 from broker.metadata.metadata_cache import MetadataCache
 from broker.zookeeper.kafka_zk_client import each_of
+from cluster.controller.commands import TopicStates
 from cluster.controller.transactions import shares
 from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage
 from cluster.zookeeper.coordination import (
@@ -97,7 +98,7 @@ class DynamicConfigs:
             self._spawn()
 
     async def _until_applied(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 await self._apply_notices()
             except ConnectionLossError:
@@ -132,6 +133,20 @@ class DynamicConfigs:
         if begun:
             self._outdated |= begun
             self._spawn()
+
+    async def read_before(self, topics: Sequence[TopicStates]) -> None:
+        """Have the configurations of these topics in the cache before their logs are made. Without contact to the tree
+        it is waited for, as in Kafka, and no longer than this session lasts.
+        """
+        known = self._metadata.image.topics
+        begun: dict[ConfigResource, None] = {
+            (int(ConfigResourceType.TOPIC), topic.topic): None
+            for topic in topics
+            if topic.topic not in known or known[topic.topic].topic_id != topic.topic_id
+        }
+        self._outdated |= begun
+        if topics and self._outdated:
+            await self._until_applied()
 
     async def _session_began(self, _broker: BrokerImage) -> None:
         await self._apply_notices()

@@ -116,6 +116,15 @@ class HostedPartitions:
                     self._look_again(topic, answer)
             return answer
 
+    def topics_begun_by(self, command: LeaderAndIsr) -> list[TopicStates]:
+        """Those of the command of which logs are to be made here."""
+        logs = self._log_manager.logs
+        return [
+            topic
+            for topic in command.topics
+            if topic.is_new or any(TopicPartition(topic.topic, each.partition) not in logs for each in topic.partitions)
+        ]
+
     def _to_change(self, command: LeaderAndIsr) -> list[TopicPartition]:
         """The replicas here that are to get another role. Nothing else may be at work on their logs then."""
         return [

@@ -18,6 +18,7 @@ from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
+from cluster.controller.commands import LeaderAndIsr
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.znodes import BrokerRegistration, ProducerIdBlock
@@ -74,7 +75,10 @@ class ClusterMember(Value):
             await logs.settle_deletions()
             await groups.topics_forgotten()
 
-        commands = LocalChannel(hosted, metadata, settle_deletions)
+        async def read_configs(command: LeaderAndIsr) -> None:
+            await dynamic_configs.read_before(hosted.topics_begun_by(command))
+
+        commands = LocalChannel(hosted, metadata, settle_deletions, read_configs if membership.is_shared else None)
         controller = ControllerService(
             membership,
             commands,

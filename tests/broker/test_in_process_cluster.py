@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +16,8 @@ from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.partition import Partition
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
+from storage.log_config import LogConfig
+from storage.log_manager import LogManager
 from tests.kit.in_process_cluster import InProcessCluster
 from tests.kit.waiting import eventually_on_loop
 
@@ -98,5 +101,25 @@ def test_another_replica_leads_and_the_first_comes_back_in_sync(what: str) -> No
         assert state_of(cluster).leader_epoch > before.leader_epoch
         for broker_id in cluster.brokers:
             assert values_in(replica_of(cluster, broker_id)) == list(range(20))
+
+    play(scenario)
+
+
+def test_a_log_has_the_configuration_of_its_topic_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = LogManager.get_or_create
+
+    def record(logs: LogManager, replica: TopicPartition, topic_id: UUID, config: LogConfig, *rest, **named):  # type: ignore[no-untyped-def]
+        if replica.topic == "u":
+            made.append(config.retention_ms)
+        return make(logs, replica, topic_id, config, *rest, **named)
+
+    monkeypatch.setattr(LogManager, "get_or_create", record)
+
+    async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
+        configs = {"retention.ms": "7654321"}
+        await admin.create_topic(client, "u", partitions=2, replication_factor=3, configs=configs)
+        await everybody_knows(cluster, lambda: len(made) == 6)
+        assert made == [7_654_321] * 6
 
     play(scenario)
