@@ -177,8 +177,14 @@ class ProduceHandlers:
         self, topics: list[Topic], waiting: list[_Unacknowledged], errors: Sequence[ApiError | None]
     ) -> ProduceResponse | None:
         for each, error in zip(waiting, errors, strict=True):
-            if error is not None:
+            if error is None:
+                continue
+            if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+                # In Kafka the append itself fails, as it waits for flush.messages.
                 each.answers[each.place] = self._refusal(each.topic_partition, error)
+            else:
+                # The records are in the log, and the answer says where.
+                each.answers[each.place].error_code = error.error_code
         return make_response(responses=topics)
 
     def _refusal(self, topic_partition: TopicPartition, error: ApiError) -> Partition:
