@@ -15,6 +15,7 @@ import pytest
 from tests.compat.steady_load import PARTITIONS, Sender, create_topics, judge
 from tests.kit.broker_cluster import SESSION_TIMEOUT_MS, BrokerCluster
 from tests.kit.waiting import eventually
+from tests.kit.zookeeper import new_zookeeper, real_zookeeper, start_zookeeper
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -22,6 +23,7 @@ TOPIC = "replicated"
 MORE = 50
 """Acknowledgements of each sender that show that production goes on."""
 ZOOKEEPER_GONE_S = 10
+ZOOKEEPER_DEAD_S = 60
 
 
 class TimedSender(Sender):
@@ -140,3 +142,44 @@ def test_production_goes_on_without_zookeeper(cluster: BrokerCluster) -> None:
         cluster.brokers[leader].kill()
         goes_on(senders)
         cluster.brokers[leader].start()
+
+
+def is_whole(cluster: BrokerCluster, senders: Sequence[Sender]) -> None:
+    """Return when all brokers are registered, all replicas in sync, and the controller carries out what it is asked."""
+    cluster.await_brokers(set(cluster.brokers))
+    cluster.await_full_isr(TOPIC)
+    goes_on(senders)
+    create_topics(cluster.address, {"later": {}}, replication_factor=3)
+    cluster.await_full_isr("later")
+
+
+def test_zookeeper_is_dead_for_a_minute(cluster: BrokerCluster) -> None:
+    """It counts the time of each session anew when it comes back, so the sessions go on."""
+    with load(cluster) as senders:
+        cluster.zookeeper.kill()
+        dead_s = time.monotonic()
+        while time.monotonic() < dead_s + ZOOKEEPER_DEAD_S:
+            goes_on(senders)
+        start_zookeeper(cluster.zookeeper)
+        is_whole(cluster, senders)
+    assert not any(sender.refused for sender in senders)
+
+
+def test_all_sessions_end_at_once(cluster: BrokerCluster, tmp_path: Path) -> None:
+    """While ZooKeeper is where no broker finds it, it gives up all brokers, and with one of them the controller."""
+    with load(cluster) as senders:
+        before = [cluster.session_count(number) for number in cluster.brokers]
+        cluster.zookeeper.kill()
+        with real_zookeeper(tmp_path / "zookeeper"):
+            started_s = time.monotonic()
+            while time.monotonic() < started_s + ZOOKEEPER_GONE_S:
+                goes_on(senders)
+        cluster.zookeeper = new_zookeeper(tmp_path / "zookeeper", port=cluster.zookeeper.port)
+        start_zookeeper(cluster.zookeeper)
+        eventually(
+            "a new session of each broker",
+            lambda: [cluster.session_count(number) for number in cluster.brokers],
+            lambda found: all(now > then for now, then in zip(found, before, strict=True)),
+        )
+        is_whole(cluster, senders)
+    assert not any(sender.refused for sender in senders)

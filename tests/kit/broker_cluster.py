@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -141,6 +142,10 @@ class BrokerCluster:
             yield
         finally:
             self.brokers[number].send_signal(signal.SIGCONT)
+
+    def session_count(self, number: int) -> int:
+        """The sessions with ZooKeeper that a broker has begun, as its output tells."""
+        return len(re.findall(r"Connected to ZooKeeper at \S+, session", self.brokers[number].output.read_text()))
 
     def traceback(self) -> str | None:
         """The first traceback in the output of a broker, with what is before and behind it."""
