@@ -37,7 +37,8 @@ class BrokerImage(Value):
 
 class PartitionImage(Value):
     """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode.
-    `offline_replicas` are on live brokers, on failed disks.
+    `offline_replicas` are on live brokers, on failed disks. While the partition is reassigned, `replicas` has those
+    that come (`adding_replicas`) and those that go.
     """
 
     partition: int
@@ -49,6 +50,8 @@ class PartitionImage(Value):
     controller_epoch: int
     leader_recovery_state: int = 0
     offline_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
 
 
 class TopicImage(Value):

@@ -15,13 +15,14 @@ from broker.controller.topic_deletions import TopicDeletions
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
 from cluster.controller.start_up import FoundReplica, adopt, adopted_config, take_over
-from cluster.metadata_image import PartitionImage
+from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.zookeeper.coordination import Create, Operation
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from broker.controller.reassignments import Reassignments
     from cluster.replication.isr_changes import IsrChange
 
 logger = logging.getLogger("kafka.controller.KafkaController")
@@ -39,6 +40,7 @@ class ActiveController:
         self.topics = TopicChanges(office, self.roles, rules)
         self.deletions = TopicDeletions(office)
         self.brokers = BrokerChanges(office, self.roles, self.deletions)
+        self._reassignments: Reassignments | None = None
 
     async def take_office(
         self, settings: ControllerSettings, find_replicas: FindReplicas | None, *, unclean: bool
@@ -63,6 +65,32 @@ class ActiveController:
         await self.roles.take_offline(offline)
         await office.requests.update_metadata(context.replicas(), is_full=True)
         await self.deletions.finish_interrupted()
+        if any(
+            each.adding_replicas or each.removing_replicas for topic in context.replicas() for each in topic.partitions
+        ):
+            await self.reassignments.resume()
+
+    @property
+    def reassignments(self) -> Reassignments:
+        """The partitions on the move. Made when first needed: a broker that is alone, which is to start quickly, has
+        none.
+        """
+        if self._reassignments is None:
+            from broker.controller.reassignments import Reassignments
+
+            self._reassignments = Reassignments(self._office, self.roles)
+        return self._reassignments
+
+    async def brokers_are(self, found: Mapping[int, BrokerImage]) -> None:
+        """See `BrokerChanges.brokers_are`. Who came may be the one that a reassignment waited for."""
+        await self.brokers.brokers_are(found)
+        if self._reassignments is not None:
+            await self._reassignments.go_on()
+
+    @property
+    def can_complete_reassignments(self) -> bool:
+        """Whether the replicas that partitions are moved to are all in sync."""
+        return self._reassignments is not None and self._reassignments.is_ready()
 
     async def _load(self, *, unclean: bool) -> None:
         """Topics from the tree, half-created ones completed and leaders elected."""

@@ -50,6 +50,11 @@ DELETION_PATIENCE_S = 5.0
 """How long a deletion waits for brokers that live, before it goes on behind its caller's back."""
 
 
+def not_controller() -> ApiError:
+    """The refusal of a broker that is not the controller."""
+    return ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
+
+
 class ControllerService:
     """Owner of the office, when this broker has it; implements `ControllerApi`.
 
@@ -204,7 +209,7 @@ class ControllerService:
     async def _brokers_changed(self) -> None:
         if self._active is not None:
             found = await self._membership.zk_client.live_brokers(self._broker_nodes_changed)
-            await self._active.brokers.brokers_are(found)
+            await self._active.brokers_are(found)
 
     def _log_dir_events_changed(self, event: WatchEvent) -> None:
         if event.type is not EventType.SESSION_EXPIRED:
@@ -270,6 +275,22 @@ class ControllerService:
         active = await self._change(delete)
         await active.deletions.wait_for(names, DELETION_PATIENCE_S)
 
+    # -- reassignments -------------------------------------------------------------------------------------------------
+
+    async def alter_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
+    ) -> dict[TopicPartition, ApiError | None]:
+        """Begin to move partitions to these replicas, or with None cancel their reassignments; for each, why not, or
+        None. Raises NOT_CONTROLLER.
+        """
+        return await self._change(lambda active: active.reassignments.alter(targets))
+
+    def reassignments(self) -> Mapping[TopicPartition, PartitionImage]:
+        """The partitions that are being reassigned. Raises NOT_CONTROLLER."""
+        if self._active is None:
+            raise not_controller()
+        return self._active.reassignments.under_way()
+
     # -- requests of brokers -------------------------------------------------------------------------------------------
 
     async def log_directory_failed(self) -> None:
@@ -286,7 +307,19 @@ class ControllerService:
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
         """See ControllerApi."""
-        return await self._change(lambda active: active.alter_partition(broker_id, broker_epoch, changes))
+
+        async def alter(active: ActiveController) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
+            results = await active.alter_partition(broker_id, broker_epoch, changes)
+            if active.can_complete_reassignments:
+                # After the leader has its answer, which would be outdated otherwise.
+                self._begin(self._complete_reassignments)
+            return results
+
+        return await self._change(alter)
+
+    async def _complete_reassignments(self) -> None:
+        if self._active is not None:
+            await self._active.reassignments.go_on()
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> Sequence[TopicPartition]:
         """See ControllerApi. Raises BROKER_NOT_AVAILABLE for a broker that is not registered."""
@@ -304,7 +337,7 @@ class ControllerService:
     async def _carry_out(self, change: Callable[[ActiveController], Awaitable[T]]) -> T:
         active = self._active
         if active is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
+            raise not_controller()
         try:
             await active.deletions.remove_rest()
             return await change(active)

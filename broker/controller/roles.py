@@ -10,7 +10,7 @@ from broker.controller.broker_requests import OfflineReplicas
 from broker.controller.office import Office
 from cluster.controller.commands import TopicStates
 from cluster.controller.elections import NO_STATE, offline_operations, settle
-from cluster.controller.topics import new_partitions
+from cluster.controller.topics import first_states
 from cluster.metadata_image import PartitionImage
 from cluster.zookeeper.coordination import Delete, Operation
 from protocol.errors import ApiError
@@ -55,9 +55,9 @@ class Roles:
                 part = topic.partitions[start : start + PARTITIONS_PER_SLICE]
                 writes, partitions = settle(part, topic, context)
                 operations += writes
-                missing = {each.partition: each.replicas for each in part if each.partition_epoch == NO_STATE}
+                missing = [each for each in part if each.partition_epoch == NO_STATE]
                 if missing:
-                    writes, begun = new_partitions(topic.name, missing, context)
+                    writes, begun = first_states(topic.name, missing, context)
                     operations += writes
                     partitions += [each for each in begun if each.partition_epoch != NO_STATE]
                 if partitions:

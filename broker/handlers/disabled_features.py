@@ -1,7 +1,7 @@
 """Read-only requests about features that this broker does not have, answered as by a Kafka that is not set up for them.
 
 User interfaces send them to every broker and take an error that is not expected for a broken cluster. The answers are
-those of Apache Kafka 3.9.1 in ZooKeeper mode without an authorizer, quotas, SCRAM users, tokens or reassignments.
+those of Apache Kafka 3.9.1 in ZooKeeper mode without an authorizer, quotas, SCRAM users or tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from protocol.messages import (
     DescribeDelegationTokenResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
 )
 
 UNKNOWN: Final = 0
@@ -35,7 +33,7 @@ QUOTA_ENTITY_NAMES: Final = {"user": "user", "client-id": "client", "ip": "ip"}
 
 
 class DisabledFeatureHandlers:
-    """Describes ACLs, tokens, quotas, SCRAM users and reassignments, of which there are none."""
+    """Describes ACLs, tokens, quotas and SCRAM users, of which there are none."""
 
     @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), reads_only=True)
     def describe_acls(
@@ -65,17 +63,6 @@ class DisabledFeatureHandlers:
         """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: a PLAINTEXT listener does not know who asks."""
         return DescribeDelegationTokenResponse(
             error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, tokens=[], throttle_time_ms=0
-        )
-
-    @api(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), reads_only=True)
-    def list_partition_reassignments(
-        self,
-        context: RequestContext,  # noqa: ARG002
-        request: ListPartitionReassignmentsRequest,  # noqa: ARG002
-    ) -> ListPartitionReassignmentsResponse:
-        """An empty list: no replica moves between brokers."""
-        return ListPartitionReassignmentsResponse(
-            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", topics=[]
         )
 
     @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True)

@@ -132,6 +132,8 @@ def _leader_state(image: PartitionImage, *, is_new: bool) -> _LeaderState:
         isr=list(image.isr),
         partition_epoch=image.partition_epoch,
         replicas=list(image.replicas),
+        adding_replicas=list(image.adding_replicas),
+        removing_replicas=list(image.removing_replicas),
         is_new=is_new,
         leader_recovery_state=image.leader_recovery_state,
     )
@@ -153,6 +155,8 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest, version: int) -> 
                 partition_epoch=state.partition_epoch,
                 controller_epoch=state.controller_epoch,
                 leader_recovery_state=state.leader_recovery_state,
+                adding_replicas=tuple(state.adding_replicas),
+                removing_replicas=tuple(state.removing_replicas),
             )
         )
     topics = tuple(

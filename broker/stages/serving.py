@@ -17,6 +17,7 @@ from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
+from broker.handlers.reassignments import ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.logs.scrubber import Scrubber
@@ -160,6 +161,7 @@ def _registry(
             CoordinatorHandlers(member.groups, lambda: metadata.image, internal_topics),
             ProducerIdHandlers(ProducerIds(member.allocate_producer_ids)),
             DisabledFeatureHandlers(),
+            ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
             ClusterRequestHandlers(controller, lambda: metadata.image),
         ]

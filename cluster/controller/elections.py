@@ -113,8 +113,19 @@ def next_state(
 
 def after(partition: PartitionImage, state: PartitionState) -> PartitionImage:
     """The partition once `state` has been written, at the version that it had."""
-    written = partition_image(partition.partition, partition.replicas, state, partition.partition_epoch + 1)
-    return written.replace(offline_replicas=partition.offline_replicas)
+    return with_state(partition, state, partition.partition_epoch + 1)
+
+
+def with_state(partition: PartitionImage, state: PartitionState, partition_epoch: int) -> PartitionImage:
+    """The partition with this state, at this version."""
+    return partition.replace(
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=state.isr,
+        partition_epoch=partition_epoch,
+        controller_epoch=state.controller_epoch,
+        leader_recovery_state=state.leader_recovery_state,
+    )
 
 
 def partition_image(

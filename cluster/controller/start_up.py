@@ -9,8 +9,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.elections import elect_at_start, partition_image
-from cluster.controller.topics import new_partitions
+from cluster.controller.elections import NO_STATE, after, elect_at_start, partition_image
+from cluster.controller.topics import first_states
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (
     PartitionState,
@@ -107,7 +107,12 @@ class ReadTopic(NamedTuple):
         partitions = []
         for number, replicas in sorted(self.assignment.partitions.items()):
             state, version = self.states.get(number, (None, 0))
-            partitions.append(partition_image(number, replicas, state, version))
+            image = partition_image(number, replicas, state, version)
+            adding = self.assignment.adding_replicas.get(number, ())
+            removing = self.assignment.removing_replicas.get(number, ())
+            if adding or removing:
+                image = image.replace(adding_replicas=adding, removing_replicas=removing)
+            partitions.append(image)
         return TopicImage(self.name, self.assignment.topic_id, tuple(partitions))
 
 
@@ -118,12 +123,12 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
         operations.append(Create(partitions_path(topic.name)))
     # They are made again with their state, which may be later.
     operations.extend(Delete(partition_path(topic.name, number)) for number in topic.stateless)
-    missing = {
-        number: replicas for number, replicas in topic.assignment.partitions.items() if number not in topic.states
-    }
-    created, changed = new_partitions(topic.name, missing, context)
+    result = topic.image()
+    created, changed = first_states(
+        topic.name, [each for each in result.partitions if each.partition_epoch == NO_STATE], context
+    )
     operations.extend(created)
-    result = topic.image().with_partitions(changed)
+    result = result.with_partitions(changed)
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
         partition = result.partitions[number]
@@ -131,7 +136,7 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
         state = elect_at_start(known, context, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
-            elected.append(partition_image(number, partition.replicas, state, version + 1))
+            elected.append(after(partition, state))
     return operations, result.with_partitions(elected)
 
 

@@ -191,6 +191,18 @@ def new_partitions(
     return operations, tuple(images)
 
 
+def first_states(
+    topic: str, partitions: Sequence[PartitionImage], context: ControllerContext
+) -> tuple[list[Operation], list[PartitionImage]]:
+    """As `new_partitions`, for partitions of which only the assignment exists."""
+    operations, images = new_partitions(topic, {each.partition: each.replicas for each in partitions}, context)
+    begun = [
+        image.replace(adding_replicas=known.adding_replicas, removing_replicas=known.removing_replicas)
+        for image, known in zip(images, partitions, strict=True)
+    ]
+    return operations, begun
+
+
 def expand_topic(
     topic: TopicImage,
     count: int,
@@ -198,6 +210,11 @@ def expand_topic(
     context: ControllerContext,
 ) -> dict[int, tuple[int, ...]]:
     """Replicas of the partitions to add so that `topic` has `count`. Raises ApiError with Kafka's code and words."""
+    if any(each.adding_replicas or each.removing_replicas for each in topic.partitions):
+        raise ApiError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"A partition reassignment is in progress for the topic '{topic.name}'.",
+        )
     existing = len(topic.partitions)
     added = count - existing
     if added < 0:

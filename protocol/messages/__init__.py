@@ -87,6 +87,8 @@ from protocol.messages.quotas import (
     DescribeClientQuotasResponse,
 )
 from protocol.messages.reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -118,6 +120,8 @@ __all__ = [
     "AllocateProducerIdsResponse",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
+    "AlterPartitionReassignmentsRequest",
+    "AlterPartitionReassignmentsResponse",
     "AlterPartitionRequest",
     "AlterPartitionResponse",
     "AlterReplicaLogDirsRequest",
@@ -207,6 +211,7 @@ __all__ = [
 _REQUESTS: tuple[type[Request], ...] = (
     AllocateProducerIdsRequest,
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterReplicaLogDirsRequest,
     ApiVersionsRequest,
@@ -248,6 +253,7 @@ _REQUESTS: tuple[type[Request], ...] = (
 _RESPONSES: tuple[type[Response], ...] = (
     AllocateProducerIdsResponse,
     AlterConfigsResponse,
+    AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
     AlterReplicaLogDirsResponse,
     ApiVersionsResponse,

@@ -1,9 +1,54 @@
-"""ListPartitionReassignments: replicas on the move between brokers (KIP-455)."""
+"""AlterPartitionReassignments and ListPartitionReassignments: replicas on the move between brokers (KIP-455)."""
 
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
 from protocol.wire.schema import Request, Response, Struct, field, int16, int32, nullable_string, string
+
+
+class AlterPartitionReassignmentsRequest(
+    Request, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
+):
+    """Where partitions are to move."""
+
+    class ReassignablePartition(Struct):
+        """The replicas that a partition is to have; null cancels what is under way."""
+
+        partition_index: int32
+        replicas: list[int32] | None = field(default=None)
+
+    class ReassignableTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[AlterPartitionReassignmentsRequest.ReassignablePartition]
+
+    timeout_ms: int32 = field(default=60_000)
+    topics: list[ReassignableTopic]
+
+
+class AlterPartitionReassignmentsResponse(
+    Response, api_key=ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions="0", flexible="0+"
+):
+    """Partition by partition, whether it was begun."""
+
+    class ReassignablePartitionResponse(Struct):
+        """One partition."""
+
+        partition_index: int32
+        error_code: int16
+        error_message: nullable_string = field(default=None)
+
+    class ReassignableTopicResponse(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[AlterPartitionReassignmentsResponse.ReassignablePartitionResponse]
+
+    throttle_time_ms: int32
+    error_code: int16
+    error_message: nullable_string
+    responses: list[ReassignableTopicResponse]
 
 
 class ListPartitionReassignmentsRequest(

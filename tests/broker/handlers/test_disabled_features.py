@@ -12,7 +12,6 @@ from protocol.messages import (
     DescribeClientQuotasRequest,
     DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
-    ListPartitionReassignmentsRequest,
 )
 
 CONTEXT = RequestContext(0, None, "127.0.0.1", "PLAINTEXT")
@@ -39,11 +38,9 @@ def test_acls_need_an_authorizer() -> None:
         HANDLERS.describe_acls(CONTEXT, acls(0))
 
 
-def test_tokens_and_reassignments() -> None:
+def test_tokens() -> None:
     tokens = HANDLERS.describe_delegation_token(CONTEXT, DescribeDelegationTokenRequest(owners=None))
     assert tokens.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    moves = HANDLERS.list_partition_reassignments(CONTEXT, ListPartitionReassignmentsRequest(topics=None))
-    assert (moves.error_code, moves.topics) == (ErrorCode.NONE, [])
 
 
 def test_named_scram_users_do_not_exist() -> None:

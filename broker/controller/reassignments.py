@@ -1,0 +1,154 @@
+"""Carries out reassignments of partitions (KIP-455; Kafka's `KafkaController.onPartitionReassignment`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from broker.controller.broker_requests import OfflineReplicas
+from broker.controller.office import Office
+from broker.controller.roles import Roles
+from cluster.controller import reassignment as decisions
+from cluster.controller.commands import StoppedReplica, TopicStates
+from cluster.controller.elections import NO_STATE, after, next_state, write
+from cluster.metadata_image import PartitionImage, TopicImage
+from cluster.zookeeper.coordination import Operation
+from protocol.errors import ApiError
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+Target = tuple[int, ...] | None
+"""The replicas that a partition is to have; None cancels what is under way."""
+
+
+class Reassignments:
+    """Moves partitions in one term. What is under way is in the context, and in the tree."""
+
+    def __init__(self, office: Office, roles: Roles) -> None:
+        self._office = office
+        self._roles = roles
+        self._moving: dict[TopicPartition, None] = {}
+
+    def under_way(self) -> dict[TopicPartition, PartitionImage]:
+        """The partitions that are moving. Topics that are being deleted take theirs with them."""
+        context = self._office.context
+        moving = {}
+        for name in list(self._moving):
+            partition = context.partition(name)
+            if partition is None or not decisions.is_moving(partition) or name.topic in context.topics_to_be_deleted:
+                del self._moving[name]
+            else:
+                moving[name] = partition
+        return moving
+
+    async def alter(self, targets: Mapping[TopicPartition, Target]) -> dict[TopicPartition, ApiError | None]:
+        """Begin to move partitions, or change where they go; for each, why not, or None."""
+        context = self._office.context
+        outcome: dict[TopicPartition, ApiError | None] = {}
+        planned: dict[str, dict[int, PartitionImage]] = {}
+        for name, target in targets.items():
+            try:
+                planned.setdefault(name.topic, {})[name.partition] = decisions.plan(name, target, context)
+                outcome[name] = None
+            except ApiError as error:
+                outcome[name] = error
+        for topic, wanted in planned.items():
+            if not wanted:
+                continue
+            try:
+                await self._begin(context.topics[topic], wanted)
+            except ApiError as error:  # a full disk
+                outcome.update((TopicPartition(topic, number), error) for number in wanted)
+        await self.go_on()
+        return outcome
+
+    async def _begin(self, topic: TopicImage, wanted: Mapping[int, PartitionImage]) -> None:
+        office, context = self._office, self._office.context
+        operations, partitions = decisions.begun(topic, wanted, context)
+        await office.transact(operations)
+        for each in partitions:
+            logger.info("Reassigning %s-%d to %s", topic.name, each.partition, decisions.target_replicas(each))
+            self._moving[TopicPartition(topic.name, each.partition)] = None
+        states = context.put_partitions({topic.name: partitions})
+        await self._tell(states, {each.partition: each for each in topic.partitions})
+        if any(each.partition_epoch == NO_STATE for each in partitions):
+            # Nobody who could lead was ever there. Now there may be somebody.
+            await self._roles.announce(await self._roles.settle())
+
+    async def _tell(self, states: Iterable[TopicStates], before: Mapping[int, PartitionImage]) -> None:
+        """Tell brokers of their replicas: those that begin, those that go on, and those that they are to delete. A
+        broker that is not there sets the latter aside as strays when it comes back.
+        """
+        roles: dict[int, list[TopicStates]] = {}
+        stopped: dict[int, list[StoppedReplica]] = {}
+        for state in states:
+            for each in state.partitions:
+                known = before[each.partition].replicas
+                if each.partition_epoch != NO_STATE:
+                    for broker_id in each.replicas:
+                        told = state._replace(partitions=(each,), is_new=broker_id not in known)
+                        roles.setdefault(broker_id, []).append(told)
+                name = TopicPartition(state.topic, each.partition)
+                for broker_id in known:
+                    if broker_id not in each.replicas:
+                        stop = StoppedReplica(name, each.leader_epoch, delete_partition=True)
+                        stopped.setdefault(broker_id, []).append(stop)
+        requests = self._office.requests
+        offline: OfflineReplicas = {}
+        for broker_id, told_to_it in roles.items():
+            offline |= await requests.leader_and_isr(told_to_it, only=[broker_id])
+        if stopped:
+            await requests.stop_replicas(stopped)
+        await self._roles.tell_clients(states, await self._roles.take_offline(offline))
+
+    # -- what happens later --------------------------------------------------------------------------------------------
+
+    async def resume(self) -> None:
+        """A new controller goes on with what the tree says. The one before may have written an assignment, and not told
+        it: a new leader epoch makes everybody listen.
+        """
+        office, context = self._office, self._office.context
+        self._moving = {
+            TopicPartition(topic.name, each.partition): None
+            for topic in context.topics.values()
+            for each in topic.partitions
+            if decisions.is_moving(each)
+        }
+        operations: list[Operation] = []
+        changed: dict[str, list[PartitionImage]] = {}
+        for name, partition in self.under_way().items():
+            logger.info("Going on with the reassignment of %s to %s", name, decisions.target_replicas(partition))
+            if partition.partition_epoch != NO_STATE:
+                state = next_state(partition, partition.leader, partition.isr, context)
+                operations.append(write(name.topic, partition, state))
+                changed.setdefault(name.topic, []).append(after(partition, state))
+        if changed:
+            await office.transact(operations)
+            await self._roles.announce(context.put_partitions(changed))
+        await self.go_on()
+
+    def is_ready(self) -> bool:
+        """Whether `go_on` has something to do."""
+        context = self._office.context
+        return any(decisions.completion(each, context) is not None for each in self.under_way().values())
+
+    async def go_on(self) -> None:
+        """Complete the reassignments whose new replicas are all in sync. Raises ApiError for a full disk."""
+        office, context = self._office, self._office.context
+        ready: dict[str, list[tuple[PartitionImage, Operation]]] = {}
+        before: dict[str, dict[int, PartitionImage]] = {}
+        for name, partition in self.under_way().items():
+            state = decisions.completion(partition, context)
+            if state is not None:
+                done = decisions.completed(partition, state), write(name.topic, partition, state)
+                ready.setdefault(name.topic, []).append(done)
+                before.setdefault(name.topic, {})[name.partition] = partition
+        for topic, completions in ready.items():
+            await office.transact([operation for _, operation in completions])
+            states = context.put_partitions({topic: [partition for partition, _ in completions]})
+            await self._tell(states, before[topic])
+            # Last: a controller that finds replicas that are to go has them deleted once more.
+            await office.transact([decisions.assignment_operation(context.topics[topic])])
+            for partition, _ in completions:
+                logger.info("Reassignment of %s-%d to %s is completed", topic, partition.partition, partition.replicas)

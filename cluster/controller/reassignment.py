@@ -1,0 +1,161 @@
+"""Moving partitions to other replicas (KIP-455; Kafka's `ReplicaAssignment` and `KafkaController`).
+
+While a partition moves, its replicas are those that it is to have and those that it had. It had all but
+`adding_replicas`, and is to have all but `removing_replicas`. When all that it is to have are in the ISR, a leader
+among them is elected, and the others go. The topic's node says all of it, so that the next controller goes on.
+
+Stricter than Kafka 3.9 in one thing, with KRaft's code and words: a replica is not dropped while it is the only one
+that has every committed record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from cluster.controller.context import ControllerContext
+from cluster.controller.elections import NO_STATE, after, next_state, write
+from cluster.metadata_image import PartitionImage, TopicImage
+from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment, topic_path
+from cluster.zookeeper.coordination import Operation, SetData
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+
+def is_moving(partition: PartitionImage) -> bool:
+    """Whether the partition is being reassigned."""
+    return bool(partition.adding_replicas or partition.removing_replicas)
+
+
+def origin_replicas(partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas that a cancellation goes back to."""
+    return tuple(each for each in partition.replicas if each not in partition.adding_replicas)
+
+
+def target_replicas(partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas that the partition is to have in the end, the preferred leader first."""
+    return tuple(each for each in partition.replicas if each not in partition.removing_replicas)
+
+
+def reassigned(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
+    """The partition on its way to `target`. What an earlier reassignment was to add, and this one does not, is gone."""
+    origin = origin_replicas(partition)
+    replicas = tuple(dict.fromkeys((*target, *origin)))
+    return partition.replace(
+        replicas=replicas,
+        adding_replicas=tuple(each for each in replicas if each not in origin),
+        removing_replicas=tuple(each for each in replicas if each not in target),
+    )
+
+
+def plan(topic_partition: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext) -> PartitionImage:
+    """The partition as it is to be from now on; None as the target goes back to where a reassignment came from.
+
+    Raises ApiError with Kafka's codes and words, judged in Kafka's order.
+    """
+    partition = context.partition(topic_partition)
+    if target is not None:
+        _check_target(partition, target, context)
+    elif partition is None or not is_moving(partition):
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+    if partition is None or topic_partition.topic in context.topics_to_be_deleted:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    wanted = reassigned(partition, origin_replicas(partition) if target is None else target)
+    if partition.partition_epoch != NO_STATE:
+        leader, isr = _among(wanted.replicas, partition, context)
+        if not isr or (leader == NO_LEADER and partition.leader != NO_LEADER):
+            raise ApiError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Unable to revert partition assignment for {topic_partition} because it would require an unclean "
+                "leader election.",
+            )
+    return wanted
+
+
+def _check_target(partition: PartitionImage | None, target: tuple[int, ...], context: ControllerContext) -> None:
+    reason = ""
+    origin = () if partition is None else origin_replicas(partition)
+    adding = [each for each in target if each not in origin]
+    if not target:
+        reason = "Empty replica list specified in partition reassignment."
+    elif len(set(target)) != len(target):
+        reason = f"Duplicate replica ids in partition reassignment replica list: {_scala_list(target)}"
+    elif any(each < 0 for each in target):
+        reason = f"Invalid broker id in replica list: {_scala_list(target)}"
+    elif any(each not in context.live_brokers for each in adding):
+        reason = (
+            "Replica assignment has brokers that are not alive. Replica list: "
+            f"{_scala_list(adding)}, live broker list: Set({', '.join(map(str, context.live_brokers))})"
+        )
+    if reason:
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+
+
+def _scala_list(numbers: tuple[int, ...] | list[int]) -> str:
+    return f"ArrayBuffer({', '.join(map(str, numbers))})"
+
+
+def _among(
+    replicas: tuple[int, ...], partition: PartitionImage, context: ControllerContext
+) -> tuple[int, tuple[int, ...]]:
+    """Leader and ISR when only these replicas are left. A leader that can be used stays."""
+    isr = tuple(each for each in partition.isr if each in replicas)
+    if partition.leader in isr and context.is_online(partition.leader, partition):
+        return partition.leader, isr
+    usable = (each for each in replicas if each in isr and context.may_lead(each, partition))
+    return next(usable, NO_LEADER), isr
+
+
+def begun(
+    topic: TopicImage, wanted: Mapping[int, PartitionImage], context: ControllerContext
+) -> tuple[list[Operation], list[PartitionImage]]:
+    """Give the operations that have partitions of `topic` be as `plan` gave them, and what they become.
+
+    The states come first: nobody leads, or is in sync, who is no replica, wherever a crash comes. Each begins a new
+    leader epoch, so that all replicas hear of it.
+    """
+    operations: list[Operation] = []
+    partitions: list[PartitionImage] = []
+    for number, image in wanted.items():
+        before = topic.partitions[number]
+        if before.partition_epoch == NO_STATE:
+            partitions.append(image)
+            continue
+        state = next_state(before, *_among(image.replicas, before, context), context)
+        operations.append(write(topic.name, before, state))
+        partitions.append(after(image, state))
+    operations.append(assignment_operation(topic.with_partitions(partitions)))
+    return operations, partitions
+
+
+def completion(partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+    """The state without the replicas that are to go; None while not all are in sync that are to stay, or none of them
+    can lead.
+    """
+    target = target_replicas(partition)
+    if not is_moving(partition) or not all(each in partition.isr for each in target):
+        return None
+    leader, isr = _among(target, partition, context)
+    return None if leader == NO_LEADER else next_state(partition, leader, isr, context)
+
+
+def completed(partition: PartitionImage, state: PartitionState) -> PartitionImage:
+    """The partition once `state`, its completion, has been written."""
+    return after(partition, state).replace(
+        replicas=target_replicas(partition), adding_replicas=(), removing_replicas=()
+    )
+
+
+def assignment_operation(topic: TopicImage) -> Operation:
+    """Give the operation that writes the assignment of a topic, with all that is moving in it."""
+    return SetData(topic_path(topic.name), assignment_of(topic.topic_id, topic.partitions).encode())
+
+
+def assignment_of(topic_id: UUID, partitions: tuple[PartitionImage, ...]) -> TopicAssignment:
+    """The content of a topic's node."""
+    return TopicAssignment(
+        topic_id,
+        {each.partition: each.replicas for each in partitions},
+        {each.partition: each.adding_replicas for each in partitions if each.adding_replicas},
+        {each.partition: each.removing_replicas for each in partitions if each.removing_replicas},
+    )
