@@ -10,7 +10,8 @@ from typing import cast
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
 from broker.replication.delayed_fetch import FetchResult
-from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache, PartitionData
+from broker.replication.fetch_partition import PartitionData
+from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache
 from broker.replication.replica_manager import ReplicaManager
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
@@ -46,7 +47,7 @@ class FetchHandlers:
         they have come.
         """
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
-        if isinstance(fetch, ErrorFetchContext) or not fetch.partitions:
+        if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
             return fetch.respond(())
         max_bytes = min(request.max_bytes, self._max_response_bytes)
         replica = request.replica_state
@@ -62,7 +63,7 @@ class FetchHandlers:
             replica_epoch=UNKNOWN_BROKER_EPOCH if replica is None else replica.replica_epoch,
         )
         answer = partial(_respond, fetch, params.isolation)
-        response = self._replica_manager.fetch(params, fetch.partitions, answer)
+        response = self._replica_manager.fetch(params, fetch.partitions, answer, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
 

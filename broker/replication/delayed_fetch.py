@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Generic, TypeVar
 
 from broker.environment.contract import Executor
-from broker.replication.fetch_session import FetchPartition
+from broker.replication.fetch_partition import FetchPartition
 from broker.replication.purgatory import Woken
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo

@@ -12,6 +12,8 @@ from typing import Final
 from uuid import UUID
 
 from broker.environment.contract import Random
+from broker.replication.fetch_partition import FetchPartition, PartitionData
+from broker.replication.session_watch import SessionWatch
 from protocol.errors import ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 
@@ -21,65 +23,8 @@ FINAL_EPOCH: Final = -1
 NAMES_UNTIL_VERSION: Final = 12
 """Fetch names topics up to this version and gives their ids above it (KIP-516)."""
 
-PartitionData = FetchResponse.PartitionData
 ResolveTopic = Callable[[UUID], str | None]
-PartitionResult = tuple["FetchPartition", PartitionData]
-
-
-class FetchPartition:
-    """A client's request for one partition and, in a session, the offsets last sent to the client."""
-
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "max_bytes",
-        "partition",
-        "reported_high_watermark",
-        "reported_log_start_offset",
-        "topic",
-        "topic_id",
-    )
-
-    def __init__(self, topic: str | None, topic_id: UUID, asked: FetchRequest.FetchPartition) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition = asked.partition
-        self.reported_high_watermark = -1
-        self.reported_log_start_offset = -1
-        self.fetch_offset = asked.fetch_offset
-        self.max_bytes = asked.partition_max_bytes
-        self.current_leader_epoch = asked.current_leader_epoch
-        self.last_fetched_epoch = asked.last_fetched_epoch
-        self.log_start_offset = asked.log_start_offset
-        """Of a follower's log."""
-
-    def ask(self, asked: FetchPartition) -> None:
-        """Take over new parameters."""
-        self.fetch_offset = asked.fetch_offset
-        self.max_bytes = asked.max_bytes
-        self.current_leader_epoch = asked.current_leader_epoch
-        self.last_fetched_epoch = asked.last_fetched_epoch
-        self.log_start_offset = asked.log_start_offset
-
-    def report(self, data: PartitionData) -> bool:
-        """Record the offsets sent to the client; whether an incremental answer needs the partition."""
-        changed = (
-            len(data.records or b"") > 0
-            or data.high_watermark != self.reported_high_watermark
-            or data.log_start_offset != self.reported_log_start_offset
-            or data.preferred_read_replica != -1
-            or data.diverging_epoch is not None
-        )
-        self.reported_high_watermark = data.high_watermark
-        self.reported_log_start_offset = data.log_start_offset
-        if data.error_code:
-            # The next answer without an error has to be sent as well, as if nothing had been reported.
-            self.reported_high_watermark = -1
-            return True
-        return changed
-
+PartitionResult = tuple[FetchPartition, PartitionData]
 
 _Key = tuple[str | UUID, int]
 
@@ -87,7 +32,16 @@ _Key = tuple[str | UUID, int]
 class FetchSession:
     """The partitions a client follows. `epoch` is the one its next request must carry."""
 
-    __slots__ = ("epoch", "is_follower", "last_used_s", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = (
+        "_unresolved",
+        "epoch",
+        "is_follower",
+        "last_used_s",
+        "partitions",
+        "session_id",
+        "uses_topic_ids",
+        "watch",
+    )
 
     def __init__(
         self,
@@ -104,30 +58,48 @@ class FetchSession:
         self.is_follower = is_follower
         self.epoch = 1
         self.last_used_s = now_s
+        self.watch = SessionWatch(partitions) if is_follower else None
+        """A follower has a part in thousands of partitions, and fetches after each change."""
+        self._unresolved = {key: each for key, each in partitions.items() if each.topic is None}
 
     def update(self, request: FetchRequest, resolve: ResolveTopic) -> None:
         """Take over what a request adds, changes and forgets."""
         for forgotten in request.forgotten_topics_data:
             topic: str | UUID = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
             for partition in forgotten.partitions:
-                self.partitions.pop((topic, partition), None)
+                known = self.partitions.pop((topic, partition), None)
+                self._unresolved.pop((topic, partition), None)
+                if known is not None and self.watch is not None:
+                    self.watch.forget(known)
         for key, asked in _asked(request, self.uses_topic_ids, resolve).items():
             known = self.partitions.get(key)
             if known is None:
-                self.partitions[key] = asked
+                known = self.partitions[key] = asked
+                if asked.topic is None:
+                    self._unresolved[key] = asked
             else:
                 known.ask(asked)
-        for known in self.partitions.values():
-            if known.topic is None:
-                # The topic may have come into being since.
-                known.topic = resolve(known.topic_id)
+            if self.watch is not None:
+                self.watch.ask(known)
+        for key, known in list(self._unresolved.items()):
+            # The topic may have come into being since.
+            known.topic = resolve(known.topic_id)
+            if known.topic is not None:
+                del self._unresolved[key]
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self.watch is not None:
+            self.watch.close()
 
 
 class FetchContext:
     """The partitions of one Fetch request and the shape of its answer; this base class answers in full, sessionless."""
 
-    def __init__(self, partitions: Sequence[FetchPartition]) -> None:
+    def __init__(self, partitions: Sequence[FetchPartition], watch: SessionWatch | None = None) -> None:
+        """`partitions` are to be read; or those that `watch` tells."""
         self.partitions = partitions
+        self.watch = watch
 
     def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
         """The response that tells `results`."""
@@ -161,7 +133,7 @@ class IncrementalFetchContext(FetchContext):
     """A later request of a session: the answer holds what changed."""
 
     def __init__(self, session: FetchSession) -> None:
-        super().__init__(list(session.partitions.values()))
+        super().__init__(list(session.partitions.values()) if session.watch is None else (), session.watch)
         self._session = session
 
     def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
@@ -218,7 +190,8 @@ class FetchSessionCache:
         """The context of `request`, creating, continuing or closing its session."""
         uses_topic_ids = version > NAMES_UNTIL_VERSION
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            if request.session_id in self._sessions:
+                self._end(request.session_id)
             partitions = list(_asked(request, uses_topic_ids, resolve).values())
             if request.session_epoch == INITIAL_EPOCH:
                 return FullFetchContext(self, partitions, uses_topic_ids, is_from_follower(request))
@@ -232,7 +205,7 @@ class FetchSessionCache:
             oldest = self._replaceable(now_s, is_follower)
             if oldest is None:
                 return INVALID_SESSION_ID
-            del self._sessions[oldest.session_id]
+            self._end(oldest.session_id)
         session_id = 0
         while session_id == INVALID_SESSION_ID or session_id in self._sessions:
             session_id = self._random.randrange(2**31 - 1)
@@ -249,6 +222,9 @@ class FetchSessionCache:
             return None
         return next((session for session in self._sessions.values() if not session.is_follower), None)
 
+    def _end(self, session_id: int) -> None:
+        self._sessions.pop(session_id).close()
+
     def _continue(self, request: FetchRequest, uses_topic_ids: bool, resolve: ResolveTopic) -> FetchContext:
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -260,7 +236,7 @@ class FetchSessionCache:
         session.update(request, resolve)
         if not session.partitions:
             # Kafka ends a session that follows nothing; the answer then carries no session.
-            del self._sessions[session.session_id]
+            self._end(session.session_id)
             return FetchContext(())
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
         session.last_used_s = self._monotonic_s()

@@ -1,5 +1,5 @@
 """A Fetch request of a follower, seen from its leader: it reads up to the log end, and what it asks for tells how far
-it has come.
+it has come. In a session only those partitions are read that a `SessionWatch` tells.
 """
 
 from __future__ import annotations
@@ -7,10 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.replication.delayed_fetch import DelayedFetch, FetchResult, T
-from broker.replication.fetch_session import FetchPartition
-from cluster.replication.isr_maintenance import Outcome, record_fetch
+from broker.replication.fetch_partition import FetchPartition
+from broker.replication.purgatory import Woken
+from broker.replication.session_watch import SessionWatch
+from cluster.replication.follower_progress import FollowerProgress
+from cluster.replication.isr_maintenance import Outcome, record_fetch, settled_follower
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams, LogReadInfo
+from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 
 
@@ -19,7 +23,7 @@ class FollowerFetch(DelayedFetch[T]):
     again, confirms nothing new.
     """
 
-    __slots__ = ("_do", "_monotonic_ms", "_recorded")
+    __slots__ = ("_all_wanted", "_do", "_monotonic_ms", "_recorded", "_watch")
 
     def __init__(
         self,
@@ -29,9 +33,12 @@ class FollowerFetch(DelayedFetch[T]):
         answer: Callable[[Sequence[FetchResult]], T],
         monotonic_ms: int,
         do: Callable[[Partition, Outcome], None],
+        watch: SessionWatch | None = None,
     ) -> None:
         """`do` does what follows from what was recorded."""
-        super().__init__(find, params, wanted, answer)
+        self._all_wanted = list(wanted)
+        super().__init__(find, params, self._all_wanted, answer)
+        self._watch = watch
         self._monotonic_ms = monotonic_ms
         self._do = do
         self._recorded: set[int] = set()
@@ -58,3 +65,45 @@ class FollowerFetch(DelayedFetch[T]):
         if outcome.advanced or outcome.change is not None:
             self._do(partition, outcome)
             found.high_watermark = partition.high_watermark
+
+    def attempt(self, woken: Woken, expired: bool) -> T | None:
+        """See `DelayedFetch.attempt`. What was settled when the fetch came, and was confirmed by it as it was then, is
+        read for the first time when it changes.
+        """
+        if self._watch is not None:
+            for key in woken:
+                wanted = self._watch.get(key)
+                if key not in self._positions and wanted is not None:
+                    at = self._positions[key] = len(self._wanted)
+                    self._all_wanted.append(wanted)
+                    self._reads.append(None)
+                    self._recorded.add(at)
+            woken = {key: error for key, error in woken.items() if key in self._positions}
+        return super().attempt(woken, expired)
+
+    def respond(self) -> T:
+        """See `DelayedFetch.respond`."""
+        if self._watch is not None:
+            for wanted, found in zip(self._wanted, self._reads, strict=True):
+                follower = None if found is None else self._settled_follower(wanted, found)
+                has_records = isinstance(found, LogReadInfo) and found.records is not None
+                self._watch.settle(wanted, follower, has_records=has_records)
+        return super().respond()
+
+    def _settled_follower(self, wanted: FetchPartition, found: LogReadInfo | ApiError) -> FollowerProgress | None:
+        """The follower's progress if it need not be looked at again before something changes."""
+        if (
+            wanted.topic is None
+            or not isinstance(found, LogReadInfo)
+            or found.records is not None
+            or found.diverging_epoch is not None
+            or found.high_watermark != wanted.fetch_offset
+        ):
+            return None
+        try:
+            partition = self._find(TopicPartition(wanted.topic, wanted.partition))
+        except ApiError:
+            return None  # it is gone since
+        if found.log_start_offset != partition.log.log_start_offset:
+            return None
+        return settled_follower(partition, self.params, wanted.fetch_offset)

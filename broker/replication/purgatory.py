@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
@@ -26,14 +26,31 @@ not be None then.
 """
 
 
+class Watcher(Protocol):
+    """Whoever is to hear of changes."""
+
+    def wake(self, key: TopicPartition, error: ApiError | None) -> None:
+        """See `Purgatory.wake`."""
+
+
+class Changes(Protocol):
+    """A source of changes: a purgatory, or what passes them on."""
+
+    def enter(self, operation: DelayedOperation[Any], keys: Iterable[TopicPartition]) -> None:
+        """Called by an operation that begins."""
+
+    def leave(self, operation: DelayedOperation[Any], keys: Iterable[TopicPartition]) -> None:
+        """Called by an operation that is done."""
+
+
 class DelayedOperation(Generic[T]):
     """An operation of a `Purgatory`. Changes are noted from the beginning; it is examined once `wait` was called."""
 
     __slots__ = ("_attempt", "_future", "_keys", "_loop", "_purgatory", "_timer", "_woken")
 
-    def __init__(self, purgatory: Purgatory, keys: Iterable[TopicPartition], attempt: Attempt[T]) -> None:
+    def __init__(self, purgatory: Changes, keys: Iterable[TopicPartition], attempt: Attempt[T]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._purgatory: Purgatory | None = purgatory
+        self._purgatory: Changes | None = purgatory
         self._keys = tuple(keys)
         self._attempt = attempt
         self._woken: Woken = {}
@@ -89,7 +106,7 @@ class Purgatory:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._watchers: dict[TopicPartition, dict[DelayedOperation[Any], None]] = {}
+        self._watchers: dict[TopicPartition, dict[Watcher, None]] = {}
         self.size = 0
 
     def watch(self, keys: Iterable[TopicPartition], timeout_ms: float | None, attempt: Attempt[T]) -> asyncio.Future[T]:
@@ -106,21 +123,29 @@ class Purgatory:
     def enter(self, operation: DelayedOperation[T], keys: Iterable[TopicPartition]) -> None:
         """Called by an operation that begins."""
         self.size += 1
-        watchers = self._watchers
-        for key in keys:
-            known = watchers.get(key)
-            if known is None:
-                watchers[key] = {operation: None}
-            else:
-                known[operation] = None
+        self.add(operation, keys)
 
     def leave(self, operation: DelayedOperation[T], keys: Iterable[TopicPartition]) -> None:
         """Called by an operation that is done."""
         self.size -= 1
+        self.remove(operation, keys)
+
+    def add(self, watcher: Watcher, keys: Iterable[TopicPartition]) -> None:
+        """Tell `watcher` of changes from now on."""
+        watchers = self._watchers
+        for key in keys:
+            known = watchers.get(key)
+            if known is None:
+                watchers[key] = {watcher: None}
+            else:
+                known[watcher] = None
+
+    def remove(self, watcher: Watcher, keys: Iterable[TopicPartition]) -> None:
+        """Tell it no longer."""
         watchers = self._watchers
         for key in keys:
             known = watchers.get(key)
             if known is not None:
-                known.pop(operation, None)
+                known.pop(watcher, None)
                 if not known:
                     del watchers[key]

@@ -14,10 +14,11 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.alter_partition_manager import AlterPartitionManager
 from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE, DelayedFetch, FetchResult
 from broker.replication.delayed_produce import DelayedProduce
-from broker.replication.fetch_session import FetchPartition
+from broker.replication.fetch_partition import FetchPartition
 from broker.replication.follower_fetch import FollowerFetch
 from broker.replication.hosted_partitions import HostedPartitions
-from broker.replication.purgatory import DelayedOperation, Purgatory
+from broker.replication.purgatory import Changes, DelayedOperation, Purgatory
+from broker.replication.session_watch import SessionWatch
 from cluster.controller.commands import CommandFence
 from cluster.replication.in_sync_replicas import DEFAULT_LAG_TIME_MAX_MS, IsrRules
 from cluster.replication.isr_maintenance import Outcome, check_lag
@@ -138,7 +139,7 @@ class ReplicaManager:
         )
         if partition.high_watermark != before and (self.delayed_fetches.size or self.delayed_produces.size):
             self.high_watermark_moved(topic_partition)
-        if partition.in_sync is not None and self.follower_fetches.size:
+        if partition.in_sync is not None:
             self.follower_fetches.wake(topic_partition)
         if not info.is_acknowledged:
             self._flush_for(partition, info.last_offset)
@@ -200,34 +201,41 @@ class ReplicaManager:
         params: FetchParams,
         wanted: Sequence[FetchPartition],
         answer: Callable[[Sequence[FetchResult]], T],
+        watch: SessionWatch | None = None,
     ) -> T | asyncio.Future[T]:
-        """Read the `wanted` partitions and give `answer` of the results: now, or once enough has come (see
-        `delayed_fetch`). The future may be cancelled at any moment.
+        """Read the `wanted` partitions, and those that `watch` tells, and give `answer` of the results: now, or once
+        enough has come (see `delayed_fetch`). The future may be cancelled at any moment.
         """
-        if params.replica_id >= 0:
-            return self._fetch_for_follower(params, wanted, answer)
+        if params.replica_id >= 0 or watch is not None:
+            return self._fetch_for_follower(params, wanted, answer, watch)
         return self._fetch(DelayedFetch(self.hosted.partition, params, wanted, answer), self.delayed_fetches)
 
     def _fetch_for_follower(
-        self, params: FetchParams, wanted: Sequence[FetchPartition], answer: Callable[[Sequence[FetchResult]], T]
+        self,
+        params: FetchParams,
+        wanted: Sequence[FetchPartition],
+        answer: Callable[[Sequence[FetchResult]], T],
+        watch: SessionWatch | None,
     ) -> T | asyncio.Future[T]:
         monotonic_ms = int(self._clock.monotonic_s() * 1000)
-        fetch = FollowerFetch(self.hosted.partition, params, wanted, answer, monotonic_ms, self._see_to)
-        return self._fetch(fetch, self.follower_fetches)
+        if watch is not None:
+            wanted = watch.begin(self.follower_fetches, params.replica_id, params.replica_epoch, monotonic_ms)
+        fetch = FollowerFetch(self.hosted.partition, params, wanted, answer, monotonic_ms, self._see_to, watch)
+        return self._fetch(fetch, watch or self.follower_fetches)
 
-    def _fetch(self, fetch: DelayedFetch[T], purgatory: Purgatory) -> T | asyncio.Future[T]:
+    def _fetch(self, fetch: DelayedFetch[T], changes: Changes) -> T | asyncio.Future[T]:
         if len(fetch) <= PARTITIONS_PER_SLICE:
             fetch.read_all()
             if not fetch.cold:
                 if fetch.is_satisfied:
                     return fetch.respond()
-                return purgatory.watch(fetch.keys(), fetch.params.max_wait_ms, fetch.attempt)
-        return asyncio.ensure_future(self._fetch_on(fetch, purgatory))
+                return DelayedOperation(changes, fetch.keys(), fetch.attempt).wait(fetch.params.max_wait_ms)
+        return asyncio.ensure_future(self._fetch_on(fetch, changes))
 
-    async def _fetch_on(self, fetch: DelayedFetch[T], purgatory: Purgatory) -> T:
+    async def _fetch_on(self, fetch: DelayedFetch[T], changes: Changes) -> T:
         """As `fetch`, when that takes some time."""
         # Watch for changes from now on, so that none is missed between the slices.
-        operation = DelayedOperation(purgatory, fetch.keys(), fetch.attempt)
+        operation = DelayedOperation(changes, fetch.keys(), fetch.attempt)
         try:
             await fetch.read_on(self._executor)
             await asyncio.sleep(0)

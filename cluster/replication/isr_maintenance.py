@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cluster.metadata_image import PartitionImage
+from cluster.replication.follower_progress import FollowerProgress
 from cluster.replication.isr_changes import NOT_APPLIED, SUPERSEDED, IsrChange
 from cluster.replication.partition import Partition
 from cluster.replication.reads import FetchParams
@@ -55,6 +56,24 @@ def record_fetch(
             partition.topic_partition, topic_id, partition.image, params.replica_id, least_offset
         )
     return Outcome(fetch_offset != before and partition.advance_high_watermark(), change)
+
+
+def settled_follower(partition: Partition, params: FetchParams, fetch_offset: int) -> FollowerProgress | None:
+    """The progress of a follower for which further fetches from that offset change nothing but times: it is in sync,
+    and what it has confirmed is the whole log and committed.
+    """
+    in_sync = partition.in_sync
+    if in_sync is None or in_sync.pending is not None or params.replica_id not in partition.image.isr:
+        return None
+    follower = in_sync.followers.get(params.replica_id)
+    if (
+        follower is None
+        or not follower.is_awaited
+        or follower.broker_epoch != params.replica_epoch
+        or not follower.log_end_offset == fetch_offset == partition.high_watermark == partition.log.log_end_offset
+    ):
+        return None
+    return follower
 
 
 def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
