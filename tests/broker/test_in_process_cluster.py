@@ -123,3 +123,48 @@ def test_a_log_has_the_configuration_of_its_topic_when_it_is_made(monkeypatch: p
         assert made == [7_654_321] * 6
 
     play(scenario)
+
+
+def test_a_partition_moves_under_load_and_nothing_is_lost() -> None:
+    async def run() -> None:
+        async with InProcessCluster(4, **SETTINGS) as cluster:
+            await everybody_knows(cluster, lambda: all(len(image_of(cluster, each).brokers) == 4 for each in range(4)))
+            values = {"bootstrap.servers": cluster.bootstrap_servers}
+            async with KafkaClient(ClientSettings.parse(values)) as client:
+                await admin.create_topic(client, "t", partitions=1, replication_factor=2)
+                origin = state_of(cluster).replicas
+                target = tuple(each for each in range(4) if each not in origin)
+                acknowledged: list[int] = []
+                moved = asyncio.Event()
+
+                async def load() -> None:
+                    while not moved.is_set():
+                        await produce(cluster, client, range(len(acknowledged), len(acknowledged) + 1))
+                        acknowledged.append(len(acknowledged))
+
+                loading = asyncio.create_task(load())
+                await everybody_knows(cluster, lambda: len(acknowledged) >= 20)
+                controller = cluster.brokers[image_of(cluster, 0).controller_id].serving.member.controller
+                assert await controller.alter_reassignments({T0: target}) == {T0: None}
+                await everybody_knows(
+                    cluster,
+                    lambda: all(
+                        image_of(cluster, each).topics["t"].partitions[0].replicas == target for each in range(4)
+                    ),
+                )
+                count = len(acknowledged)
+                await everybody_knows(cluster, lambda: len(acknowledged) >= count + 20)
+                moved.set()
+                await loading
+                assert not controller.reassignments()
+                assert set(state_of(cluster).isr) == set(target)
+                for broker_id in target:
+                    # A produce that was sent again after the leader moved may be there twice.
+                    assert list(dict.fromkeys(values_in(replica_of(cluster, broker_id)))) == acknowledged
+                for broker_id in origin:
+                    replicas = cluster.brokers[broker_id].serving.logs.replicas.hosted.partitions
+                    await everybody_knows(cluster, lambda here=replicas: T0 not in here)
+            for broker_id in (3, 2, 1):  # the controller last: they hand over what they lead
+                await cluster.stop(broker_id)
+
+    asyncio.run(run())
