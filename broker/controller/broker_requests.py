@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from broker.controller.channels import BrokerChannel, NewChannel, RemoteBrokerChannel
 from cluster.controller.commands import (
@@ -99,7 +99,7 @@ class BrokerRequests:
         topics, context = tuple(topics), self._context
         commands: dict[int, BrokerCommand] = {}
         for broker in self._receivers(only):
-            held = tuple(_held_by(broker.broker_id, topics))
+            held = tuple(_held_by(broker.broker_id, topics, context.deleted_replicas))
             if held:
                 commands[broker.broker_id] = LeaderAndIsr(
                     context.controller_id, context.controller_epoch, broker.epoch, held, is_full
@@ -175,8 +175,15 @@ async def _deliver(channel: BrokerChannel, broker_id: int, command: BrokerComman
     return None
 
 
-def _held_by(broker_id: int, topics: Iterable[TopicStates]) -> Iterator[TopicStates]:
+def _held_by(
+    broker_id: int, topics: Iterable[TopicStates], deleted: Mapping[tuple[int, TopicPartition], None]
+) -> Iterator[TopicStates]:
     for topic in topics:
-        partitions = tuple(each for each in topic.partitions if broker_id in each.replicas)
+        partitions = tuple(
+            each
+            for each in topic.partitions
+            if broker_id in each.replicas
+            and not (deleted and (broker_id, TopicPartition(topic.topic, each.partition)) in deleted)
+        )
         if partitions:
             yield topic._replace(partitions=partitions)

@@ -83,8 +83,11 @@ class TopicDeletions:
         await self.remove_nodes()
 
     def _let_go(self, broker_id: int, replicas: Iterable[TopicPartition]) -> None:
-        for topic, partition in replicas:
-            self._awaited.get(topic, {}).pop((broker_id, partition), None)
+        for replica in replicas:
+            awaited = self._awaited.get(replica.topic, {})
+            if (broker_id, replica.partition) in awaited:
+                del awaited[broker_id, replica.partition]
+                self._office.context.deleted_replicas[broker_id, replica] = None
 
     async def replicas_stopped(self, broker_id: int, answer: Answer) -> None:
         """Another broker has let go of replicas."""

@@ -29,6 +29,10 @@ class ControllerContext:
         self.topics: dict[str, TopicImage] = {}
         self.topics_to_be_deleted: dict[str, None] = {}
         """Topics with the mark of deletion in the tree; they are among `topics` until their nodes are gone."""
+        self.deleted_replicas: dict[tuple[int, TopicPartition], None] = {}
+        """Those that brokers, by id, have let go of, while others of the topic are waited for. They get no role again:
+        the broker would begin an empty log (Kafka's ReplicaDeletionSuccessful).
+        """
         self.shutting_down: dict[int, None] = {}
         """Live brokers that are about to stop: they are given nothing to lead."""
         self._flat_names: dict[str, dict[str, None]] = {}
@@ -70,6 +74,8 @@ class ControllerContext:
         """The tree has no node of the topic any more."""
         self.topics.pop(name, None)
         self.topics_to_be_deleted.pop(name, None)
+        for replica in [each for each in self.deleted_replicas if each[1].topic == name]:
+            del self.deleted_replicas[replica]
         flat = flat_name(name)
         same = self._flat_names.get(flat, {})
         same.pop(name, None)

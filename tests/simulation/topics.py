@@ -19,8 +19,8 @@ from tests.simulation.world import World
 
 _BETWEEN_RENEWALS_S = 15.0
 """More than a request can be under way: a CreateTopics of one renewal is not carried out in the next."""
-_RETRIED = frozenset({ErrorCode.POLICY_VIOLATION})
-"""Refusals that pass though no client retries them: of a full disk."""
+_RETRIED = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_REPLICATION_FACTOR})
+"""Refusals that pass though no client retries them: of a full disk, of too few brokers."""
 
 
 class Topics:
@@ -71,12 +71,15 @@ class Topics:
             self._feed(history.LogDeleted(self._world.loop.time(), log))
         self._on_deletion(topic.name)
         await asyncio.sleep(self._rng.choice([0.0, 0.1, 3.0]) * self._rng.random())
-        await self._create(client, topic)
+        await self._create(client, topic, before=topic_id)
         self.renewals += 1
         self._renewed_at = self._world.loop.time()
         self.is_renewing = False
 
-    async def _create(self, client: KafkaClient, topic: TopicPlan) -> None:
+    async def _create(self, client: KafkaClient, topic: TopicPlan, before: UUID = ZERO_UUID) -> None:
+        """Create a topic. As long as brokers that hold one of its name are away, there is the one with the id `before`,
+        which is marked for deletion.
+        """
         while True:
             try:
                 await admin.create_topic(
@@ -90,13 +93,23 @@ class Topics:
                 if not error.error_code.retriable and error.error_code not in _RETRIED:
                     if error.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
                         raise
-                    break
+                    if await self._is_new(client, topic.name, before):
+                        break
                 await asyncio.sleep(0.1)
             except ClientError:
                 continue
             else:
                 break
         self._world.trace.note("admin", f"{topic.name} exists")
+
+    @staticmethod
+    async def _is_new(client: KafkaClient, name: str, before: UUID) -> bool:
+        """Whether there is a topic of this name with another id than `before`."""
+        try:
+            topic = (await client.describe_topics([name])).topics.get(name)
+        except ClientError:
+            return False
+        return topic is not None and topic.topic_id not in (ZERO_UUID, before)
 
     async def _id_of(self, client: KafkaClient, name: str) -> UUID:
         while True:

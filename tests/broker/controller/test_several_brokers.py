@@ -198,6 +198,26 @@ async def test_commands_of_a_deposed_controller_are_refused() -> None:
     assert raised.value.error_code is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
+@in_loop
+async def test_a_broker_that_comes_back_gets_no_role_in_what_it_has_deleted() -> None:
+    cluster = await ControllerCluster().start()
+    await cluster.create("t", (2, 3))
+    await cluster.until("roles", lambda: cluster.members[2].role("t") and cluster.members[3].role("t"))
+    await cluster.members.pop(3).kill()
+    await cluster.until("a leader", lambda: cluster.told("t", 2, (2,)))
+    await cluster.controller.service.delete_topics(["t"])
+    await cluster.until("one has let go", lambda: cluster.members[2].role("t") is None)
+    await turns()
+    await cluster.members.pop(2).kill()
+    await cluster.until("it is gone", lambda: cluster.all_know([1]))
+    back = await cluster.start_broker(2)
+    await cluster.start_broker(3)
+    coordination = cluster.members[1].membership.coordination
+    while await coordination.exists("/brokers/topics/t") is not None:
+        await turns()
+    assert not [each for each in back.inbox.commands if isinstance(each, LeaderAndIsr)]
+
+
 # -- AlterPartition ----------------------------------------------------------------------------------------------------
 
 

@@ -43,15 +43,18 @@ def draw_cluster_plan(seed: int) -> Plan:
         "replica.socket.timeout.ms": str(rng.choice([2_000, 8_000])),
         "controller.socket.timeout.ms": str(rng.choice([2_000, 8_000])),
     }
+    faults = [each for each in (*FAULTS, *CLUSTER_FAULTS) if rng.random() < 0.5] or ["kill of a leader"]
+    if plan.renewed is not None:
+        faults += ["topic deletion"] * 2
     return replace(
         plan,
         broker=broker,
         topics=[_replicated(topic, min_isr) for topic in plan.topics],
+        renewed=None if plan.renewed is None else _replicated(plan.renewed, min_isr),
         producers=[_replicated_producer(each, len(plan.producers)) for each in plan.producers],
-        faults=[each for each in (*FAULTS, *CLUSTER_FAULTS) if rng.random() < 0.5] or ["kill of a leader"],
+        faults=faults,
         fault_pause_s=rng.choice([1.5, 2.5, 3.5]),
         active_s=ACTIVE_S,
-        renewed=None,
         coordination="remote",
         brokers=rng.choice([3, 3, 3, 4, 5]),
         replication_factor=3,

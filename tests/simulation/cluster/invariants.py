@@ -196,6 +196,8 @@ class Invariants:
         known = self._in_tree.get(topic_partition)
         if known is None or machine.broker_id not in known.state.isr or known.topic_id != partition.log.topic_id:
             return
+        if self._tree.exists(znodes.delete_topic_path(topic_partition.topic)) is not None:
+            return  # a new controller has the log begun once more, and then deleted
         seen, end = self._seen_of(topic_partition, known.topic_id), partition.log.log_end_offset
         if partition.leader_epoch <= seen.lost_in_epoch:
             return
