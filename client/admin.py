@@ -29,11 +29,14 @@ from protocol.messages import (
     DescribeConfigsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 
@@ -145,6 +148,37 @@ async def create_partitions(
         lambda answer: [each.error_code for each in answer.results],
     )
     _raise_for(response.results[0].error_code, response.results[0].error_message)
+
+
+async def elect_leaders(
+    client: KafkaClient, election_type: ElectionType, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, ApiError | None]:
+    """Elect leaders of these partitions, or of all that need it; gives why some have none. Raises ApiError."""
+    asked = None
+    if partitions is not None:
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in partitions:
+            by_topic.setdefault(topic, []).append(partition)
+        asked = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=each) for name, each in by_topic.items()]
+    request = ElectLeadersRequest(
+        election_type=election_type, topic_partitions=asked, timeout_ms=client.settings.request_timeout_ms
+    )
+    response = await client.ask_controller(
+        "electLeaders",
+        request,
+        ElectLeadersResponse,
+        lambda answer: [
+            each.error_code for topic in answer.replica_election_results for each in topic.partition_result
+        ],
+    )
+    _raise_for(response.error_code, None)
+    return {
+        TopicPartition(topic.topic, each.partition_id): (
+            ApiError(ErrorCode.of(each.error_code), each.error_message or "") if each.error_code else None
+        )
+        for topic in response.replica_election_results
+        for each in topic.partition_result
+    }
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from broker.controller.leader_elections import LeaderElections
     from broker.controller.reassignments import Reassignments
     from cluster.replication.isr_changes import IsrChange
 
@@ -125,6 +126,14 @@ class ActiveController:
     def knows_topic(self, name: str) -> bool:
         """Whether a topic of this name exists."""
         return name in self._office.context.topics
+
+    @property
+    def elections(self) -> LeaderElections:
+        """Elections that somebody asks for."""
+        # As with the changes of ISRs: a broker that is alone has nobody to elect.
+        from broker.controller.leader_elections import LeaderElections
+
+        return LeaderElections(self._office, self.roles)
 
     async def alter_partition(
         self, broker_id: int, broker_epoch: int, changes: Sequence[IsrChange]

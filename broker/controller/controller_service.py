@@ -37,9 +37,11 @@ from cluster.zookeeper.coordination import (
 )
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
+from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from broker.controller.leader_elections import Elected
     from cluster.replication.isr_changes import IsrChange
 
 logger = logging.getLogger("kafka.controller.KafkaController")
@@ -130,7 +132,7 @@ class ControllerService:
             return
         logger.info("Broker %d is the controller with epoch %d", broker.broker_id, term.epoch)
         brokers = await zk_client.live_brokers(self._broker_nodes_changed) if self._membership.is_shared else {}
-        context = ControllerContext(broker.broker_id, term.epoch, [broker, *brokers.values()])
+        context = ControllerContext(broker.broker_id, term.epoch, [broker, *brokers.values()], self._rules.unclean)
         requests = BrokerRequests(context, self._own_channel, self._new_channel, self._answered)
         coordination, is_shared = self._membership.coordination, self._membership.is_shared
         office = Office(context, term, coordination, zk_client, requests, is_shared=is_shared)
@@ -290,6 +292,22 @@ class ControllerService:
         if self._active is None:
             raise not_controller()
         return self._active.reassignments.under_way()
+
+    # -- leaders -------------------------------------------------------------------------------------------------------
+
+    async def elect_leaders(self, partitions: Iterable[TopicPartition], election_type: ElectionType) -> Elected:
+        """Elect leaders of these partitions; gives them, or why there are none. Raises ApiError."""
+        return await self._change(lambda active: active.elections.elect(partitions, election_type))
+
+    def unclean_elections_changed(self) -> None:
+        """Look for partitions without a leader, which may have one now."""
+        self._begin(self._settle)
+
+    async def _settle(self) -> None:
+        if self._active is not None:
+            states = await self._active.roles.settle()
+            if states:
+                await self._active.roles.announce(states)
 
     # -- requests of brokers -------------------------------------------------------------------------------------------
 

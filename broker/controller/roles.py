@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from broker.controller.broker_requests import OfflineReplicas
 from broker.controller.office import Office
@@ -19,6 +19,32 @@ logger = logging.getLogger("kafka.controller.KafkaController")
 
 PARTITIONS_PER_SLICE = 500
 """Partitions judged before the event loop gets its turn: a millisecond or two of work."""
+
+
+class UncleanElections:
+    """The broker's UncleanRule: what configurations say, and how many such elections there were (trap M12)."""
+
+    def __init__(self, is_enabled: Callable[[str], bool]) -> None:
+        """`is_enabled` says what `unclean.leader.election.enable` is for a topic."""
+        self._is_enabled = is_enabled
+        self.count = 0
+        """How many there were since the start (Kafka's metric `UncleanLeaderElectionsPerSec`)."""
+
+    def allows(self, topic: str) -> bool:
+        """See UncleanRule."""
+        return self._is_enabled(topic)
+
+    def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
+        """See UncleanRule."""
+        self.count += 1
+        logger.warning(
+            "Unclean leader election: broker %d leads partition %s-%d, although it is not in the ISR %s. Records that "
+            "only those brokers had are lost",
+            leader,
+            topic,
+            partition.partition,
+            list(partition.isr),
+        )
 
 
 class Roles:

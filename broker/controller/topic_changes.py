@@ -13,7 +13,7 @@ from broker.environment.contract import Random
 from broker.zookeeper.kafka_zk_client import each_of
 from cluster.controller import topics as decisions
 from cluster.controller.commands import TopicStates
-from cluster.controller.context import flat_name
+from cluster.controller.context import NEVER_UNCLEAN, UncleanRule, flat_name
 from cluster.controller.topics import NewTopic, TopicDefaults, TopicPlan
 from cluster.controller.transactions import shares
 from cluster.metadata_image import ConfigResource, TopicImage
@@ -39,6 +39,8 @@ class TopicRules(Value):
     """Told of configurations that the tree has now."""
     refuse_new_partitions: Callable[[str], None]
     """Given a topic, raises ApiError when no partitions may be made now, whoever wants them."""
+    unclean: UncleanRule = NEVER_UNCLEAN
+    """Where replicas that are not in sync may lead."""
 
 
 class TopicChanges:

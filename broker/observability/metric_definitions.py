@@ -183,3 +183,8 @@ FAILED_MOVES = _gauge(
     "kafka_server_replicaalterlogdirsmanager_failedpartitionscount", "Moves between log directories that failed."
 )
 MOVED_BYTES = _counter("kafka_server_alterlogdirsreplication_bytes", "Bytes copied between log directories.", "bytes")
+
+UNCLEAN_ELECTIONS = _counter(
+    "kafka_controller_controllerstats_uncleanleaderelections",
+    "Leaders that this broker, as the controller, elected out of replicas that were not in sync.",
+)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
+from broker.controller.roles import UncleanElections
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.logs.log_cleaner import LogCleaner
 from broker.network.registry import HandlerRegistry
@@ -51,11 +52,13 @@ class BrokerCollector:
         scrub: Scrub,
         cleaner: LogCleaner,
         moves: ReplicaAlterLogDirsManager,
+        unclean_elections: UncleanElections,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scrub = scrub
         self._cleaner = cleaner
         self._moves = moves
+        self._unclean_elections = unclean_elections
         self._log_directories = log_directories
         self._groups = groups
         self._registry = registry
@@ -86,6 +89,7 @@ class BrokerCollector:
             *self._corruption(),
             *cleaner_metrics(self._cleaner, paths),
             *self._moving(),
+            metric.UNCLEAN_ELECTIONS.of(self._unclean_elections.count),
         ]
 
     def _moving(self) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ from broker.controller.channels import LocalChannel
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import controller_settings
+from broker.controller.roles import UncleanElections
 from broker.controller.topic_changes import TopicRules
 from broker.environment.contract import Environment
 from broker.groups.coordinator_log import ReplicatedCoordinatorLog
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from broker.controller.controller_api import ControllerApi
     from broker.stages.cluster_links import ClusterLinks
 
+_ALLOWS_UNCLEAN = "unclean.leader.election.enable"
+
 
 class ClusterMember(Value):
     """A broker that is registered, and what it takes part in: the controller's office, which it may have, the
@@ -46,6 +49,7 @@ class ClusterMember(Value):
     auto_topics: AutoTopicCreation
     dynamic_configs: DynamicConfigs
     groups: GroupCoordinatorService
+    unclean_elections: UncleanElections
     commands: LocalChannel
     """Has this broker obey its controller."""
     links: ClusterLinks | None
@@ -78,6 +82,7 @@ class ClusterMember(Value):
         async def read_configs(command: LeaderAndIsr) -> None:
             await dynamic_configs.read_before(hosted.topics_begun_by(command))
 
+        unclean = UncleanElections(lambda topic: configs.log_config(topic).unclean_leader_election_enable)
         commands = LocalChannel(hosted, metadata, settle_deletions, read_configs if membership.is_shared else None)
         controller = ControllerService(
             membership,
@@ -88,11 +93,13 @@ class ClusterMember(Value):
                 configs.validate_topic,
                 metadata.update_configs,
                 directories.space.refuse_new_partitions,
+                unclean,
             ),
             None if links is None else links.new_channel,
         )
         api = controller if links is None else links.router(broker_id, config, metadata, controller)
         configs.on_change(controller.config_changed)
+        metadata.add_listener(partial(_look_for_leaders, controller))
         dynamic_configs = DynamicConfigs(membership, metadata)
         membership.on_session_change(hosted.resign_all, _nothing_to_begin)
         broker = await membership.register(registration)
@@ -104,7 +111,9 @@ class ClusterMember(Value):
         directories.claim(environment, metadata.image.cluster_id)
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
         auto_topics = AutoTopicCreation(api, lambda: controller.settings, metadata)
-        return cls(broker_id, membership, controller, api, auto_topics, dynamic_configs, groups, commands, links)
+        return cls(
+            broker_id, membership, controller, api, auto_topics, dynamic_configs, groups, unclean, commands, links
+        )
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
         """A block of producer ids for this broker. Raises ApiError."""
@@ -169,6 +178,15 @@ def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartitio
             groups.elected(topic_partition.partition)
         else:
             groups.resigned(topic_partition.partition)
+
+
+def _look_for_leaders(controller: ControllerService, old: MetadataImage, new: MetadataImage) -> None:
+    """Partitions without a leader may have one once unclean elections are allowed."""
+    if new.configs is not old.configs and any(
+        _ALLOWS_UNCLEAN in overrides and overrides[_ALLOWS_UNCLEAN] != old.config(*resource).get(_ALLOWS_UNCLEAN)
+        for resource, overrides in new.configs.items()
+    ):
+        controller.unclean_elections_changed()
 
 
 def _forget_offsets_of_deleted_topics(groups: GroupCoordinatorService, old: MetadataImage, new: MetadataImage) -> None:

@@ -9,6 +9,7 @@ from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.disabled_features import DisabledFeatureHandlers
+from broker.handlers.elections import ElectionHandlers
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
@@ -106,6 +107,7 @@ class ServingBroker(Value):
                 self.scrubber.scrub,
                 logs.cleaner,
                 logs.moves,
+                self.member.unclean_elections,
             )
             metrics_server.show(collector)
         logs.maintenance.schedule(supervisor, config)
@@ -164,6 +166,7 @@ def _registry(
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
             ClusterRequestHandlers(controller, lambda: metadata.image),
+            ElectionHandlers(controller, lambda: metadata.image),
         ]
     )
     registry.add(ApiVersionsHandlers(registry))

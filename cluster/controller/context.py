@@ -7,10 +7,37 @@ commands (`cluster.controller.commands`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
 
 from cluster.controller.commands import TopicStates
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from protocol.topic_partition import TopicPartition
+
+
+class UncleanRule(Protocol):
+    """Whether a replica that is not in sync may lead, which loses what only the others had."""
+
+    def allows(self, topic: str) -> bool:
+        """Whether it may in this topic (`unclean.leader.election.enable`)."""
+        ...
+
+    def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
+        """Told that `leader` is elected, for a partition as it was before."""
+        ...
+
+
+class NeverUnclean:
+    """Nowhere, whatever the topics say."""
+
+    def allows(self, topic: str) -> bool:  # noqa: ARG002
+        """No."""
+        return False
+
+    def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
+        """Nothing to remember."""
+
+
+NEVER_UNCLEAN: Final = NeverUnclean()
 
 
 class ControllerContext:
@@ -21,8 +48,15 @@ class ControllerContext:
     node (`partition_epoch`) and the replicas that cannot be used though their brokers live.
     """
 
-    def __init__(self, controller_id: int, controller_epoch: int, live_brokers: Iterable[BrokerImage] = ()) -> None:
+    def __init__(
+        self,
+        controller_id: int,
+        controller_epoch: int,
+        live_brokers: Iterable[BrokerImage] = (),
+        unclean: UncleanRule = NEVER_UNCLEAN,
+    ) -> None:
         self.controller_id = controller_id
+        self.unclean = unclean
         self.controller_epoch = controller_epoch
         self.live_brokers: dict[int, BrokerImage] = {}
         self.brokers_are(live_brokers)

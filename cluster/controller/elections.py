@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
+from cluster.controller.isr_decisions import RECOVERING
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 
 NO_STATE = -1
@@ -49,13 +52,96 @@ def settled(partition: PartitionImage, context: ControllerContext) -> PartitionS
     return next_state(partition, leader, isr, context)
 
 
-def elect_at_start(partition: PartitionImage, context: ControllerContext, *, unclean: bool) -> PartitionState | None:
-    """The state of a partition when a controller takes office, or None when nothing has to change.
-
-    As `settled`. With `unclean` the epoch of a leader that stays grows too, so that what recovery cut off can never be
-    taken for what is written now.
+def elected(
+    topic: str, partition: PartitionImage, context: ControllerContext, *, allow_unclean: bool = False
+) -> PartitionState | None:
+    """As `settled`. Where that leaves nobody to lead, a replica that is not in sync leads, if the topic allows it or
+    with `allow_unclean`; it is the whole ISR then (Kafka's OfflinePartitionLeaderElectionStrategy).
     """
     state = settled(partition, context)
+    if (partition.leader if state is None else state.leader) != NO_LEADER:
+        return state
+    if not allow_unclean and not context.unclean.allows(topic):
+        return state
+    leader = next((broker for broker in partition.replicas if context.may_lead(broker, partition)), NO_LEADER)
+    if leader == NO_LEADER:
+        return state
+    context.unclean.elected(topic, partition, leader)
+    return PartitionState(leader, partition.leader_epoch + 1, (leader,), context.controller_epoch, RECOVERING)
+
+
+def preferred(partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+    """The state in which the preferred replica leads, or None when it cannot be used or is not in sync."""
+    leader = partition.replicas[0]
+    if leader not in partition.isr or not context.may_lead(leader, partition):
+        return None
+    return next_state(partition, leader, partition.isr, context)
+
+
+def decide_election(
+    topic_partition: TopicPartition, election_type: ElectionType, context: ControllerContext
+) -> PartitionState:
+    """The state of a partition after an election that somebody asked for, with Kafka's errors. Raises ApiError:
+    ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE and for what does not exist.
+    """
+    name, _ = topic_partition
+    partition = context.partition(topic_partition)
+    if partition is None:
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if name in context.topics_to_be_deleted:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted")
+    has_state = partition.partition_epoch != NO_STATE
+    if election_type is ElectionType.PREFERRED:
+        is_needed = partition.leader != partition.replicas[0]
+        state = preferred(partition, context) if has_state else None
+        error_code, strategy = (
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            "PreferredReplicaPartitionLeaderElectionStrategy",
+        )
+    else:
+        is_needed = partition.leader not in context.live_brokers
+        # Only if it is needed, as an unclean election is remembered.
+        state = elected(name, partition, context, allow_unclean=True) if has_state and is_needed else None
+        error_code, strategy = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "OfflinePartitionLeaderElectionStrategy(true)"
+    if not is_needed:
+        raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+    if state is None or state.leader == NO_LEADER:
+        raise ApiError(error_code, f"Failed to elect leader for partition {topic_partition} under strategy {strategy}")
+    return state
+
+
+def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicPartition]:
+    """The partitions to be given back to their preferred replicas: those of the brokers that do not lead more than
+    this share of what they should, as far as they can (Kafka's `checkAndTriggerAutoLeaderRebalance`).
+    """
+    totals: dict[int, int] = {}
+    elsewhere: dict[int, list[tuple[TopicPartition, PartitionImage]]] = {}
+    for topic in context.topics.values():
+        if topic.name in context.topics_to_be_deleted:
+            continue
+        for each in topic.partitions:
+            wanted = each.replicas[0]
+            totals[wanted] = totals.get(wanted, 0) + 1
+            if each.leader != wanted and each.partition_epoch != NO_STATE:
+                elsewhere.setdefault(wanted, []).append((TopicPartition(topic.name, each.partition), each))
+    return [
+        topic_partition
+        for wanted, partitions in elsewhere.items()
+        if len(partitions) / totals[wanted] > limit_percentage / 100
+        for topic_partition, partition in partitions
+        if preferred(partition, context) is not None
+    ]
+
+
+def elect_at_start(
+    topic: str, partition: PartitionImage, context: ControllerContext, *, unclean: bool
+) -> PartitionState | None:
+    """The state of a partition when a controller takes office, or None when nothing has to change.
+
+    As `elected`. With `unclean` the epoch of a leader that stays grows too, so that what recovery cut off can never be
+    taken for what is written now.
+    """
+    state = elected(topic, partition, context)
     if state is None and unclean and context.is_online(partition.leader, partition):
         return next_state(partition, partition.leader, partition.isr, context)
     return state
@@ -68,7 +154,7 @@ def settle(
     operations: list[Operation] = []
     changed: list[PartitionImage] = []
     for partition in partitions:
-        state = settled(partition, context) if partition.partition_epoch != NO_STATE else None
+        state = elected(topic.name, partition, context) if partition.partition_epoch != NO_STATE else None
         if state is not None:
             operations.append(write(topic.name, partition, state))
             changed.append(after(partition, state))
@@ -89,7 +175,7 @@ def offline_operations(
         if partition is None or broker_id in partition.offline_replicas:
             continue
         lost = partition.replace(offline_replicas=(*partition.offline_replicas, broker_id))
-        state = settled(lost, context) if broker_id in partition.isr else None
+        state = elected(name, lost, context) if broker_id in partition.isr else None
         if state is not None:
             operations.append(write(name, partition, state))
             lost = after(lost, state)

@@ -133,7 +133,7 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
     for number, (_, version) in topic.states.items():
         partition = result.partitions[number]
         known = _without_bounced(partition, topic.written_at.get(number), context)
-        state = elect_at_start(known, context, unclean=unclean)
+        state = elect_at_start(topic.name, known, context, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
             elected.append(after(partition, state))

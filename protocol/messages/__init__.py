@@ -89,6 +89,8 @@ from protocol.messages.quotas import (
 from protocol.messages.reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
@@ -158,6 +160,8 @@ __all__ = [
     "DescribeLogDirsResponse",
     "DescribeUserScramCredentialsRequest",
     "DescribeUserScramCredentialsResponse",
+    "ElectLeadersRequest",
+    "ElectLeadersResponse",
     "FetchRequest",
     "FetchResponse",
     "FindCoordinatorRequest",
@@ -229,6 +233,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeUserScramCredentialsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -271,6 +276,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     DescribeGroupsResponse,
     DescribeLogDirsResponse,
     DescribeUserScramCredentialsResponse,
+    ElectLeadersResponse,
     FetchResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,

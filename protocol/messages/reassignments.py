@@ -1,9 +1,11 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: replicas on the move between brokers (KIP-455)."""
+"""Replicas and leaders on the move: Alter- and ListPartitionReassignments (KIP-455), ElectLeaders (KIP-460)."""
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from protocol.api_keys import ApiKey
-from protocol.wire.schema import Request, Response, Struct, field, int16, int32, nullable_string, string
+from protocol.wire.schema import Request, Response, Struct, field, int8, int16, int32, nullable_string, string
 
 
 class AlterPartitionReassignmentsRequest(
@@ -89,3 +91,47 @@ class ListPartitionReassignmentsResponse(
     error_code: int16
     error_message: nullable_string
     topics: list[OngoingTopicReassignment]
+
+
+class ElectionType(IntEnum):
+    """Who is to be elected (Kafka class `ElectionType`)."""
+
+    PREFERRED = 0
+    """The first replica of the assignment, if it is in sync."""
+    UNCLEAN = 1
+    """The first live replica, in sync or not, of a partition without a leader."""
+
+
+class ElectLeadersRequest(Request, api_key=ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+"):
+    """The partitions to elect leaders of; null for all. `election_type` is a number of `ElectionType`."""
+
+    class TopicPartitions(Struct):
+        """Partitions of one topic."""
+
+        topic: string
+        partitions: list[int32]
+
+    election_type: int8 = field("1+", default=0)
+    topic_partitions: list[TopicPartitions] | None
+    timeout_ms: int32 = field(default=60_000)
+
+
+class ElectLeadersResponse(Response, api_key=ApiKey.ELECT_LEADERS, versions="0-2", flexible="2+"):
+    """The outcome, partition by partition."""
+
+    class PartitionResult(Struct):
+        """One partition."""
+
+        partition_id: int32
+        error_code: int16
+        error_message: nullable_string
+
+    class ReplicaElectionResult(Struct):
+        """The partitions of one topic."""
+
+        topic: string
+        partition_result: list[ElectLeadersResponse.PartitionResult]
+
+    throttle_time_ms: int32
+    error_code: int16 = field("1+", default=0)
+    replica_election_results: list[ReplicaElectionResult]

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.elections import NO_STATE, offline_operations, settle, settled
+from cluster.controller.elections import (
+    NO_STATE,
+    decide_election,
+    elected,
+    imbalanced,
+    offline_operations,
+    settle,
+    settled,
+)
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
 from cluster.znodes import PartitionState, partition_state_path
 from cluster.zookeeper.coordination import SetData
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 
 
@@ -129,3 +140,114 @@ def test_whoever_is_elected_has_every_committed_record(
         assert state.leader in state.isr
         assert set(state.isr) <= set(live)
     assert settled(before.replace(leader=state.leader, isr=state.isr), context) is None, "once is enough"
+
+
+class Unclean:
+    """A rule that allows unclean elections in the topic `t`, and remembers them."""
+
+    def __init__(self) -> None:
+        self.elections: list[tuple[str, int, int]] = []
+
+    def allows(self, topic: str) -> bool:
+        return topic == "t"
+
+    def elected(self, topic: str, partition: PartitionImage, leader: int) -> None:
+        self.elections.append((topic, partition.partition, leader))
+
+
+def test_where_it_is_allowed_a_replica_that_is_not_in_sync_leads_and_is_the_whole_isr() -> None:
+    """M12: the epoch grows, and the partition is marked as recovering (KIP-704)."""
+    dead = partition(0, 7, (7, 8, 2, 1), (7, 8))
+    context = context_of(dead)
+    assert elected("t", dead, context) == PartitionState(-1, 4, (7, 8), 5), "it is off by default"
+    context.unclean = rule = Unclean()
+    assert elected("other", dead, context) == PartitionState(-1, 4, (7, 8), 5)
+    assert rule.elections == []
+    assert elected("t", dead, context) == PartitionState(2, 4, (2,), 5, 1)
+    assert elected("t", dead.replace(leader=-1), context) == PartitionState(2, 4, (2,), 5, 1)
+    assert rule.elections == [("t", 0, 2)] * 2
+    context.shutting_down[2] = None
+    assert elected("t", dead, context) == PartitionState(1, 4, (1,), 5, 1)
+    assert elected("t", dead.replace(offline_replicas=(1,)), context) == PartitionState(-1, 4, (7, 8), 5)
+
+
+def test_nothing_is_lost_where_a_member_of_the_isr_lives() -> None:
+    before = partition(0, 7, (2, 7, 1), (7, 1))
+    context = context_of(before)
+    context.unclean = rule = Unclean()
+    assert elected("t", before, context) == PartitionState(1, 4, (1,), 5)
+    context.shutting_down[1] = None
+    last = before.replace(leader=1)
+    assert elected("t", last, context) is None, "it still leads until it stops"
+    assert rule.elections == []
+
+
+@pytest.mark.parametrize("how", ["settle", "offline"])
+def test_every_way_to_a_new_leader_knows_the_rule(how: str) -> None:
+    before = partition(0, 0, (0, 2), (0,))
+    context = context_of(before)
+    context.unclean = Unclean()
+    if how == "settle":
+        context.broker_has_gone(0)
+        topic = context.topics["t"]
+        _, (after,) = settle(topic.partitions, topic, context)
+    else:
+        ((after,),) = offline_operations([TopicPartition("t", 0)], 0, context)[1].values()
+    assert (after.leader, after.isr, after.leader_recovery_state) == (2, (2,), 1)
+
+
+def decision(before: PartitionImage, election_type: ElectionType, context: ControllerContext) -> object:
+    context.put_topics([TopicImage("t", UUID(int=1), (before,))])
+    try:
+        return decide_election(TopicPartition("t", 0), election_type, context)
+    except ApiError as error:
+        return error.error_code
+
+
+def test_the_preferred_replica_is_elected_if_it_is_live_and_in_sync() -> None:
+    context, kind = context_of(), ElectionType.PREFERRED
+    assert decision(partition(0, 1, (2, 1), (1, 2)), kind, context) == PartitionState(2, 4, (1, 2), 5)
+    assert decision(partition(0, 2, (2, 1), (1, 2)), kind, context) is ErrorCode.ELECTION_NOT_NEEDED
+    unavailable = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert decision(partition(0, 1, (2, 1), (1,)), kind, context) is unavailable
+    assert decision(partition(0, 1, (7, 1), (7, 1)), kind, context) is unavailable
+    assert decision(partition(0, 1, (2, 1), (1, 2)).replace(offline_replicas=(2,)), kind, context) is unavailable
+    context.shutting_down[2] = None
+    assert decision(partition(0, 1, (2, 1), (1, 2)), kind, context) is unavailable
+    new = partition(0, -1, (1, 2), ()).replace(partition_epoch=NO_STATE, leader_epoch=NO_STATE)
+    assert decision(new, kind, context) is unavailable
+
+
+def test_an_unclean_election_that_is_asked_for_needs_no_configuration() -> None:
+    context, kind = context_of(), ElectionType.UNCLEAN
+    assert decision(partition(0, -1, (7, 1), (7,)), kind, context) == PartitionState(1, 4, (1,), 5, 1)
+    assert decision(partition(0, -1, (7, 1), (7, 1)), kind, context) == PartitionState(1, 4, (1,), 5)
+    assert decision(partition(0, 1, (2, 1), (1,)), kind, context) is ErrorCode.ELECTION_NOT_NEEDED
+    assert decision(partition(0, -1, (7, 8), (7,)), kind, context) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def test_what_does_not_exist_is_not_elected() -> None:
+    context = context_of(partition(0, 1, (2, 1), (1, 2)))
+    for missing in (TopicPartition("t", 1), TopicPartition("missing", 0)):
+        with pytest.raises(ApiError, match="The partition does not exist") as raised:
+            decide_election(missing, ElectionType.PREFERRED, context)
+        assert raised.value.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    context.topics_to_be_deleted["t"] = None
+    with pytest.raises(ApiError, match="The topic is being deleted") as raised:
+        decide_election(TopicPartition("t", 0), ElectionType.PREFERRED, context)
+    assert raised.value.error_code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_brokers_get_back_what_they_should_lead_when_it_is_more_than_the_limit() -> None:
+    context = context_of(
+        *(partition(number, 1 if number < 2 else 0, (0, 1), (0, 1)) for number in range(4)),
+        partition(4, 2, (1, 2), (2,)),
+        partition(5, 0, (2, 0), (0, 2)),
+    )
+    assert [each.partition for each in imbalanced(context, 49)] == [0, 1, 5]
+    assert [each.partition for each in imbalanced(context, 50)] == [5], "not more than the limit"
+    assert imbalanced(context, 100) == []
+    context.broker_has_gone(0)
+    assert [each.partition for each in imbalanced(context, 10)] == [5], "who is gone cannot lead"
+    context.topics_to_be_deleted["t"] = None
+    assert imbalanced(context, 10) == []

@@ -31,32 +31,32 @@ def test_a_new_partition_is_led_by_its_first_live_replica() -> None:
 
 
 def test_a_live_leader_stays_with_its_epoch_after_a_clean_stop() -> None:
-    assert elect_at_start(partition(1, (1, 2)), context_of(1, 2), unclean=False) is None
+    assert elect_at_start("t", partition(1, (1, 2)), context_of(1, 2), unclean=False) is None
 
 
 def test_a_live_leader_gets_a_new_epoch_after_an_unclean_stop() -> None:
-    state = elect_at_start(partition(1, (1, 2)), context_of(1, 2), unclean=True)
+    state = elect_at_start("t", partition(1, (1, 2)), context_of(1, 2), unclean=True)
     assert state == PartitionState(1, 5, (1, 2), 7)
 
 
 @pytest.mark.parametrize("unclean", [True, False])
 def test_a_dead_leader_is_followed_by_the_first_live_replica_in_the_isr(unclean: bool) -> None:
-    state = elect_at_start(partition(1, (1, 3, 2)), context_of(2, 3), unclean=unclean)
+    state = elect_at_start("t", partition(1, (1, 3, 2)), context_of(2, 3), unclean=unclean)
     assert state == PartitionState(2, 5, (3, 2), 7)
 
 
 def test_nobody_outside_the_isr_is_elected_and_the_isr_stays() -> None:
-    state = elect_at_start(partition(1, (1,)), context_of(2, 3), unclean=True)
+    state = elect_at_start("t", partition(1, (1,)), context_of(2, 3), unclean=True)
     assert state == PartitionState(-1, 5, (1,), 7)
     assert state is not None
     leaderless = partition(1, (1,)).replace(leader=-1)
-    assert elect_at_start(leaderless, context_of(2, 3), unclean=True) is None
-    assert elect_at_start(leaderless, context_of(1), unclean=False) == PartitionState(1, 5, (1,), 7)
+    assert elect_at_start("t", leaderless, context_of(2, 3), unclean=True) is None
+    assert elect_at_start("t", leaderless, context_of(1), unclean=False) == PartitionState(1, 5, (1,), 7)
 
 
 def test_a_partition_in_recovery_stays_in_recovery() -> None:
     recovering = partition(1, (1,)).replace(leader_recovery_state=1)
-    state = elect_at_start(recovering, context_of(1), unclean=True)
+    state = elect_at_start("t", recovering, context_of(1), unclean=True)
     assert state is not None
     assert state.leader_recovery_state == 1
 
