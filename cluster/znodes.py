@@ -55,6 +55,8 @@ PERSISTENT_PATHS = (
 
 DEFAULT_ENTITY = "<default>"
 NO_LEADER = -1
+RECOVERED, RECOVERING = 0, 1
+"""Leader recovery states (KIP-704)."""
 INITIAL_CONTROLLER_EPOCH = 0
 
 

@@ -9,7 +9,6 @@ from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
 from broker.handlers.disabled_features import DisabledFeatureHandlers
-from broker.handlers.elections import ElectionHandlers
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
@@ -18,7 +17,7 @@ from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
-from broker.handlers.reassignments import ReassignmentHandlers
+from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.logs.scrubber import Scrubber

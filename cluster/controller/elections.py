@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
-from cluster.controller.isr_decisions import RECOVERING
 from cluster.metadata_image import PartitionImage, TopicImage
-from cluster.znodes import NO_LEADER, PartitionState, partition_state_path
+from cluster.znodes import NO_LEADER, RECOVERING, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType

@@ -5,12 +5,9 @@ from __future__ import annotations
 from cluster.controller.context import ControllerContext
 from cluster.metadata_image import PartitionImage
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
-from cluster.znodes import PartitionState
+from cluster.znodes import RECOVERED, RECOVERING, PartitionState
 from protocol.errors import ErrorCode
 from protocol.uuids import ZERO_UUID
-
-RECOVERED, RECOVERING = 0, 1
-"""Leader recovery states (KIP-704)."""
 
 
 def judge_isr_change(
