@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from protocol.messages import (
     AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -306,3 +307,10 @@ def moved(trial: Trial) -> AlterReplicaLogDirsRequest:
     return AlterReplicaLogDirsRequest(
         dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path="/nowhere", topics=[topic])]
     )
+
+
+def moves_cancelled(topics: Sequence[str]) -> AlterPartitionReassignmentsRequest:
+    """AlterPartitionReassignments that cancel what is not under way."""
+    partition = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=None)
+    topic = AlterPartitionReassignmentsRequest.ReassignableTopic
+    return AlterPartitionReassignmentsRequest(topics=[topic(name=name, partitions=[partition]) for name in topics])
