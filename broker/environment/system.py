@@ -133,8 +133,11 @@ class _TcpListener:
     async def close(self) -> None:
         if self._server is None:
             self._socket.close()
-        else:
-            self._server.close()
+            return
+        # asyncio loses a connection that it has accepted and not begun when its server closes: nobody would close it.
+        asyncio.get_running_loop().remove_reader(self._socket)
+        await asyncio.sleep(0)
+        self._server.close()
 
 
 class TcpNetwork:
