@@ -299,6 +299,14 @@ class ControllerService:
         """Elect leaders of these partitions; gives them, or why there are none. Raises ApiError."""
         return await self._change(lambda active: active.elections.elect(partitions, election_type))
 
+    async def balance_leaders(self) -> None:
+        """Give partitions back to their preferred replicas, if this broker is the controller. A round: to be called
+        regularly.
+        """
+        if self._active is not None:
+            percentage = self.settings.leader_imbalance_percentage
+            await self._change(lambda active: active.elections.balance(percentage))
+
     def unclean_elections_changed(self) -> None:
         """Look for partitions without a leader, which may have one now."""
         self._begin(self._settle)

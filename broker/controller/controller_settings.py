@@ -25,6 +25,7 @@ class ControllerSettings(Value):
     default_replication_factor: int = 1
     auto_create_topics: bool = True
     delete_topics: bool = True
+    leader_imbalance_percentage: int = 10
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict)
 
     def new_topic(self, name: str) -> NewTopic:
@@ -63,5 +64,6 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
         config.default_replication_factor,
         config.auto_create_topics_enable,
         config.delete_topic_enable,
+        config.leader_imbalance_per_broker_percentage,
         {CONSUMER_OFFSETS: offsets_topic, TRANSACTION_STATE: transactions_topic},
     )

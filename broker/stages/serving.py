@@ -121,6 +121,9 @@ class ServingBroker(Value):
         if self.member.links is not None:
             # A follower is found to lag after one and a half times its limit at most, as in Kafka.
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
+            if config.auto_leader_rebalance_enable:
+                interval_ms = config.leader_imbalance_check_interval_seconds * 1000
+                supervisor.every(interval_ms, "auto-leader-rebalance", self.member.controller.balance_leaders)
         await socket_server.start(self.dispatcher)
 
     async def stop(self, socket_server: SocketServer) -> None:

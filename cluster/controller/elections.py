@@ -121,7 +121,8 @@ def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicP
         for each in topic.partitions:
             wanted = each.replicas[0]
             totals[wanted] = totals.get(wanted, 0) + 1
-            if each.leader != wanted and each.partition_epoch != NO_STATE:
+            is_moving = bool(each.adding_replicas or each.removing_replicas)
+            if each.leader != wanted and each.partition_epoch != NO_STATE and not is_moving:
                 elsewhere.setdefault(wanted, []).append((TopicPartition(topic.name, each.partition), each))
     return [
         topic_partition

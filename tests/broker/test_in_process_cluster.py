@@ -82,6 +82,19 @@ def test_acknowledged_records_are_on_all_in_sync_replicas() -> None:
     play(scenario)
 
 
+def test_the_preferred_replica_leads_again_once_it_is_in_sync() -> None:
+    async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
+        preferred = state_of(cluster).leader
+        await cluster.stop(preferred)
+        await everybody_knows(cluster, lambda: state_of(cluster).leader not in {-1, preferred})
+        await cluster.start(preferred)
+        await everybody_knows(cluster, lambda: state_of(cluster).leader == preferred)
+        await produce(cluster, client, range(3))
+        assert values_in(replica_of(cluster, preferred)) == list(range(3))
+
+    play(scenario, leader_imbalance_check_interval_seconds="1")
+
+
 @pytest.mark.parametrize("what", ["stopped", "its session expired"])
 def test_another_replica_leads_and_the_first_comes_back_in_sync(what: str) -> None:
     async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
