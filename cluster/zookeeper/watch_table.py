@@ -28,15 +28,16 @@ class WatchTable:
     def take(self, events: Sequence[WatchEvent]) -> list[tuple[Watch, WatchEvent]]:
         """The watches that `events` fire; they are forgotten."""
         fired: list[tuple[Watch, WatchEvent]] = []
-        if not self._data and not self._children:
-            return fired
+        data, children = self._data, self._children
         for event in events:
             kind, path = event
+            if path not in data and path not in children:
+                continue  # nearly always: a topic has thousands of nodes that nobody watches
             watches: dict[Watch, int] = {}
-            if kind is not EventType.CHILDREN_CHANGED and path in self._data:
-                watches |= self._data.pop(path)
-            if kind in _ENDS_CHILDREN_WATCH and path in self._children:
-                watches |= self._children.pop(path)
+            if kind is not EventType.CHILDREN_CHANGED:
+                watches |= data.pop(path, {})
+            if kind in _ENDS_CHILDREN_WATCH:
+                watches |= children.pop(path, {})
             fired.extend((watch, event) for watch in watches)
         return fired
 

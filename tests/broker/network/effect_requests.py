@@ -19,6 +19,7 @@ from protocol.messages import (
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
@@ -314,3 +315,9 @@ def moves_cancelled(topics: Sequence[str]) -> AlterPartitionReassignmentsRequest
     partition = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=0, replicas=None)
     topic = AlterPartitionReassignmentsRequest.ReassignableTopic
     return AlterPartitionReassignmentsRequest(topics=[topic(name=name, partitions=[partition]) for name in topics])
+
+
+def leaders_elected(topics: Sequence[str]) -> ElectLeadersRequest:
+    """ElectLeaders of preferred leaders, who lead already."""
+    topic = ElectLeadersRequest.TopicPartitions
+    return ElectLeadersRequest(topic_partitions=[topic(topic=name, partitions=[0]) for name in topics])
