@@ -131,7 +131,7 @@ class Checker:
             if name.startswith(f"{event.broker}/") and not log.lossless:
                 self._begin_era(log)
         if not event.groups_lossless:
-            self._groups.lost(event.broker)
+            self._groups.lost(event.broker, event.at)
 
     def _damaged(self, event: history.Damaged) -> None:
         self._logs[event.log].damaged.update(dict.fromkeys(range(event.first, event.last + 1)))

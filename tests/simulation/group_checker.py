@@ -32,6 +32,10 @@ class _Register:
     """When commits may have been lost for the last time."""
 
 
+IN_FLIGHT_S = 0.1
+"""How long answers of a machine may still come after it has lost its power. It takes longer to serve again."""
+
+
 class GroupChecker:
     """A read of a register must give a commit that no other one, made and acknowledged before the read, came after."""
 
@@ -42,6 +46,7 @@ class GroupChecker:
         self._owners: dict[tuple[str, int, str], str] = {}
         self._generations: dict[str, int] = {}
         self._deleting: dict[str, None] = {}
+        self._lost_at = -IN_FLIGHT_S
 
     def _register(self, group: str, log: str) -> _Register:
         return self._registers.setdefault((group, log), _Register())
@@ -92,7 +97,11 @@ class GroupChecker:
             )
 
     def assigned(self, event: history.Assigned) -> None:
-        """A member owns what it was told, in that generation."""
+        """A member owns what it was told, in that generation. An answer that comes right after a crash which lost
+        generations is of the time before.
+        """
+        if event.at < self._lost_at + IN_FLIGHT_S:
+            return
         self._generations[event.group] = max(event.generation, self._generations.get(event.group, -1))
         for log in event.logs:
             owner = self._owners.setdefault((event.group, event.generation, log), event.member)
@@ -118,10 +127,11 @@ class GroupChecker:
     def _may_be_lost(register: _Register) -> None:
         register.lost_at = max((each.invoked for each in register.commits), default=-1.0)
 
-    def lost(self, broker: str) -> None:
+    def lost(self, broker: str, at: float) -> None:
         """Commits at this broker may be lost; and generations may be given out again."""
         for (_, log), register in self._registers.items():
             if log.startswith(f"{broker}/"):
                 self._may_be_lost(register)
         self._owners.clear()
         self._generations.clear()
+        self._lost_at = at

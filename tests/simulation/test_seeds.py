@@ -21,6 +21,7 @@ MUTANT_SEEDS = 150
 PAST_SEEDS = {
     24: "a topic deleted while the disk was full could not be created again, as a checkpoint was not written again",
     46: "batches appended since a start were taken for damage by the background check, and refused to readers",
+    1_000_060: "an assignment on its way while a machine lost its power was counted to the generations after it",
     1_000_009: "a topic deleted during a group's join, and created again, was not read until the metadata was old",
     1_000_106: "a member that its group had forgotten committed what it had read, into the empty group",
     1_000_139: "a producer failed a record that followed one which a bit flip had taken from the log",
