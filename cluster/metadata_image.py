@@ -34,6 +34,11 @@ class BrokerImage(Value):
         endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
         return cls(registration.broker_id, epoch, endpoints, registration.rack)
 
+    def address(self, listener_name: str) -> tuple[str, int] | None:
+        """Host and port of a listener; None for one that the broker does not have."""
+        endpoint = self.endpoints.get(listener_name)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
 
 class PartitionImage(Value):
     """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode.
@@ -98,6 +103,11 @@ class MetadataImage(Value):
         """The broker that leads a partition; -1 when there is none."""
         partition = self.partition(topic_partition)
         return partition.leader if partition is not None else NO_LEADER
+
+    def address_of(self, broker_id: int, listener_name: str) -> tuple[str, int] | None:
+        """Host and port of a broker's listener; None while that is not known."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.address(listener_name)
 
     def config(self, resource_type: int, name: str) -> Mapping[str, str]:
         """The overrides of a topic or broker; empty when it has none."""

@@ -123,10 +123,6 @@ class ActiveController:
             {(ConfigResourceType.TOPIC, topic.name): adopted_config(topic.name, configs) for topic in adopted}
         )
 
-    def knows_topic(self, name: str) -> bool:
-        """Whether a topic of this name exists."""
-        return name in self._office.context.topics
-
     @property
     def elections(self) -> LeaderElections:
         """Elections that somebody asks for."""

@@ -112,8 +112,7 @@ def remote_channels(
     receive_buffer = ReceiveBuffer()
 
     def make(broker: BrokerImage) -> RemoteChannel:
-        endpoint = broker.endpoints.get(listener_name)
-        address = None if endpoint is None else (endpoint.host, endpoint.port)
+        address = broker.address(listener_name)
         client = InterBrokerClient(
             network, lambda: address, str(own_broker_id), request_timeout_ms, receive_buffer=receive_buffer
         )

@@ -42,9 +42,7 @@ T = TypeVar("T")
 
 def controller_address(image: MetadataImage, listener_name: str) -> Address | None:
     """Where the controller is reached through a listener; None while that is not known."""
-    controller = image.brokers.get(image.controller_id)
-    endpoint = controller.endpoints.get(listener_name) if controller is not None else None
-    return None if endpoint is None else (endpoint.host, endpoint.port)
+    return image.address_of(image.controller_id, listener_name)
 
 
 class RemoteController:

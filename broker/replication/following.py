@@ -35,16 +35,13 @@ def fetchers_of(
     )
     receive_buffer = ReceiveBuffer()
 
-    def address(leader_id: int) -> tuple[str, int] | None:
-        broker = metadata.image.brokers.get(leader_id)
-        endpoint = None if broker is None else broker.endpoints.get(config.inter_broker_listener_name)
-        return None if endpoint is None else (endpoint.host, endpoint.port)
-
     def connect(leader_id: int) -> InterBrokerClient:
-        client_id = f"broker-{broker_id}-fetcher"
-        timeout_ms = config.replica_socket_timeout_ms
         return InterBrokerClient(
-            environment.network, partial(address, leader_id), client_id, timeout_ms, receive_buffer=receive_buffer
+            environment.network,
+            lambda: metadata.image.address_of(leader_id, config.inter_broker_listener_name),
+            f"broker-{broker_id}-fetcher",
+            config.replica_socket_timeout_ms,
+            receive_buffer=receive_buffer,
         )
 
     def new_fetcher(leader_id: int) -> ReplicaFetcher:

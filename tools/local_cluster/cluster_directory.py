@@ -12,7 +12,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -146,10 +145,6 @@ class ClusterDirectory:
         self.part(name).mkdir(parents=True, exist_ok=True)
         text = "".join(f"{key}={value}\n" for key, value in settings.items()).replace("\\", "\\\\")
         self.properties_file(name).write_text(text, encoding="iso-8859-1", errors="backslashreplace")
-
-    def remove_part(self, name: int) -> None:
-        """Remove a broker's directory with its data."""
-        shutil.rmtree(self.part(name), ignore_errors=True)
 
 
 def _json_of(state: ClusterState) -> dict[str, Any]:
