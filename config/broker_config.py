@@ -8,13 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
 from config.broker_keys import BROKER_KEYS, declared_key
-from config.definitions import (
-    ConfigError,
-    ConfigErrors,
-    ConfigRuleError,
-    RefusedKeyError,
-    Value,
-)
+from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, RefusedKeyError, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
     EndPoint,
@@ -33,7 +27,8 @@ from config.vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from config.zookeeper_connect import ZookeeperAddress
+    from config.zookeeper.connect import ZookeeperAddress
+    from config.zookeeper.tls import ZookeeperTls
 
 _REFUSED_PATTERNS = (
     # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
@@ -78,6 +73,9 @@ class BrokerConfig:
     zookeeper_max_in_flight_requests: Setting[int] = Setting()
     replica_lag_time_max_ms: Setting[int] = Setting()
     replica_socket_timeout_ms: Setting[int] = Setting()
+    replication_quota_window_num: Setting[int] = Setting()
+    replication_quota_window_size_seconds: Setting[int] = Setting()
+    replica_selector_class: Setting[str | None] = Setting()
     replica_fetch_max_bytes: Setting[int] = Setting()
     replica_fetch_wait_max_ms: Setting[int] = Setting()
     replica_fetch_min_bytes: Setting[int] = Setting()
@@ -89,6 +87,7 @@ class BrokerConfig:
     controlled_shutdown_retry_backoff_ms: Setting[int] = Setting()
     controller_socket_timeout_ms: Setting[int] = Setting()
     auto_leader_rebalance_enable: Setting[bool] = Setting()
+    eligible_leader_replicas_enable: Setting[bool] = Setting()
     leader_imbalance_per_broker_percentage: Setting[int] = Setting()
     leader_imbalance_check_interval_seconds: Setting[int] = Setting()
     socket_request_max_bytes: Setting[int] = Setting()
@@ -168,14 +167,11 @@ class BrokerConfig:
                 errors.append(error)
         self.originals: Mapping[str, str] = MappingProxyType(originals)
         self.values: Mapping[str, Value] = MappingProxyType(values)
-        try:
-            self._read_listeners()
-        except ConfigError as error:
-            errors.append(error)
-        try:
-            self._read_zookeeper()
-        except ConfigError as error:
-            errors.append(error)
+        for read in (self._read_listeners, self._read_zookeeper):
+            try:
+                read()
+            except ConfigError as error:
+                errors.append(error)
         try:
             for name, holds, message in rules(self):
                 if not holds:
@@ -186,14 +182,16 @@ class BrokerConfig:
 
     @classmethod
     def load(cls, path: Path | str, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """Read a .properties file, let `overrides` win, and refuse what this broker cannot promise.
-
-        Raises ConfigError for everything that is wrong, also for keys about security or durability that are not
-        implemented, and OSError when the file cannot be read.
-        """
+        """The configuration in a .properties file below `overrides`. Raises what `of` raises, and OSError."""
         with open(path, "rb") as file:
-            properties = load_properties(file.read())
-        config, errors = cls.examine({**properties, **(overrides or {})})
+            return cls.of({**load_properties(file.read()), **(overrides or {})})
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> BrokerConfig:
+        """The configuration with these keys. Raises ConfigError for everything that is wrong, also for keys about
+        security or durability that are not implemented.
+        """
+        config, errors = cls.examine(properties)
         if errors:
             raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
         return config
@@ -340,10 +338,15 @@ class BrokerConfig:
 
     def _read_zookeeper(self) -> None:
         self.zookeeper_address: ZookeeperAddress | None = None
+        self.zookeeper_tls: ZookeeperTls | None = None
         if self.zookeeper_connect:
-            from config.zookeeper_connect import parse_zookeeper_connect
+            from config.zookeeper.connect import parse_zookeeper_connect
 
             self.zookeeper_address = parse_zookeeper_connect(self.zookeeper_connect)
+        if self.values["zookeeper.ssl.client.enable"]:
+            from config.zookeeper.tls import parse_zookeeper_tls
+
+            self.zookeeper_tls = parse_zookeeper_tls(self.values)
 
 
 def check_promise(name: str, config: BrokerConfig) -> None:
@@ -374,6 +377,7 @@ _TOPIC_KEYS_WITHOUT_EFFECT = frozenset(
 
 EFFECTIVE_KEYS = frozenset(
     {member.name for member in vars(BrokerConfig).values() if isinstance(member, Setting)}
+    | {name for name in BROKER_KEYS if name.startswith("zookeeper.") and "migration" not in name}
     | {name for key, names in BROKER_SYNONYMS.items() if key not in _TOPIC_KEYS_WITHOUT_EFFECT for name in names}
     | {
         "node.id",
@@ -382,7 +386,7 @@ EFFECTIVE_KEYS = frozenset(
         "listener.security.protocol.map",
         "inter.broker.listener.name",
         "security.inter.broker.protocol",
-        "zookeeper.connection.timeout.ms",
+        "inter.broker.protocol.version",
         "log.dir",
         "log.dirs",
         "max.connections.per.ip.overrides",

@@ -5,31 +5,36 @@ In server.properties they mean nothing, to Kafka neither. A broker's own value g
 
 from __future__ import annotations
 
+from typing import Final
+
 from config.definitions import ConfigKey, Range, table
 from config.vocabulary import LONG, LONG_MAX
 
+LEADER_RATE = "leader.replication.throttled.rate"
+FOLLOWER_RATE = "follower.replication.throttled.rate"
 ALTER_LOG_DIRS_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+UNLIMITED_RATE: Final = LONG_MAX
 
 DYNAMIC_BROKER_KEYS = table(
     (
         ConfigKey(
-            "leader.replication.throttled.rate",
+            LEADER_RATE,
             LONG,
-            LONG_MAX,
+            UNLIMITED_RATE,
             "Most bytes per second that a leader sends to throttled followers.",
             Range(0),
         ),
         ConfigKey(
-            "follower.replication.throttled.rate",
+            FOLLOWER_RATE,
             LONG,
-            LONG_MAX,
+            UNLIMITED_RATE,
             "Most bytes per second that throttled followers of this broker fetch.",
             Range(0),
         ),
         ConfigKey(
             ALTER_LOG_DIRS_RATE,
             LONG,
-            LONG_MAX,
+            UNLIMITED_RATE,
             "Most bytes per second that moves between the log directories of this broker copy, all together.",
             Range(0),
         ),

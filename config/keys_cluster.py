@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from config.definitions import ConfigKey, Range
-from config.vocabulary import BOOLEAN, CLASS, CLUSTER_WIDE, INT, LONG, NO_KRAFT, NO_POLICIES, STRING
+from config.vocabulary import BOOLEAN, CLASS, CLUSTER_WIDE, INT, LONG, NO_POLICIES, REPLICA_SELECTORS, STRING
 
 KEYS = (
     ConfigKey("default.replication.factor", INT, 1, "Replicas of a topic created without a count."),
@@ -32,7 +32,13 @@ KEYS = (
         5000,
         "How often high watermarks are written to disk.",
     ),
-    ConfigKey("replica.selector.class", STRING, None, "Java class that chooses the replica a consumer reads from."),
+    ConfigKey(
+        "replica.selector.class",
+        STRING,
+        None,
+        "What chooses the replica a consumer reads from: Kafka's RackAwareReplicaSelector or LeaderSelector.",
+        REPLICA_SELECTORS,
+    ),
     ConfigKey("num.replica.fetchers", INT, 1, "Connections used to follow one other broker.", update_mode=CLUSTER_WIDE),
     ConfigKey("num.replica.alter.log.dirs.threads", INT, None, "Workers that move replicas between log directories."),
     ConfigKey(
@@ -75,8 +81,7 @@ KEYS = (
         "eligible.leader.replicas.enable",
         BOOLEAN,
         False,
-        "Whether eligible leader replicas are kept (KIP-966, KRaft).",
-        refusal=NO_KRAFT,
+        "Whether eligible leader replicas are kept (KIP-966), while all brokers of the cluster do.",
     ),
     ConfigKey(
         "create.topic.policy.class.name",

@@ -14,7 +14,7 @@ from config.vocabulary import (
     LONG_MAX,
     NO_KRAFT,
     NO_REMOTE_STORAGE,
-    NO_ZOOKEEPER_SECURITY,
+    NO_REVOCATION,
     NON_EMPTY,
     PASSWORD,
     STRING,
@@ -32,7 +32,6 @@ KEYS = (
         STRING,
         None,
         "Java class of the ZooKeeper client's socket, needed for TLS.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.connection.timeout.ms",
@@ -58,7 +57,6 @@ KEYS = (
         BOOLEAN,
         False,
         "Whether znodes are created with access control.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.metadata.migration.enable",
@@ -75,80 +73,65 @@ KEYS = (
         Range(1),
         internal=True,
     ),
-    ConfigKey(
-        "zookeeper.ssl.cipher.suites", LIST, None, "TLS cipher suites towards ZooKeeper.", refusal=NO_ZOOKEEPER_SECURITY
-    ),
+    ConfigKey("zookeeper.ssl.cipher.suites", LIST, None, "TLS cipher suites towards ZooKeeper."),
     ConfigKey(
         "zookeeper.ssl.client.enable",
         BOOLEAN,
         False,
         "Whether ZooKeeper is reached by TLS.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.ssl.crl.enable",
         BOOLEAN,
         False,
         "Whether revocation lists are checked towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
+        refusal=NO_REVOCATION,
     ),
-    ConfigKey(
-        "zookeeper.ssl.enabled.protocols", LIST, None, "TLS versions towards ZooKeeper.", refusal=NO_ZOOKEEPER_SECURITY
-    ),
+    ConfigKey("zookeeper.ssl.enabled.protocols", LIST, None, "TLS versions towards ZooKeeper."),
     ConfigKey(
         "zookeeper.ssl.endpoint.identification.algorithm",
         STRING,
         "HTTPS",
         "Whether ZooKeeper's name is checked against its certificate.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
-    ConfigKey(
-        "zookeeper.ssl.keystore.location", STRING, None, "Key store towards ZooKeeper.", refusal=NO_ZOOKEEPER_SECURITY
-    ),
+    ConfigKey("zookeeper.ssl.keystore.location", STRING, None, "Key store towards ZooKeeper."),
     ConfigKey(
         "zookeeper.ssl.keystore.password",
         PASSWORD,
         None,
         "Password of the key store towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.ssl.keystore.type",
         STRING,
         None,
         "Format of the key store towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.ssl.ocsp.enable",
         BOOLEAN,
         False,
         "Whether certificate status is asked for towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
+        refusal=NO_REVOCATION,
     ),
-    ConfigKey(
-        "zookeeper.ssl.protocol", STRING, "TLSv1.2", "TLS version towards ZooKeeper.", refusal=NO_ZOOKEEPER_SECURITY
-    ),
+    ConfigKey("zookeeper.ssl.protocol", STRING, "TLSv1.2", "TLS version towards ZooKeeper."),
     ConfigKey(
         "zookeeper.ssl.truststore.location",
         STRING,
         None,
         "Trust store towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.ssl.truststore.password",
         PASSWORD,
         None,
         "Password of the trust store towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "zookeeper.ssl.truststore.type",
         STRING,
         None,
         "Format of the trust store towards ZooKeeper.",
-        refusal=NO_ZOOKEEPER_SECURITY,
     ),
     ConfigKey(
         "process.roles",

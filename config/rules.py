@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+_SPOKEN = (3, 9)
+"""The release whose versions of the requests between brokers are spoken (`broker.inter_broker.versions`)."""
+
 
 class Configuration(Protocol):
     """The parts of a BrokerConfig that the rules look at."""
@@ -46,6 +49,7 @@ def rules(config: Configuration) -> Iterator[tuple[str, bool, str]]:
         values["node.id"] == values["broker.id"],
         "You must set `node.id` to the same value as `broker.id`.",
     )
+    yield _is_understood_by_others(values)
     yield "log.roll.ms", config.log_roll_time_ms >= 1, "log.roll.ms must be greater than or equal to 1"
     jitter = "log.roll.jitter.ms must be greater than or equal to 0"
     yield "log.roll.jitter.ms", config.log_roll_jitter_time_ms >= 0, jitter
@@ -95,6 +99,23 @@ def rules(config: Configuration) -> Iterator[tuple[str, bool, str]]:
     metrics = values["metrics.listener"]
     port = "metrics.listener must have a port between 0 and 65535"
     yield "metrics.listener", metrics is None or int(metrics.rpartition(":")[2]) <= 65535, port
+    tree = "zookeeper.set.acl needs zookeeper.connect: the broker's own tree has no access control"
+    yield "zookeeper.set.acl", not values["zookeeper.set.acl"] or bool(values["zookeeper.connect"]), tree
     sessions = "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
     shortest, longest = values["group.min.session.timeout.ms"], values["group.max.session.timeout.ms"]
     yield "group.max.session.timeout.ms", shortest <= longest, sessions
+
+
+def _is_understood_by_others(values: Mapping[str, Any]) -> tuple[str, bool, str]:
+    version = values["inter.broker.protocol.version"]
+    too_old = (
+        f"inter.broker.protocol.version={version} is older than what this broker speaks with others, 3.9: "
+        "upgrade the other brokers to 3.9 first, then set it to 3.9 or remove it"
+    )
+    return "inter.broker.protocol.version", not values["zookeeper.connect"] or _release(version) >= _SPOKEN, too_old
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Major and minor of a version such as 3.9-IV0 or 2.8.1."""
+    major, minor, *_ = version.partition("-")[0].split(".")
+    return int(major), int(minor)

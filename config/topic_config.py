@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, OneOf, Range, RangeOr, Value, table
 from config.vocabulary import (
@@ -18,6 +19,9 @@ from config.vocabulary import (
     THROTTLED_REPLICAS,
 )
 from protocol.errors import ApiError, ErrorCode
+
+LEADER_THROTTLED_REPLICAS: Final = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 TOPIC_KEYS = table(
     (
@@ -61,7 +65,7 @@ TOPIC_KEYS = table(
         ConfigKey("flush.messages", LONG, LONG_MAX, "Records after which a partition is forced to disk.", Range(1)),
         ConfigKey("flush.ms", LONG, LONG_MAX, "Time after which a partition is forced to disk.", Range(0)),
         ConfigKey(
-            "follower.replication.throttled.replicas",
+            FOLLOWER_THROTTLED_REPLICAS,
             LIST,
             (),
             "Replicas limited by the followers' throttle, as partition:broker pairs or `*`.",
@@ -69,7 +73,7 @@ TOPIC_KEYS = table(
         ),
         ConfigKey("index.interval.bytes", INT, 4096, "Bytes of records between two entries of an index.", Range(0)),
         ConfigKey(
-            "leader.replication.throttled.replicas",
+            LEADER_THROTTLED_REPLICAS,
             LIST,
             (),
             "Replicas limited by the leaders' throttle, as partition:broker pairs or `*`.",

@@ -33,6 +33,12 @@ THROTTLED_REPLICAS = Matching(
     "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
 )
 
+REPLICA_SELECTORS = Matching(
+    r"org\.apache\.kafka\.common\.replica\.(LeaderSelector|RackAwareReplicaSelector)",
+    "Java classes cannot be loaded; there are org.apache.kafka.common.replica.LeaderSelector and "
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
+
 NO_SECURITY = "TLS and SASL are not implemented yet; use PLAINTEXT"
 NO_TLS = "TLS is not implemented yet; use PLAINTEXT listeners and remove ssl.*"
 NO_SASL = "SASL is not implemented yet; use PLAINTEXT listeners and remove sasl.*"
@@ -41,9 +47,7 @@ NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remov
 NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"
 NO_PLUGINS = "Java classes cannot be loaded; remove it"
 NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"
-NO_ZOOKEEPER_SECURITY = (
-    "TLS, SASL and access control towards ZooKeeper are not implemented yet; remove it and protect ZooKeeper's port"
-)
+NO_REVOCATION = "revoked certificates are not looked for; remove it, and let ZooKeeper's certificates expire soon"
 NO_KRAFT = (
     "KRaft is not implemented, this broker works as Kafka does in ZooKeeper mode; "
     "remove process.roles, controller.* and metadata.log.*"
