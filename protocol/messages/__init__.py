@@ -81,7 +81,12 @@ from protocol.messages.offsets import (
     OffsetForLeaderEpochResponse,
 )
 from protocol.messages.produce import ProduceRequest, ProduceResponse
-from protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages.producer_ids import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from protocol.messages.quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
@@ -158,6 +163,8 @@ __all__ = [
     "DescribeGroupsResponse",
     "DescribeLogDirsRequest",
     "DescribeLogDirsResponse",
+    "DescribeProducersRequest",
+    "DescribeProducersResponse",
     "DescribeUserScramCredentialsRequest",
     "DescribeUserScramCredentialsResponse",
     "ElectLeadersRequest",
@@ -232,6 +239,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     DescribeDelegationTokenRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
     DescribeUserScramCredentialsRequest,
     ElectLeadersRequest,
     FetchRequest,
@@ -275,6 +283,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     DescribeDelegationTokenResponse,
     DescribeGroupsResponse,
     DescribeLogDirsResponse,
+    DescribeProducersResponse,
     DescribeUserScramCredentialsResponse,
     ElectLeadersResponse,
     FetchResponse,

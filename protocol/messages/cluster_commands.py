@@ -33,7 +33,9 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
     """
 
     class LeaderAndIsrPartitionState(Struct):
-        """One partition. `partition_epoch` is the version of its state znode."""
+        """One partition. `partition_epoch` is the version of its state znode. `eligible_leader_replicas` is Odradek's,
+        for its own brokers alone.
+        """
 
         topic_name: string = field("0-1", default="", ignorable=True)
         partition_index: int32
@@ -47,6 +49,7 @@ class LeaderAndIsrRequest(Request, api_key=ApiKey.LEADER_AND_ISR, versions="0-7"
         removing_replicas: list[int32] = field("3+", default=[], ignorable=True)
         is_new: boolean = field("1+", default=False, ignorable=True)
         leader_recovery_state: int8 = field("6+", default=0)
+        eligible_leader_replicas: list[int32] | None = field("6+", tag=966, nullable="6+", default=None)
 
     class LeaderAndIsrTopicState(Struct):
         """Partitions of one topic."""

@@ -79,7 +79,9 @@ class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions=
     """
 
     class PartitionData(Struct):
-        """One partition; with an error, nothing of it has changed."""
+        """One partition; with an error, nothing of it has changed. `eligible_leader_replicas` is Odradek's, for its own
+        brokers alone.
+        """
 
         partition_index: int32
         error_code: int16
@@ -88,6 +90,7 @@ class AlterPartitionResponse(Response, api_key=ApiKey.ALTER_PARTITION, versions=
         isr: list[int32]
         leader_recovery_state: int8 = field("1+", default=0, ignorable=True)
         partition_epoch: int32
+        eligible_leader_replicas: list[int32] | None = field("0+", tag=966, nullable="0+", default=None)
 
     class TopicData(Struct):
         """The partitions of one topic."""

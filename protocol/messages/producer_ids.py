@@ -1,9 +1,11 @@
-"""InitProducerId: an identity for an idempotent or transactional producer (KIP-98, KIP-360)."""
+"""Producers by their ids: InitProducerId gives an idempotent or transactional one its identity (KIP-98, KIP-360),
+DescribeProducers tells who writes to a partition (KIP-664).
+"""
 
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.wire.schema import Request, Response, field, int16, int32, int64, nullable_string
+from protocol.wire.schema import Request, Response, Struct, field, int16, int32, int64, nullable_string, string
 
 
 class InitProducerIdRequest(Request, api_key=ApiKey.INIT_PRODUCER_ID, versions="0-5", flexible="2+"):
@@ -31,3 +33,46 @@ class InitProducerIdResponse(Response, api_key=ApiKey.INIT_PRODUCER_ID, versions
     error_code: int16
     producer_id: int64 = -1
     producer_epoch: int16
+
+
+class DescribeProducersRequest(Request, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+"):
+    """The partitions whose producers are asked for."""
+
+    class TopicRequest(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partition_indexes: list[int32]
+
+    topics: list[TopicRequest]
+
+
+class DescribeProducersResponse(Response, api_key=ApiKey.DESCRIBE_PRODUCERS, versions="0", flexible="0+"):
+    """The producers that this broker's replicas remember."""
+
+    class ProducerState(Struct):
+        """One producer; -1 for what there is not. `current_txn_start_offset` is where its open transaction began."""
+
+        producer_id: int64
+        producer_epoch: int32
+        last_sequence: int32 = field(default=-1)
+        last_timestamp: int64 = field(default=-1)
+        coordinator_epoch: int32
+        current_txn_start_offset: int64 = field(default=-1)
+
+    class PartitionResponse(Struct):
+        """One partition."""
+
+        partition_index: int32
+        error_code: int16
+        error_message: nullable_string = field(default=None)
+        active_producers: list[DescribeProducersResponse.ProducerState]
+
+    class TopicResponse(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[DescribeProducersResponse.PartitionResponse]
+
+    throttle_time_ms: int32
+    topics: list[TopicResponse]

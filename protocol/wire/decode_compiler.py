@@ -37,6 +37,9 @@ from protocol.wire.wire_types import (
     minimum_size,
 )
 
+ELEMENTS_PER_TURN = 500
+"""Structs of an array that a decode function reads in one turn: up to a millisecond of work."""
+
 FieldsOf = Callable[[Any], list[FieldSpec]]
 
 _MISTAKES = (struct_error, IndexError, ValueError)
@@ -112,6 +115,7 @@ class DecodeCompiler:
     of the buffer, or raises DecodeError; with `is_prefix` it gives the instance and where it ends.
 
     The function for `from_bytes` is faster, but copies what is not bytes; the other reads any buffer where it lies.
+    With `in_turns` the function is a generator that returns the instance; the buffer has to stay as it is meanwhile.
     """
 
     def __init__(
@@ -124,12 +128,14 @@ class DecodeCompiler:
         from_bytes: bool = False,
         may_be_followed: bool = False,
         is_prefix: bool = False,
+        in_turns: bool = False,
     ) -> None:
         self._name = struct.__name__
         self._version = version
         self._flexible = flexible
         self._fields_of = fields_of
         self._from_bytes = from_bytes
+        self._in_turns = in_turns
         self._run: list[tuple[Fixed, str, str]] = []
         self._classes: dict[Any, str] = {}
         self._writer = writer = SourceWriter(
@@ -141,6 +147,8 @@ class DecodeCompiler:
             if from_bytes:
                 writer.line("b = bytes(b[p:])")
                 writer.line("p = 0")
+            if in_turns:
+                writer.line("if 0: yield")  # it is a generator, whatever its fields are
             writer.line("e = len(b)")
             # An element has at least a byte: a small message cannot have too many.
             writer.line(f"g = {MAX_ELEMENTS + 1} if e > {MAX_ELEMENTS} else 0")
@@ -308,6 +316,8 @@ class DecodeCompiler:
                     self._value(element, item, path, spec)
                 self._flush()
                 writer.line(f"{items}.append({item})")
+                if self._in_turns and isinstance(element, StructOf):
+                    writer.line(f"if not len({items}) % {ELEMENTS_PER_TURN}: yield")
 
     def _nullable_struct(self, wire_type: StructOf, target: str, path: str) -> None:
         writer = self._writer

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Final, ParamSpec, Self, TypeVar, dataclass_transform
 from uuid import UUID
@@ -233,6 +233,7 @@ class Message(Struct):
     may_be_followed: ClassVar[bool] = False
     _decoders: ClassVar[dict[int, Any]]
     _prefix_decoders: ClassVar[dict[int, Any]]
+    _decoders_in_turns: ClassVar[dict[int, Any]]
     _encoders: ClassVar[dict[int, Any]]
 
     def __init_subclass__(cls, *, versions: str = "", flexible: str = "") -> None:
@@ -240,6 +241,7 @@ class Message(Struct):
         cls.flexible_version = Versions.parse(flexible).low if flexible else NEVER_FLEXIBLE
         cls._decoders = {}
         cls._prefix_decoders = {}
+        cls._decoders_in_turns = {}
         cls._encoders = {}
 
     @classmethod
@@ -257,6 +259,19 @@ class Message(Struct):
                 may_be_followed=cls.may_be_followed,
             ).function
         return function
+
+    @classmethod
+    def decoder_in_turns(cls, version: int) -> Callable[[Buffer, int], Generator[None, None, Self]]:
+        """As `decoder`, for long messages: the work is done step by step by a generator, which returns the message. The
+        buffer is copied at once.
+        """
+        function = cls._decoders_in_turns.get(version)
+        if function is None:
+            cls._check_version(version)
+            function = cls._decoders_in_turns[version] = DecodeCompiler(
+                cls, version, version >= cls.flexible_version, fields_of, from_bytes=True, in_turns=True
+            ).function
+        return lambda buffer, position: function(bytes(buffer[position:]), 0)
 
     @classmethod
     def decode(cls, buffer: Buffer, version: int) -> Self:
