@@ -67,13 +67,15 @@ class StopReplica(Command):
 
 class UpdateMetadata(Command):
     """Tell clients of this: all live brokers, and the topics that changed. `deleted_topics` are gone with their
-    configurations; their partitions are those that they had. `is_full` says that there are no topics but `topics`.
+    configurations; their partitions are those that they had. `is_full` says that there are no topics but `topics`;
+    Apache Kafka's controller never sets it, and then `says_if_full` is False.
     """
 
     live_brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: tuple[TopicStates, ...] = ()
     deleted_topics: tuple[TopicStates, ...] = ()
     is_full: bool = False
+    says_if_full: bool = True
 
 
 class CommandFence:

@@ -6,11 +6,12 @@ commands (`cluster.controller.commands`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from cluster.controller.commands import TopicStates
 from cluster.metadata_image import BrokerImage, PartitionImage, TopicImage
+from cluster.znodes import NO_LEADER
 from protocol.topic_partition import TopicPartition
 
 
@@ -54,18 +55,23 @@ class ControllerContext:
         controller_epoch: int,
         live_brokers: Iterable[BrokerImage] = (),
         unclean: UncleanRule = NEVER_UNCLEAN,
+        min_isr: Callable[[str], int] | None = None,
     ) -> None:
+        """`min_isr` gives min.insync.replicas of a topic; without it no eligible leaders are kept (KIP-966)."""
         self.controller_id = controller_id
         self.unclean = unclean
         self.controller_epoch = controller_epoch
+        self.min_isr = min_isr
         self.live_brokers: dict[int, BrokerImage] = {}
+        self.last_epochs: dict[int, int] = {}
+        """Of the registrations of all brokers that were there in this term."""
         self.brokers_are(live_brokers)
         self.topics: dict[str, TopicImage] = {}
         self.topics_to_be_deleted: dict[str, None] = {}
         """Topics with the mark of deletion in the tree; they are among `topics` until their nodes are gone."""
         self.deleted_replicas: dict[tuple[int, TopicPartition], None] = {}
-        """Those that brokers, by id, have let go of, while others of the topic are waited for. They get no role again:
-        the broker would begin an empty log (Kafka's ReplicaDeletionSuccessful).
+        """Those that brokers, by id, have let go of, or have been told to, while the topic is there. They get no role
+        again: the broker would begin an empty log (Kafka's ReplicaDeletionStarted and ReplicaDeletionSuccessful).
         """
         self.shutting_down: dict[int, None] = {}
         """Live brokers that are about to stop: they are given nothing to lead."""
@@ -75,6 +81,15 @@ class ControllerContext:
     def racks(self) -> Mapping[int, str | None]:
         """The racks of the live brokers."""
         return {broker.broker_id: broker.rack for broker in self.live_brokers.values()}
+
+    @property
+    def keeps_eligible_leaders(self) -> bool:
+        """Whether every broker that is there keeps to the rules of KIP-966: one that does not may lead, and commit what
+        eligible replicas do not have.
+        """
+        if self.min_isr is None:
+            return False
+        return all(broker.previous_epoch is not None for broker in self.live_brokers.values())
 
     def is_online(self, broker_id: int, partition: PartitionImage) -> bool:
         """Whether the replica on this broker can be used."""
@@ -135,6 +150,7 @@ class ControllerContext:
     def brokers_are(self, brokers: Iterable[BrokerImage]) -> None:
         """Only these brokers live now."""
         self.live_brokers = {each.broker_id: each for each in sorted(brokers, key=lambda each: each.broker_id)}
+        self.last_epochs.update((each.broker_id, each.epoch) for each in self.live_brokers.values())
 
     def broker_has_gone(self, broker_id: int) -> None:
         """Forget what was said of this life of a broker: it need not be so of the next one."""
@@ -149,9 +165,38 @@ class ControllerContext:
             if changed:
                 self.topics[name] = topic.with_partitions(changed)
 
+    def has_taken_roles(self, broker_id: int, replicas: Iterable[TopicPartition]) -> dict[str, None]:
+        """A broker can use these replicas, whatever was said of them before. Gives the topics of those it could not."""
+        back: dict[str, list[PartitionImage]] = {}
+        for name in replicas:
+            partition = self.partition(name)
+            if partition is not None and broker_id in partition.offline_replicas:
+                offline = tuple(each for each in partition.offline_replicas if each != broker_id)
+                back.setdefault(name.topic, []).append(partition.replace(offline_replicas=offline))
+        self.put_partitions(back)
+        return dict.fromkeys(back)
+
     def replicas(self) -> Iterator[TopicStates]:
-        """All partitions, topic by topic."""
-        return self.states_of(self.topics)
+        """All partitions, topic by topic. Those of a topic that is to be deleted have no leader: what it acknowledged
+        would go with the topic.
+        """
+        for states in self.states_of(self.topics):
+            if states.topic in self.topics_to_be_deleted:
+                leaderless = tuple(each.replace(leader=NO_LEADER) for each in states.partitions)
+                yield states._replace(partitions=leaderless)
+            else:
+                yield states
+
+
+def without_cut_replicas(topic: TopicImage, brokers: Iterable[BrokerImage]) -> TopicImage:
+    """The topic when these brokers have registered: their cut replicas cannot be used until they take a role."""
+    changed: dict[int, PartitionImage] = {}
+    for broker in brokers:
+        for number in broker.cut_replicas.get(topic.name, ()):
+            known = changed.get(number) or topic.partition(number)
+            if known is not None and broker.broker_id not in known.offline_replicas:
+                changed[number] = known.replace(offline_replicas=(*known.offline_replicas, broker.broker_id))
+    return topic.with_partitions(changed.values()) if changed else topic
 
 
 def flat_name(topic: str) -> str:

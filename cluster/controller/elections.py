@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cluster.controller.context import ControllerContext
+from cluster.controller.eligible_replicas import eligible_after, is_trusted, says_less, stand_in
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, RECOVERING, PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Operation, SetData
@@ -30,25 +31,30 @@ def initial_state(replicas: tuple[int, ...], context: ControllerContext) -> Part
     return PartitionState(leader=alive[0], leader_epoch=0, isr=alive, controller_epoch=context.controller_epoch)
 
 
-def settled(partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+def settled(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
     """The state that follows from who is there now, or None when nothing has to change.
 
     A leader that can be used stays, unless it is about to stop and somebody can take over. One that is gone is followed
     by the first usable member of the ISR in the order of the replicas. The ISR loses the members that cannot be used.
-    When no member is left there is no leader, and the ISR stays, because only its members have every committed record.
+    When no member is left there is no leader, and the ISR stays, because only its members have every committed record;
+    unless there are other eligible replicas (see `stand_in`).
     Each change is a new leader epoch, so that everybody hears of it.
     """
-    usable = tuple(broker for broker in partition.isr if context.may_lead(broker, partition))
+    trusted = [broker for broker in partition.isr if is_trusted(broker, partition, context)]
+    usable = tuple(broker for broker in trusted if context.may_lead(broker, partition))
     if partition.leader in usable:
         leader = partition.leader
     else:
         leader = next((broker for broker in partition.replicas if broker in usable), NO_LEADER)
-    if leader == NO_LEADER and context.is_online(partition.leader, partition):
-        return None  # about to stop, and the last one
-    isr = usable or partition.isr
-    if (leader, isr) == (partition.leader, partition.isr):
+    isr = usable
+    if leader == NO_LEADER:
+        if partition.leader in trusted and context.is_online(partition.leader, partition):
+            return None  # about to stop, and the last one
+        leader, isr = stand_in(partition, context)
+    state = next_state(topic, partition, leader, isr, context)
+    if (leader, isr) == (partition.leader, partition.isr) and not says_less(partition.eligible, state.eligible):
         return None
-    return next_state(partition, leader, isr, context)
+    return state
 
 
 def elected(
@@ -57,7 +63,7 @@ def elected(
     """As `settled`. Where that leaves nobody to lead, a replica that is not in sync leads, if the topic allows it or
     with `allow_unclean`; it is the whole ISR then (Kafka's OfflinePartitionLeaderElectionStrategy).
     """
-    state = settled(partition, context)
+    state = settled(topic, partition, context)
     if (partition.leader if state is None else state.leader) != NO_LEADER:
         return state
     if not allow_unclean and not context.unclean.allows(topic):
@@ -66,15 +72,17 @@ def elected(
     if leader == NO_LEADER:
         return state
     context.unclean.elected(topic, partition, leader)
-    return PartitionState(leader, partition.leader_epoch + 1, (leader,), context.controller_epoch, RECOVERING)
+    # Nobody else is known to have what this one has.
+    lost = partition.replace(isr=(), eligible=None, leader_recovery_state=RECOVERING)
+    return next_state(topic, lost, leader, (leader,), context)
 
 
-def preferred(partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+def preferred(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
     """The state in which the preferred replica leads, or None when it cannot be used or is not in sync."""
     leader = partition.replicas[0]
     if leader not in partition.isr or not context.may_lead(leader, partition):
         return None
-    return next_state(partition, leader, partition.isr, context)
+    return next_state(topic, partition, leader, partition.isr, context)
 
 
 def decide_election(
@@ -92,7 +100,7 @@ def decide_election(
     has_state = partition.partition_epoch != NO_STATE
     if election_type is ElectionType.PREFERRED:
         is_needed = partition.leader != partition.replicas[0]
-        state = preferred(partition, context) if has_state else None
+        state = preferred(name, partition, context) if has_state else None
         error_code, strategy = (
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             "PreferredReplicaPartitionLeaderElectionStrategy",
@@ -129,7 +137,7 @@ def imbalanced(context: ControllerContext, limit_percentage: int) -> list[TopicP
         for wanted, partitions in elsewhere.items()
         if len(partitions) / totals[wanted] > limit_percentage / 100
         for topic_partition, partition in partitions
-        if preferred(partition, context) is not None
+        if preferred(topic_partition.topic, partition, context) is not None
     ]
 
 
@@ -143,7 +151,7 @@ def elect_at_start(
     """
     state = elected(topic, partition, context)
     if state is None and unclean and context.is_online(partition.leader, partition):
-        return next_state(partition, partition.leader, partition.isr, context)
+        return next_state(topic, partition, partition.leader, partition.isr, context)
     return state
 
 
@@ -175,7 +183,8 @@ def offline_operations(
         if partition is None or broker_id in partition.offline_replicas:
             continue
         lost = partition.replace(offline_replicas=(*partition.offline_replicas, broker_id))
-        state = elected(name, lost, context) if broker_id in partition.isr else None
+        eligible = () if partition.eligible is None else partition.eligible.replicas
+        state = elected(name, lost, context) if broker_id in (*partition.isr, *eligible) else None
         if state is not None:
             operations.append(write(name, partition, state))
             lost = after(lost, state)
@@ -189,12 +198,12 @@ def write(topic: str, partition: PartitionImage, state: PartitionState) -> Opera
 
 
 def next_state(
-    partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
+    topic: str, partition: PartitionImage, leader: int, isr: tuple[int, ...], context: ControllerContext
 ) -> PartitionState:
     """The state of the next leader epoch."""
-    return PartitionState(
-        leader, partition.leader_epoch + 1, isr, context.controller_epoch, partition.leader_recovery_state
-    )
+    eligible = eligible_after(topic, partition, leader, isr, context)
+    recovery, epoch = partition.leader_recovery_state, context.controller_epoch
+    return PartitionState(leader, partition.leader_epoch + 1, isr, epoch, recovery, eligible)
 
 
 def after(partition: PartitionImage, state: PartitionState) -> PartitionImage:
@@ -211,6 +220,7 @@ def with_state(partition: PartitionImage, state: PartitionState, partition_epoch
         partition_epoch=partition_epoch,
         controller_epoch=state.controller_epoch,
         leader_recovery_state=state.leader_recovery_state,
+        eligible=state.eligible,
     )
 
 
@@ -220,13 +230,5 @@ def partition_image(
     """A partition as its assignment and state node say; without a leader when the node does not exist."""
     if state is None:
         return PartitionImage(number, NO_LEADER, NO_STATE, replicas, (), NO_STATE, NO_STATE)
-    return PartitionImage(
-        number,
-        state.leader,
-        state.leader_epoch,
-        replicas,
-        state.isr,
-        partition_epoch,
-        state.controller_epoch,
-        state.leader_recovery_state,
-    )
+    blank = PartitionImage(number, NO_LEADER, NO_STATE, replicas, (), NO_STATE, NO_STATE)
+    return with_state(blank, state, partition_epoch)

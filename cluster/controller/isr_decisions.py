@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cluster.controller.context import ControllerContext
+from cluster.controller.eligible_replicas import eligible_after
 from cluster.metadata_image import PartitionImage
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
 from cluster.znodes import RECOVERED, RECOVERING, PartitionState
@@ -42,9 +43,9 @@ def judge_isr_change(
         return ErrorCode.INVALID_REQUEST
     if not all(_is_eligible(member, epoch, partition, context) for member, epoch in change.new_isr):
         return ErrorCode.INELIGIBLE_REPLICA
-    return PartitionState(
-        partition.leader, partition.leader_epoch, isr, context.controller_epoch, change.leader_recovery_state
-    )
+    leader, epoch, recovery = partition.leader, context.controller_epoch, change.leader_recovery_state
+    eligible = eligible_after(change.topic_partition.topic, partition, leader, isr, context)
+    return PartitionState(leader, partition.leader_epoch, isr, epoch, recovery, eligible)
 
 
 def _is_sound(change: IsrChange, isr: tuple[int, ...], broker_id: int, partition: PartitionImage) -> bool:

@@ -48,14 +48,21 @@ def reassigned(partition: PartitionImage, target: tuple[int, ...]) -> PartitionI
     )
 
 
-def plan(topic_partition: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext) -> PartitionImage:
+def plan(
+    topic_partition: TopicPartition,
+    target: tuple[int, ...] | None,
+    context: ControllerContext,
+    *,
+    waits_for_brokers: bool = False,
+) -> PartitionImage:
     """The partition as it is to be from now on; None as the target goes back to where a reassignment came from.
 
-    Raises ApiError with Kafka's codes and words, judged in Kafka's order.
+    Raises ApiError with Kafka's codes and words, judged in Kafka's order. A reassignment that `waits_for_brokers` may
+    name some that are not there now.
     """
     partition = context.partition(topic_partition)
     if target is not None:
-        _check_target(partition, target, context)
+        _check_target(partition, target, context, waits_for_brokers=waits_for_brokers)
     elif partition is None or not is_moving(partition):
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
     if partition is None or topic_partition.topic in context.topics_to_be_deleted:
@@ -72,7 +79,9 @@ def plan(topic_partition: TopicPartition, target: tuple[int, ...] | None, contex
     return wanted
 
 
-def _check_target(partition: PartitionImage | None, target: tuple[int, ...], context: ControllerContext) -> None:
+def _check_target(
+    partition: PartitionImage | None, target: tuple[int, ...], context: ControllerContext, *, waits_for_brokers: bool
+) -> None:
     reason = ""
     origin = () if partition is None else origin_replicas(partition)
     adding = [each for each in target if each not in origin]
@@ -82,7 +91,7 @@ def _check_target(partition: PartitionImage | None, target: tuple[int, ...], con
         reason = f"Duplicate replica ids in partition reassignment replica list: {_scala_list(target)}"
     elif any(each < 0 for each in target):
         reason = f"Invalid broker id in replica list: {_scala_list(target)}"
-    elif any(each not in context.live_brokers for each in adding):
+    elif not waits_for_brokers and any(each not in context.live_brokers for each in adding):
         reason = (
             "Replica assignment has brokers that are not alive. Replica list: "
             f"{_scala_list(adding)}, live broker list: Set({', '.join(map(str, context.live_brokers))})"
@@ -121,14 +130,14 @@ def begun(
         if before.partition_epoch == NO_STATE:
             partitions.append(image)
             continue
-        state = next_state(before, *_among(image.replicas, before, context), context)
+        state = next_state(topic.name, image, *_among(image.replicas, before, context), context)
         operations.append(write(topic.name, before, state))
         partitions.append(after(image, state))
     operations.append(assignment_operation(topic.with_partitions(partitions)))
     return operations, partitions
 
 
-def completion(partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
+def completion(topic: str, partition: PartitionImage, context: ControllerContext) -> PartitionState | None:
     """The state without the replicas that are to go; None while not all are in sync that are to stay, or none of them
     can lead.
     """
@@ -136,7 +145,7 @@ def completion(partition: PartitionImage, context: ControllerContext) -> Partiti
     if not is_moving(partition) or not all(each in partition.isr for each in target):
         return None
     leader, isr = _among(target, partition, context)
-    return None if leader == NO_LEADER else next_state(partition, leader, isr, context)
+    return None if leader == NO_LEADER else next_state(topic, partition.replace(replicas=target), leader, isr, context)
 
 
 def completed(partition: PartitionImage, state: PartitionState) -> PartitionImage:

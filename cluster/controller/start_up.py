@@ -8,11 +8,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from cluster.controller.context import ControllerContext
-from cluster.controller.elections import NO_STATE, after, elect_at_start, partition_image
+from cluster.controller.context import ControllerContext, without_cut_replicas
+from cluster.controller.elections import NO_STATE, after, elect_at_start, next_state, partition_image
+from cluster.controller.eligible_replicas import known_since
 from cluster.controller.topics import first_states
 from cluster.metadata_image import PartitionImage, TopicImage
 from cluster.znodes import (
+    NO_LEADER,
     PartitionState,
     TopicAssignment,
     config_path,
@@ -123,7 +125,7 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
         operations.append(Create(partitions_path(topic.name)))
     # They are made again with their state, which may be later.
     operations.extend(Delete(partition_path(topic.name, number)) for number in topic.stateless)
-    result = topic.image()
+    result = without_cut_replicas(topic.image(), context.live_brokers.values())
     created, changed = first_states(
         topic.name, [each for each in result.partitions if each.partition_epoch == NO_STATE], context
     )
@@ -131,26 +133,41 @@ def take_over(topic: ReadTopic, context: ControllerContext, *, unclean: bool) ->
     result = result.with_partitions(changed)
     elected: list[PartitionImage] = []
     for number, (_, version) in topic.states.items():
-        partition = result.partitions[number]
-        known = _without_bounced(partition, topic.written_at.get(number), context)
-        state = elect_at_start(topic.name, known, context, unclean=unclean)
+        partition, state = _at_start(topic, result.partitions[number], context, unclean=unclean)
         if state is not None:
             operations.append(SetData(partition_state_path(topic.name, number), state.encode(), version))
             elected.append(after(partition, state))
     return operations, result.with_partitions(elected)
 
 
-def _without_bounced(partition: PartitionImage, written_at: int | None, context: ControllerContext) -> PartitionImage:
-    """The partition for an election, without the replicas whose brokers registered after the state was written.
+def _at_start(
+    topic: ReadTopic, partition: PartitionImage, context: ControllerContext, *, unclean: bool
+) -> tuple[PartitionImage, PartitionState | None]:
+    """A partition without those that cannot be used now, and the state that it is to have (see `elect_at_start`)."""
+    written_at = topic.written_at.get(partition.partition)
+    if context.keeps_eligible_leaders and written_at is not None:
+        known = known_since(partition, written_at, context)
+        state = elect_at_start(topic.name, known, context, unclean=unclean)
+        if state is None and known.eligible != partition.eligible and partition.leader == NO_LEADER:
+            state = next_state(topic.name, known, partition.leader, partition.isr, context)
+        return partition, state
+    bounced = _bounced(partition, written_at, context)
+    knows_more = any(each not in bounced and context.may_lead(each, partition) for each in partition.isr)
+    if knows_more:
+        partition = partition.replace(offline_replicas=(*partition.offline_replicas, *bounced))
+    # Else all that can be used are trusted. Their state is written again: the next controller has to tell them from
+    # one that comes back later.
+    is_renewed = unclean or (bool(bounced) and not knows_more and len(partition.isr) > 1)
+    return partition, elect_at_start(topic.name, partition, context, unclean=is_renewed)
+
+
+def _bounced(partition: PartitionImage, written_at: int | None, context: ControllerContext) -> tuple[int, ...]:
+    """The members of the ISR whose brokers registered after the state was written.
 
     It was another life of theirs that was in sync, and no controller saw it end: the last one went with it, perhaps.
     What they had not flushed may be gone. They count only where no other member of the ISR can be used.
     """
     if written_at is None:
-        return partition
-    bounced = tuple(
-        each for each in partition.isr if each in context.live_brokers and context.live_brokers[each].epoch > written_at
-    )
-    if any(each not in bounced and context.may_lead(each, partition) for each in partition.isr):
-        return partition.replace(offline_replicas=(*partition.offline_replicas, *bounced))
-    return partition
+        return ()
+    live = context.live_brokers
+    return tuple(each for each in partition.isr if each in live and live[each].epoch > written_at)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from cluster.controller.assignment import Assignment, assign_replicas
 from cluster.controller.context import ControllerContext, flat_name
 from cluster.controller.elections import initial_state, partition_image
 from cluster.metadata_image import PartitionImage, TopicImage
@@ -23,6 +22,7 @@ from cluster.znodes import (
 )
 from cluster.zookeeper.coordination import Create, Delete, Operation, SetData
 from protocol.errors import ApiError, ErrorCode
+from protocol.replica_assignment import Assignment, assign_replicas
 from protocol.topic_partition import validate_topic_name
 from protocol.value import Value, field
 
