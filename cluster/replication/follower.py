@@ -84,10 +84,12 @@ def after_answer(
     asked: FetchPosition,
     error_code: int,
     diverging: EpochEntry | None,
+    leader_start_offset: int,
     first_offset: int | None,
 ) -> Decision:
-    """The step after the answer to `asked`, for a replica that follows in `leader_epoch` now. `first_offset` is that of
-    the first batch that came, None without one.
+    """The step after the answer to `asked`, for a replica that follows in `leader_epoch` now. `leader_start_offset` is
+    where the leader's log begins, -1 when it does not say; `first_offset` is that of the first batch that came, None
+    without one.
     """
     end_offset = log.log_end_offset
     if asked.leader_epoch != leader_epoch or asked.fetch_offset != end_offset:
@@ -102,6 +104,10 @@ def after_answer(
         offset = truncation_point(log, diverging)
         if offset >= end_offset and diverging.epoch >= log.latest_epoch():
             return Decision(Step.RETRY_LATER)  # it would ask the same again
+        if offset <= leader_start_offset:
+            # The leader knows nothing of what is left: it may have diverged, and would come to light again if this
+            # broker died before it had kept its new log start.
+            return Decision(Step.BEGIN_ANEW, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
     if first_offset is None or first_offset >= end_offset:
         return Decision(Step.APPEND)

@@ -32,6 +32,7 @@ class FollowerProgress:
         "last_fetch_ms",
         "log_end_offset",
         "log_start_offset",
+        "may_join_from_ms",
     )
 
     def __init__(self) -> None:
@@ -40,6 +41,8 @@ class FollowerProgress:
         self.last_fetch_ms = self.last_caught_up_ms = NEVER_MS
         self.broker_epoch = UNKNOWN_BROKER_EPOCH
         """Of the incarnation that fetched last."""
+        self.may_join_from_ms = NEVER_MS
+        """Before, this incarnation is not to be proposed for the ISR."""
         self.is_awaited = False
         """Whether it was caught up when that was looked at last."""
         self._session: SessionFetches | None = None
@@ -50,6 +53,7 @@ class FollowerProgress:
         `replica.lag.time.max.ms` from now to show it; another one does not hold the high watermark back.
         """
         self.last_fetch_ms = self.last_caught_up_ms = now_ms if is_in_sync else NEVER_MS
+        self.may_join_from_ms = NEVER_MS
         self.is_awaited = False
         self._session = None
 
@@ -75,7 +79,9 @@ class FollowerProgress:
         self.log_start_offset = log_start_offset
         self.last_fetch_leader_end_offset = max(leader_end_offset, self.last_fetch_leader_end_offset)
         self.last_fetch_ms = now_ms
-        self.broker_epoch = broker_epoch
+        if broker_epoch != self.broker_epoch:
+            self.broker_epoch = broker_epoch
+            self.may_join_from_ms = NEVER_MS
 
     def confirm_by(self, session: SessionFetches) -> None:
         """It has everything, and the fetch that said so was recorded. Those of the session that follow say the same

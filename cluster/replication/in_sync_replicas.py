@@ -22,6 +22,10 @@ from protocol.value import Value
 
 DEFAULT_LAG_TIME_MAX_MS = 30_000
 """Kafka's default of replica.lag.time.max.ms."""
+INELIGIBLE_FOR_MS = 1_000
+"""How long a follower is not proposed again that the controller has found ineligible: it may be about to stop, and
+goes on to fetch until it is told not to.
+"""
 
 
 def _everybody(_broker_id: int, _broker_epoch: int) -> bool:
@@ -78,6 +82,13 @@ class InSyncReplicas:
         self.pending = None
         self._joining = -1
 
+    def refuse(self) -> None:
+        """The follower that joins with the pending change is ineligible, for now."""
+        follower = self.followers.get(self._joining)
+        if follower is not None:
+            follower.may_join_from_ms = follower.last_fetch_ms + INELIGIBLE_FOR_MS
+        self.settle()
+
     # -- progress ------------------------------------------------------------------------------------------------------
 
     def follower(self, broker_id: int, broker_epoch: int) -> FollowerProgress | None:
@@ -103,18 +114,24 @@ class InSyncReplicas:
     def committed_end(self, image: PartitionImage, end_offset: int) -> int:
         """The offset below which all in-sync replicas have everything, at most `end_offset`; -1 when it is not known.
 
-        A replica outside of the maximal ISR that is caught up is waited for as well: it would never reach a high
-        watermark that runs ahead of it with the leader's end, and so never join.
+        A replica outside of the maximal ISR is waited for as well, if it is caught up and may join: it would never
+        reach a high watermark that runs ahead of it with the leader's end, and so never join.
         """
         isr = image.isr
         for broker_id, follower in self.followers.items():
             if follower.log_end_offset < end_offset and (
                 broker_id in isr
                 or broker_id == self._joining
-                or (follower.is_awaited and self._rules.is_eligible(broker_id, follower.broker_epoch))
+                or (follower.is_awaited and self._may_join(broker_id, follower))
             ):
                 end_offset = follower.log_end_offset
         return end_offset
+
+    def _may_join(self, broker_id: int, follower: FollowerProgress) -> bool:
+        """Whether the controller would let a follower join that has everything."""
+        return follower.last_fetch_ms >= follower.may_join_from_ms and self._rules.is_eligible(
+            broker_id, follower.broker_epoch
+        )
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -134,9 +151,7 @@ class InSyncReplicas:
         if self.pending is not None or broker_id in image.isr:
             return None
         follower = self.followers.get(broker_id)
-        if follower is None or follower.log_end_offset < least_offset:
-            return None
-        if not self._rules.is_eligible(broker_id, follower.broker_epoch):
+        if follower is None or follower.log_end_offset < least_offset or not self._may_join(broker_id, follower):
             return None
         self._joining = broker_id
         return self._begin_change(name, topic_id, image, (*image.isr, broker_id))

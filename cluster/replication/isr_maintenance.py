@@ -7,22 +7,26 @@ Times are of the monotonic clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cluster.metadata_image import PartitionImage
 from cluster.replication.follower_progress import FollowerProgress
 from cluster.replication.isr_changes import NOT_APPLIED, SUPERSEDED, IsrChange
-from cluster.replication.partition import Partition
+from cluster.replication.partition import NO_EPOCH, Partition
 from cluster.replication.reads import FetchParams
 from protocol.errors import ErrorCode
 from protocol.uuids import ZERO_UUID
 
 
 class Outcome(NamedTuple):
-    """The consequences: whether the high watermark moved, and a change to send to the controller."""
+    """The consequences: whether the high watermark moved, a change to send to the controller, and whether the low
+    watermark may have moved.
+    """
 
     advanced: bool = False
     change: IsrChange | None = None
+    low_watermark_moved: bool = False
 
 
 NOTHING = Outcome()
@@ -45,7 +49,7 @@ def record_fetch(
     follower = None if in_sync is None else in_sync.follower(params.replica_id, params.replica_epoch)
     if in_sync is None or follower is None:
         return NOTHING
-    before = follower.log_end_offset
+    before, start_before = follower.log_end_offset, follower.log_start_offset
     follower.record(fetch_offset, log_start_offset, leader_end_offset, params.replica_epoch, monotonic_ms)
     in_sync.look_at(follower, leader_end_offset, monotonic_ms)
     change = None
@@ -55,7 +59,20 @@ def record_fetch(
         change = in_sync.expansion(
             partition.topic_partition, topic_id, partition.image, params.replica_id, least_offset
         )
-    return Outcome(fetch_offset != before and partition.advance_high_watermark(), change)
+    advanced = fetch_offset != before and partition.advance_high_watermark()
+    return Outcome(advanced, change, log_start_offset > start_before)
+
+
+def low_watermark(partition: Partition, is_alive: Callable[[int], bool]) -> int:
+    """The least log start offset of the replicas whose brokers live; -1 while a follower has told none. Raises
+    NOT_LEADER_OR_FOLLOWER.
+    """
+    partition.check_leader(NO_EPOCH)
+    start_offset = partition.log.log_start_offset
+    if partition.in_sync is None:
+        return start_offset
+    followers = partition.in_sync.followers.items()
+    return min([start_offset, *(each.log_start_offset for broker_id, each in followers if is_alive(broker_id))])
 
 
 def settled_follower(partition: Partition, params: FetchParams, fetch_offset: int) -> FollowerProgress | None:
@@ -96,6 +113,17 @@ def check_lag(partition: Partition, monotonic_ms: int) -> Outcome:
     return Outcome(partition.advance_high_watermark(), change)
 
 
+def brokers_left(partition: Partition, gone: set[int]) -> Outcome:
+    """These brokers are not alive any more, or are other incarnations: the leader waits neither for their fetches nor
+    for their log starts. The other followers may have confirmed all they have, so that no fetch of theirs comes to move
+    the high watermark.
+    """
+    in_sync = partition.in_sync
+    if in_sync is None or gone.isdisjoint(in_sync.followers):
+        return NOTHING
+    return Outcome(partition.advance_high_watermark(), low_watermark_moved=True)
+
+
 def settle(partition: Partition, change: IsrChange, answer: PartitionImage | ErrorCode) -> Outcome:
     """The controller answered `change` with the state of the partition, or with an error. `Outcome.change` is to be
     sent once more.
@@ -106,11 +134,15 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
     if in_sync is None or in_sync.pending is not change:
         return NOTHING
     if isinstance(answer, ErrorCode):
-        if answer in NOT_APPLIED:
-            in_sync.settle()
-        elif answer not in SUPERSEDED:
+        if answer in SUPERSEDED:
+            return NOTHING
+        if answer not in NOT_APPLIED:
             return Outcome(change=change)
-        return NOTHING
+        if answer is ErrorCode.INELIGIBLE_REPLICA:
+            in_sync.refuse()
+        else:
+            in_sync.settle()
+        return Outcome(partition.advance_high_watermark())
     image = partition.image
     if answer.leader_epoch != image.leader_epoch or answer.partition_epoch < image.partition_epoch:
         return NOTHING
@@ -118,6 +150,7 @@ def settle(partition: Partition, change: IsrChange, answer: PartitionImage | Err
         isr=answer.isr,
         partition_epoch=answer.partition_epoch,
         leader_recovery_state=answer.leader_recovery_state,
+        eligible=answer.eligible,
     )
     in_sync.settle()
     return Outcome(partition.advance_high_watermark())

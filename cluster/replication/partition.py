@@ -12,12 +12,19 @@ from uuid import UUID
 
 from cluster.metadata_image import PartitionImage
 from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, InSyncReplicas, IsrRules
-from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo, other_epoch
+from cluster.replication.reads import (
+    CONSUMER_REPLICA_ID,
+    FetchParams,
+    IsolationLevel,
+    LogReadInfo,
+    diverging_epoch,
+    other_epoch,
+)
+from cluster.znodes import NO_LEADER
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
 from storage.log.aborted_transactions import AbortedTransactions
-from storage.log.leader_epoch import EpochEntry
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.producer_state import AppendOrigin
 from storage.log.truncation import TruncationTask
@@ -27,7 +34,6 @@ from storage.log_config import UNLIMITED
 NO_EPOCH = -1
 """A client that sends it does not check leader epochs (before Fetch 9, ListOffsets 4)."""
 ACKS_ALL = -1
-UNKNOWN_OFFSET = -1
 _CLIENT = AppendOrigin.CLIENT
 
 
@@ -115,13 +121,18 @@ class Partition:
     def check_leader(self, requested_epoch: int) -> None:
         """Refuse a request that this replica must not answer.
 
-        Raises NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH (the client is behind) or UNKNOWN_LEADER_EPOCH (we are).
+        Raises FENCED_LEADER_EPOCH (the client is behind), UNKNOWN_LEADER_EPOCH (we are) or NOT_LEADER_OR_FOLLOWER.
         """
+        self.check_epoch(requested_epoch)
         if not self._is_leader:
             raise self._does_not_lead()
-        if requested_epoch in (NO_EPOCH, self.image.leader_epoch):
-            return
-        raise other_epoch(self.topic_partition, requested_epoch, self.image.leader_epoch)
+
+    def check_epoch(self, requested_epoch: int) -> None:
+        """As `check_leader`, but followers pass, unless they have no leader: their logs may be cut (trap M22)."""
+        if requested_epoch not in (NO_EPOCH, self.image.leader_epoch):
+            raise other_epoch(self.topic_partition, requested_epoch, self.image.leader_epoch)
+        if self.image.leader == NO_LEADER:
+            raise self._does_not_lead()
 
     def _does_not_lead(self) -> ApiError:
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}")
@@ -145,38 +156,24 @@ class Partition:
         Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_LEADER_EPOCH or
         NOT_LEADER_OR_FOLLOWER for a broker that is no replica, and what `UnifiedLog.read` raises.
         """
-        self.check_leader(current_leader_epoch)
+        self._check_reader(params, topic_id, current_leader_epoch)
+        info = self._nothing_read()
+        if params.isolation is IsolationLevel.READ_COMMITTED:
+            info.aborted = ()
         log = self.log
-        if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
-            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.topic_partition} has another topic id")
-        if not params.reads_zstd and log.local.config.compression_type is CompressionType.ZSTD:
-            raise ApiError(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-                f"{self.topic_partition} is kept in zstd, which the reader does not know",
-            )
-        is_follower = params.replica_id >= 0
-        if is_follower:
-            self._check_replica(params, current_leader_epoch)
-        committed_only = params.isolation is IsolationLevel.READ_COMMITTED
-        info = LogReadInfo(
-            self.high_watermark,
-            self.last_stable_offset,
-            log.local.log_start_offset,
-            aborted=() if committed_only else None,
-        )
         if last_fetched_epoch >= 0:
-            info.diverging_epoch = self._diverging_epoch(last_fetched_epoch, fetch_offset)
+            info.diverging_epoch = diverging_epoch(log, last_fetched_epoch, fetch_offset)
             if info.diverging_epoch is not None:
                 return info
-        if is_follower:
+        if params.replica_id != CONSUMER_REPLICA_ID:
             end = log.local.log_end_offset
         else:
-            end = info.last_stable_offset if committed_only else info.high_watermark
+            end = info.high_watermark if info.aborted is None else info.last_stable_offset
         found = log.try_read(fetch_offset, max_bytes, end, min_one_message)
         if found is None:
             info.cold = partial(log.read, fetch_offset, max_bytes, end, min_one_message)
         elif found.size:
-            if not committed_only:
+            if info.aborted is None:
                 info.records = found
             elif self.aborted_transactions.are_known(log):
                 info.records = found
@@ -184,6 +181,27 @@ class Partition:
             else:
                 info.cold = partial(self.aborted_transactions.learn, log)
         return info
+
+    def refer_to(self, broker_id: int, current_leader_epoch: int) -> LogReadInfo:
+        """As `read`, for a consumer that shall ask another replica."""
+        self.check_epoch(current_leader_epoch)
+        info = self._nothing_read()
+        info.preferred_read_replica = broker_id
+        return info
+
+    def _nothing_read(self) -> LogReadInfo:
+        return LogReadInfo(self.high_watermark, self.last_stable_offset, self.log.local.log_start_offset)
+
+    def _check_reader(self, params: FetchParams, topic_id: UUID, leader_epoch: int) -> None:
+        (self.check_leader if params.leader_only else self.check_epoch)(leader_epoch)
+        log = self.log
+        if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.topic_partition} has another topic id")
+        if not params.reads_zstd and log.local.config.compression_type is CompressionType.ZSTD:
+            text = f"{self.topic_partition} is kept in zstd, which the reader does not know"
+            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
+        if params.replica_id >= 0:
+            self._check_replica(params, leader_epoch)
 
     def _check_replica(self, params: FetchParams, leader_epoch: int) -> None:
         in_sync = self.in_sync
@@ -194,24 +212,6 @@ class Partition:
                 f"broker {params.replica_id} is not a replica of {self.topic_partition}",
             )
 
-    def _diverging_epoch(self, last_fetched_epoch: int, fetch_offset: int) -> EpochEntry | None:
-        """The end of what this log has in common with one that ends at `fetch_offset` in `last_fetched_epoch`; None
-        when that is the whole of the other.
-        """
-        epoch, end_offset = self.log.end_offset_for_epoch(last_fetched_epoch)
-        if end_offset == UNKNOWN_OFFSET:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"the end of epoch {last_fetched_epoch} of {self.topic_partition} is not known",
-            )
-        if fetch_offset < self.log.log_start_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {fetch_offset} of {self.topic_partition} is below the log start {self.log.log_start_offset}",
-            )
-        is_common = epoch == last_fetched_epoch and end_offset >= fetch_offset
-        return None if is_common else EpochEntry(epoch, end_offset)
-
     def append_as_leader(
         self, records: memoryview, *, required_acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> LogAppendInfo:
@@ -220,13 +220,12 @@ class Partition:
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas) and what
         `UnifiedLog.append_as_leader` raises.
         """
-        image = self.image
         log = self.log
         if not self._is_leader:
             raise self._does_not_lead()
-        if required_acks == ACKS_ALL and len(image.isr) < log.local.config.min_insync_replicas:
-            self._check_min_isr(image)
-        info = log.appender.append_as_leader(records, leader_epoch=image.leader_epoch, now_ms=now_ms, origin=origin)
+        if required_acks == ACKS_ALL:
+            self._check_min_isr()
+        info = log.appender.append_as_leader(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
         self.messages_in += info.last_offset - info.first_offset + 1
         self.bytes_in += len(records)
         self.advance_high_watermark()
@@ -241,14 +240,17 @@ class Partition:
         """`min.insync.replicas`; a topic with fewer replicas asks for all it has."""
         return min(self.log.local.config.min_insync_replicas, len(self.image.replicas))
 
-    def _check_min_isr(self, image: PartitionImage) -> None:
-        min_isr = self.effective_min_isr
-        if len(image.isr) < min_isr:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"The size of the current ISR {len(image.isr)} is insufficient to satisfy the min.isr requirement of "
-                f"{min_isr} for partition {self.topic_partition}",
-            )
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether nothing more is committed (KIP-966): too few replicas are in sync, or were for the controller."""
+        in_sync, is_frozen = len(self.image.isr), self.image.eligible is not None
+        return is_frozen or (in_sync < self.log.local.config.min_insync_replicas and in_sync < self.effective_min_isr)
+
+    def _check_min_isr(self) -> None:
+        if self.is_under_min_isr:
+            code, size = ErrorCode.NOT_ENOUGH_REPLICAS, len(self.image.isr)
+            text = f"The size of the current ISR {size} is insufficient to satisfy the min.isr requirement of "
+            raise ApiError(code, f"{text}{self.effective_min_isr} for partition {self.topic_partition}")
 
     def is_acknowledged(self, last_offset: int, required_acks: int) -> bool:
         """Whether the record at `last_offset` may be acknowledged: with acks=all once the high watermark is above it,
@@ -284,7 +286,7 @@ class Partition:
         log = self.log.local
         end_offset = log.log_end_offset if log.config.flush_messages == UNLIMITED else log.flush_limit_offset
         if self.in_sync is not None:
-            if len(self.image.isr) < log.config.min_insync_replicas and len(self.image.isr) < self.effective_min_isr:
+            if self.is_under_min_isr:
                 return False
             end_offset = self.in_sync.committed_end(self.image, end_offset)
         if end_offset > self.high_watermark:

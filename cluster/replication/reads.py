@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Final
 
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from storage.log.leader_epoch import EpochEntry
 from storage.log.log_reader import FetchDataInfo
+from storage.log.unified_log import UnifiedLog
 from storage.segment.transaction_index import AbortedTxn
+
+CONSUMER_REPLICA_ID: Final = -1
+DEBUGGING_REPLICA_ID: Final = -2
+"""Of a reader that is no broker and asks about any replica, whoever leads."""
 
 
 class IsolationLevel(IntEnum):
@@ -33,7 +39,11 @@ class FetchParams(Value):
     """Parameters of a read, for all its partitions together (Kafka class `FetchParams`).
 
     `reads_zstd` says whether the reader knows zstd. A broker that fetches as a follower tells its id, and the epoch of
-    its registration if it knows it; both are -1 for a consumer. A follower reads up to the log end.
+    its registration if it knows it; both are -1 for a consumer. A follower reads up to the log end, and so does the
+    tool that compares replicas (`DEBUGGING_REPLICA_ID`).
+
+    `leader_only`: the reader is not served by a follower. A consumer that may be tells its rack ("" for none) and the
+    listener by which it came (KIP-392).
     """
 
     isolation: IsolationLevel
@@ -41,8 +51,11 @@ class FetchParams(Value):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    replica_id: int = -1
+    replica_id: int = CONSUMER_REPLICA_ID
     replica_epoch: int = -1
+    leader_only: bool = True
+    client_rack: str = ""
+    listener_name: str = ""
 
 
 class LogReadInfo(Value, frozen=False):
@@ -51,6 +64,7 @@ class LogReadInfo(Value, frozen=False):
     `records` is None when there is nothing to read. `aborted` is None for a reader of uncommitted records. With a
     `diverging_epoch` the reader has to truncate its log: the largest epoch that both know, and where it ends.
     `cold` is set when the disk would have had to be waited for: to be called on another thread before the next try.
+    With a `preferred_read_replica` nothing was read: the consumer shall ask that broker.
     """
 
     high_watermark: int
@@ -60,6 +74,7 @@ class LogReadInfo(Value, frozen=False):
     aborted: Sequence[AbortedTxn] | None = None
     diverging_epoch: EpochEntry | None = None
     cold: Callable[[], object] | None = None
+    preferred_read_replica: int = -1
 
     @property
     def size(self) -> int:
@@ -76,3 +91,24 @@ def other_epoch(topic_partition: TopicPartition, requested: int, known: int) -> 
     return ApiError(
         ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {requested} of {topic_partition} is newer than {known}"
     )
+
+
+def diverging_epoch(log: UnifiedLog, last_fetched_epoch: int, fetch_offset: int) -> EpochEntry | None:
+    """The end of what `log` has in common with one that ends at `fetch_offset` in `last_fetched_epoch`; None when that
+    is the whole of the other.
+
+    Raises OFFSET_OUT_OF_RANGE where nothing is known of that epoch, or the offset lies before the log start.
+    """
+    epoch, end_offset = log.end_offset_for_epoch(last_fetched_epoch)
+    if end_offset < 0:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"the end of epoch {last_fetched_epoch} of {log.topic_partition} is not known",
+        )
+    if fetch_offset < log.log_start_offset:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"offset {fetch_offset} of {log.topic_partition} is below the log start {log.log_start_offset}",
+        )
+    is_common = epoch == last_fetched_epoch and end_offset >= fetch_offset
+    return None if is_common else EpochEntry(epoch, end_offset)
