@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from cluster.eligible_leaders import EligibleLeaders
 from cluster.znodes import NO_LEADER, BrokerRegistration, Endpoint
 from protocol.config_resources import ConfigResourceType
 from protocol.topic_partition import TopicPartition
@@ -21,18 +22,25 @@ ConfigResource = tuple[int, str]
 
 
 class BrokerImage(Value):
-    """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name."""
+    """A live broker. `epoch` is the czxid of its registration; endpoints are by listener name. `cut_replicas` are those
+    whose logs recovery cut below their high watermark, partitions by topic; they are not to be elected (trap M22).
+    `previous_epoch` is that of the broker's last life, if it ended cleanly, else -1; None for a broker that keeps no
+    eligible leaders (KIP-966): one of Apache Kafka, or one that is not told to.
+    """
 
     broker_id: int
     epoch: int
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
+    cut_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _EMPTY)
+    previous_epoch: int | None = None
 
     @classmethod
     def of(cls, registration: BrokerRegistration, epoch: int) -> BrokerImage:
         """The broker that is registered like this."""
         endpoints = {endpoint.listener_name: endpoint for endpoint in registration.endpoints}
-        return cls(registration.broker_id, epoch, endpoints, registration.rack)
+        cut, previous = registration.cut_replicas, registration.previous_epoch
+        return cls(registration.broker_id, epoch, endpoints, registration.rack, cut, previous)
 
     def address(self, listener_name: str) -> tuple[str, int] | None:
         """Host and port of a listener; None for one that the broker does not have."""
@@ -43,7 +51,7 @@ class BrokerImage(Value):
 class PartitionImage(Value):
     """One partition. `leader` is -1 when there is none. `partition_epoch` is the version of its state znode.
     `offline_replicas` are on live brokers, on failed disks. While the partition is reassigned, `replicas` has those
-    that come (`adding_replicas`) and those that go.
+    that come (`adding_replicas`) and those that go. With `eligible`, no leader commits anything.
     """
 
     partition: int
@@ -57,6 +65,11 @@ class PartitionImage(Value):
     offline_replicas: tuple[int, ...] = ()
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    eligible: EligibleLeaders | None = None
+
+    def before(self) -> PartitionImage:
+        """A state without a leader to which this one is newer."""
+        return self.replace(leader=NO_LEADER, leader_epoch=self.leader_epoch - 1)
 
 
 class TopicImage(Value):

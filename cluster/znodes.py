@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
+from cluster.eligible_leaders import EligibleLeaders
+from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 from protocol.value import Value, field
 
@@ -27,10 +29,17 @@ CONTROLLER_EPOCH = "/controller_epoch"
 CONFIG_CHANGES = "/config/changes"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+"""Partitions that somebody wants to have moved; the controller takes out those that have got there."""
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
+"""Partitions that are to be led by their preferred replicas; the controller deletes it when it has tried."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
 LOGS_ADOPTED = "/odradek_logs_adopted"
 """Ours, in a tree of our own only: the logs found beside it were considered, once and for all."""
+CUT_REPLICAS = "odradek_cut_replicas"
+PREVIOUS_EPOCH = "odradek_previous_epoch"
+"""Odradek's own keys in a broker's registration, which Kafka ignores."""
 
 PERSISTENT_PATHS = (
     "/consumers",
@@ -109,13 +118,17 @@ class Endpoint(Value):
 
 
 class BrokerRegistration(Value):
-    """/brokers/ids/<id>, version 5."""
+    """/brokers/ids/<id>, version 5. `cut_replicas`, partitions by topic, and `previous_epoch` are ours: see
+    `BrokerImage`.
+    """
 
     broker_id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     timestamp_ms: int = 0
     jmx_port: int = -1
+    cut_replicas: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    previous_epoch: int | None = None
 
     def encode(self) -> bytes:
         """The payload. `host` and `port` repeat the first PLAINTEXT endpoint, for readers of old formats."""
@@ -132,6 +145,10 @@ class BrokerRegistration(Value):
         }
         if self.rack is not None:
             value["rack"] = self.rack
+        if self.cut_replicas:
+            value[CUT_REPLICAS] = {topic: list(partitions) for topic, partitions in self.cut_replicas.items()}
+        if self.previous_epoch is not None:
+            value[PREVIOUS_EPOCH] = self.previous_epoch
         return _dump(value)
 
     @classmethod
@@ -142,7 +159,10 @@ class BrokerRegistration(Value):
             protocols = value["listener_security_protocol_map"]
             endpoints = tuple(_endpoint(text, protocols) for text in value["endpoints"])
             timestamp = int(value.get("timestamp", 0))
-            return cls(broker_id, endpoints, value.get("rack"), timestamp, int(value.get("jmx_port", -1)))
+            cut = {str(topic): tuple(map(int, numbers)) for topic, numbers in value.get(CUT_REPLICAS, {}).items()}
+            jmx_port, previous = int(value.get("jmx_port", -1)), value.get(PREVIOUS_EPOCH)
+            previous = None if previous is None else int(previous)
+            return cls(broker_id, endpoints, value.get("rack"), timestamp, jmx_port, cut, previous)
 
         return _parse(broker_path(broker_id), data, build)
 
@@ -188,14 +208,16 @@ class PartitionState(Value):
     isr: tuple[int, ...]
     controller_epoch: int
     leader_recovery_state: int = 0
+    eligible: EligibleLeaders | None = None
 
     def encode(self) -> bytes:
         """The payload."""
         recovery = f',"leader_recovery_state":{self.leader_recovery_state}' if self.leader_recovery_state else ""
+        eligible = "" if self.eligible is None else f",{self.eligible.encode()}"
         # Written by hand: a topic has thousands of these, and a formatted string takes a fifth of json.dumps' time.
         return (
             f'{{"controller_epoch":{self.controller_epoch},"leader":{self.leader},"version":1,'
-            f'"leader_epoch":{self.leader_epoch},"isr":[{",".join(map(str, self.isr))}]{recovery}}}'
+            f'"leader_epoch":{self.leader_epoch},"isr":[{",".join(map(str, self.isr))}]{recovery}{eligible}}}'
         ).encode()
 
     @classmethod
@@ -210,6 +232,7 @@ class PartitionState(Value):
                 tuple(map(int, value["isr"])),
                 int(value["controller_epoch"]),
                 int(value.get("leader_recovery_state", 0)),
+                EligibleLeaders.decode(value),
             ),
         )
 
@@ -283,6 +306,33 @@ def encode_log_dir_event(broker_id: int) -> bytes:
 def decode_log_dir_event(path: str, data: bytes | None) -> int:
     """The broker that an event is about."""
     return _parse(path, data, lambda value: int(value["broker"]))
+
+
+def encode_reassignments(targets: Mapping[TopicPartition, Iterable[int]]) -> bytes:
+    """/admin/reassign_partitions: the replicas that partitions are to have."""
+    partitions = [
+        {"topic": name.topic, "partition": name.partition, "replicas": list(replicas)}
+        for name, replicas in targets.items()
+    ]
+    return _dump({"version": 1, "partitions": partitions})
+
+
+def decode_reassignments(data: bytes | None) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas that partitions are to have."""
+    return _parse(
+        REASSIGN_PARTITIONS,
+        data,
+        lambda value: {_named(each): tuple(map(int, each["replicas"])) for each in value["partitions"]},
+    )
+
+
+def decode_preferred_election(data: bytes | None) -> list[TopicPartition]:
+    """The partitions that are to be led by their preferred replicas."""
+    return _parse(PREFERRED_ELECTION, data, lambda value: [_named(each) for each in value["partitions"]])
+
+
+def _named(entry: Mapping[str, Any]) -> TopicPartition:
+    return TopicPartition(str(entry["topic"]), int(entry["partition"]))
 
 
 class ProducerIdBlock(Value):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 
 from broker.environment.contract import Clock
+from broker.zookeeper.pipelined_reads import each_of
+from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
-from cluster.controller.start_up import ReadTopic
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
 from cluster.zookeeper.coordination import (
@@ -25,21 +24,16 @@ from cluster.zookeeper.coordination import (
     Operation,
     SetData,
     Watch,
-    ZnodeStat,
 )
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
 
 CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER: "brokers"}
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 _CONFIG_CHANGE_LIFETIME_MS = 15 * 60 * 1000
 CONFIG_CHANGE_PREFIX = "config_change_"
-READS_IN_FLIGHT = 100
-"""Reads that are sent before the first is answered."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 logger = logging.getLogger("kafka.zk.KafkaZkClient")
 
@@ -54,6 +48,7 @@ class KafkaZkClient:
     def __init__(self, coordination: Coordination, clock: Clock) -> None:
         self._coordination = coordination
         self._clock = clock
+        self.topics = TopicReader(coordination)
 
     async def exists(self, path: str) -> bool:
         """Whether there is such a node."""
@@ -108,6 +103,15 @@ class KafkaZkClient:
                     return stat.czxid
                 if isinstance(error, NodeExistsError):
                     raise
+
+    async def update_broker(self, registration: znodes.BrokerRegistration) -> None:
+        """Replace what this broker has registered; its epoch stays. Raises NoNodeError when it is not registered."""
+        await self._coordination.set(znodes.broker_path(registration.broker_id), registration.encode())
+
+    async def registration(self, broker_id: int, watch: Watch) -> znodes.BrokerRegistration | None:
+        """The registration of a broker, if there is one; `watch` fires when it changes. Raises ZnodeFormatError."""
+        data = await self._data_of(znodes.broker_path(broker_id), watch)
+        return None if data is None else znodes.BrokerRegistration.decode(broker_id, data)
 
     async def delete_node_of(self, path: str, owners: Iterable[int]) -> bool:
         """Delete an ephemeral node if one of these sessions owns it. Gives whether it is gone."""
@@ -206,44 +210,44 @@ class KafkaZkClient:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    async def topic_names(self) -> list[str]:
-        """All topics of the tree, including those that are being deleted."""
-        return (await self._coordination.children(znodes.BROKER_TOPICS))[0]
+    async def topic_names(self, watch: Watch | None = None) -> list[str]:
+        """All topics of the tree, including those that are being deleted. `watch` fires when one comes or goes."""
+        return (await self._coordination.children(znodes.BROKER_TOPICS, watch))[0]
 
-    async def topic_deletions(self) -> list[str]:
-        """The topics that are marked for deletion."""
-        return (await self._coordination.children(znodes.DELETE_TOPICS))[0]
+    async def topic_deletions(self, watch: Watch | None = None) -> list[str]:
+        """The topics that are marked for deletion. `watch` fires when there are more or less."""
+        return (await self._coordination.children(znodes.DELETE_TOPICS, watch))[0]
 
-    async def read_topics(self, names: Iterable[str]) -> list[ReadTopic]:
-        """Topics with their partitions, as far as a crash let them be created."""
-        return [topic for topic in await each_of(list(names), self.read_topic) if topic is not None]
-
-    async def read_topic(self, name: str) -> ReadTopic | None:
-        """See `read_topics`. None when there is no such topic."""
+    async def asked_reassignments(self, watch: Watch) -> dict[TopicPartition, tuple[int, ...]]:
+        """The replicas that somebody wants partitions to have; none where the node is not understood. `watch` fires
+        when that changes.
+        """
+        data = await self._data_of(znodes.REASSIGN_PARTITIONS, watch)
         try:
-            data, _ = await self._coordination.get(znodes.topic_path(name))
+            return {} if data is None else znodes.decode_reassignments(data)
+        except znodes.ZnodeFormatError as error:
+            logger.warning("Ignoring partitions reassignment due to invalid json: %s", error)
+            return {}
+
+    async def asked_elections(self, watch: Watch) -> list[TopicPartition] | None:
+        """The partitions that somebody wants to be led by their preferred replicas; None while nobody has asked.
+        `watch` fires when that changes.
+        """
+        data = await self._data_of(znodes.PREFERRED_ELECTION, watch)
+        try:
+            return None if data is None else znodes.decode_preferred_election(data)
+        except znodes.ZnodeFormatError as error:
+            logger.warning("No preferred replica is elected: %s", error)
+            return []
+
+    async def _data_of(self, path: str, watch: Watch) -> bytes | None:
+        """The data of a node, of which `watch` is told whether it is there or not. None when it is not."""
+        if await self._coordination.exists(path, watch) is None:
+            return None
+        try:
+            return (await self._coordination.get(path))[0] or b""
         except NoNodeError:
             return None
-        assignment = znodes.TopicAssignment.decode(name, data)
-        try:
-            numbers = (await self._coordination.children(znodes.partitions_path(name)))[0]
-        except NoNodeError:
-            return ReadTopic(name, assignment, {}, has_partitions_node=False)
-
-        async def state(number: int) -> tuple[znodes.PartitionState, ZnodeStat] | None:
-            try:
-                data, stat = await self._coordination.get(znodes.partition_state_path(name, number))
-            except NoNodeError:
-                return None
-            return znodes.PartitionState.decode(name, number, data), stat
-
-        ordered = sorted(map(int, numbers))
-        found = await each_of(ordered, state)
-        read = {number: each for number, each in zip(ordered, found, strict=True) if each is not None}
-        states = {number: (each, stat.version) for number, (each, stat) in read.items()}
-        written_at = {number: stat.mzxid for number, (_, stat) in read.items()}
-        stateless = [number for number in ordered if number not in states]
-        return ReadTopic(name, assignment, states, True, written_at, stateless)
 
     # -- configurations and producer ids -------------------------------------------------------------------------------
 
@@ -335,17 +339,3 @@ class KafkaZkClient:
 def _config_path_of(resource: ConfigResource) -> str:
     resource_type, name = resource
     return znodes.config_path(CONFIG_ENTITIES[ConfigResourceType(resource_type)], name or znodes.DEFAULT_ENTITY)
-
-
-async def each_of(items: Iterable[T], read: Callable[[T], Awaitable[R]]) -> list[R]:
-    """The result of `read` for each of the items, in their order; many are asked for before the first is answered."""
-    waiting = list(enumerate(items))
-    results: dict[int, R] = {}
-    left = iter(waiting)
-
-    async def read_some() -> None:
-        for at, item in left:
-            results[at] = await read(item)
-
-    await asyncio.gather(*[read_some() for _ in range(min(len(waiting), READS_IN_FLIGHT))])
-    return [results[at] for at in range(len(waiting))]

@@ -10,19 +10,22 @@ Methods with a leading underscore run in kazoo's thread.
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import CLOSED_STATES, KazooClient
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.serialization import CloseInstance, Connect, Exists, int_struct, long_struct, write_string
+from kazoo.exceptions import AuthFailedError, ConnectionLoss
+from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
+from kazoo.protocol.serialization import SASL, CloseInstance, Connect, Exists, int_struct, long_struct, write_string
 from kazoo.protocol.states import KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason
+from broker.zookeeper.digest_md5 import ChallengeError, DigestMd5Client
+from broker.zookeeper.kazoo_handler import CONNECTION_ERROR, EventLoopHandler, LastReason, new_nonce
+from config.zookeeper.jaas import DigestLogin
 
 _SET_WATCHES_BYTES: Final = 128 << 10
 """The most bytes of paths in one SetWatches: what ZooKeeper's own client takes."""
@@ -81,15 +84,53 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         finally:
             self.close()
 
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        try:
+            return super()._connect(host, hostip, port)
+        except ConnectionDropped as error:
+            cause = error.__context__
+            # A server that hangs up without a word may be starting or stopping.
+            if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+                self.client.was_refused(f"{host}:{port}", str(error.args[0]).removeprefix(CONNECTION_ERROR))
+            raise
+
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
         answer = super()._invoke(timeout, request, xid)
         if isinstance(request, Connect):
             self.client.negotiated_timeout_ms = answer[0].time_out
+            if self.client.login is not None and answer[0].time_out > 0:
+                self._authenticate(timeout, DigestMd5Client(self.client.login, new_nonce))
         return answer
+
+    def _authenticate(self, timeout: float, mechanism: DigestMd5Client) -> None:
+        """Before anything else is sent. Raises AuthFailedError when either side does not know the password."""
+        try:
+            response = mechanism.answer(self._exchange(timeout, b"", 1))
+        except ChallengeError as error:
+            raise AuthFailedError(str(error)) from error
+        if not mechanism.is_proven_by(self._exchange(timeout, response, 2)):
+            raise AuthFailedError(f"it refused the user {mechanism.username} of the JAAS file, or the password")
+
+    def _exchange(self, timeout: float, token: bytes, xid: int) -> bytes:
+        self._submit(SASL(token), timeout, xid)
+        header, answer, offset = self._read_header(timeout)
+        if header.err not in {0, AuthFailedError.code}:
+            raise AuthFailedError(f"SASL ends with ZooKeeper's error {header.err}")
+        # Servers that say no do so without a token, with the error or without.
+        return SASL.deserialize(answer, offset)[0] or b"" if not header.err else b""
+
+
+class SessionEvents(NamedTuple):
+    """Calls on the event loop, in order with the answers."""
+
+    on_state: Callable[[str], None]
+    on_event: Callable[[WatchedEvent], None]
+    on_refusal: Callable[[str, str], None]
+    """A server (host:port) and why there can be no session with it, whatever the time."""
 
 
 class SessionClient(KazooClient):  # type: ignore[misc]
-    """One session. `on_state` and `on_event` are called on the event loop, in order with the answers."""
+    """One session."""
 
     def __init__(
         self,
@@ -97,13 +138,13 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         session_timeout_ms: int,
         handler: EventLoopHandler,
         reasons: LastReason,
-        on_state: Callable[[str], None],
-        on_event: Callable[[WatchedEvent], None],
+        told: SessionEvents,
+        login: DigestLogin | None,
     ) -> None:
         self.negotiated_timeout_ms = session_timeout_ms
         """How long the ensemble lets the session live without contact: it has bounds of its own."""
-        self._on_state = on_state
-        self._on_event = on_event
+        self._told = told
+        self.login = login
         retry = KazooRetry(max_tries=-1, delay=_FIRST_RETRY_S, max_delay=_LONGEST_RETRY_S)
         super().__init__(
             hosts=[f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers],
@@ -131,11 +172,11 @@ class SessionClient(KazooClient):  # type: ignore[misc]
 
     def node_changed(self, event: WatchedEvent) -> None:
         """The watch of a node that exists, on its data or its children."""
-        self._on_event(event)
+        self._told.on_event(event)
 
     def absent_node_changed(self, event: WatchedEvent) -> None:
         """The watch of a node that does not exist."""
-        self._on_event(event)
+        self._told.on_event(event)
 
     def end_session(self) -> None:
         """Close the session after what was sent before; from any thread. The end is told by `on_state`."""
@@ -146,6 +187,10 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         self._wake()
 
     # -- in kazoo's thread ---------------------------------------------------------------------------------------------
+
+    def was_refused(self, server: str, reason: str) -> None:
+        """Tell the event loop."""
+        self.handler.completion_queue.put(partial(self._told.on_refusal, server, reason))
 
     def _wake(self) -> None:
         wake_up = self._connection._write_sock
@@ -164,7 +209,7 @@ class SessionClient(KazooClient):  # type: ignore[misc]
             # Otherwise kazoo would go on with a new session.
             self._stopped.set()
         if state not in CLOSED_STATES or before not in CLOSED_STATES:
-            self.handler.completion_queue.put(partial(self._on_state, state))
+            self.handler.completion_queue.put(partial(self._told.on_state, state))
 
     def _notify_pending(self, state: str) -> None:
         if state != KeeperState.CONNECTING:

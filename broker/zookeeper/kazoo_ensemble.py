@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
 from config.broker_config import BrokerConfig
-from config.zookeeper_connect import ZookeeperAddress
+from config.zookeeper.connect import ZookeeperAddress
+from config.zookeeper.jaas import DigestLogin
 
 
 class KazooEnsemble:
@@ -12,9 +14,11 @@ class KazooEnsemble:
 
     is_shared = True
 
-    def __init__(self, address: ZookeeperAddress, config: BrokerConfig) -> None:
+    def __init__(self, address: ZookeeperAddress, config: BrokerConfig, login: DigestLogin | None = None) -> None:
+        """Raises ConfigError when a file that `config` names cannot be used."""
         self._address = address
         self._config = config
+        self._security = SessionSecurity.of(config, login)
 
     def session(self) -> KazooCoordination:
         """A session, not yet connected."""
@@ -23,6 +27,7 @@ class KazooEnsemble:
             self._config.zookeeper_session_timeout_ms,
             self._config.zookeeper_connection_timeout_ms,
             self._config.zookeeper_max_in_flight_requests,
+            self._security,
         )
 
     async def close(self) -> None:

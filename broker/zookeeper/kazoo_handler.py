@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import secrets
 import select
 import socket
+import ssl
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
@@ -22,6 +24,8 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 _MOST_ANSWER_BYTES = 64 << 20
 """No answer of a ZooKeeper is longer: who announces more speaks something else."""
 _READ_BYTES = 1 << 16
+CONNECTION_ERROR = "socket connection error: "
+"""Words of kazoo before an error of a socket."""
 _READABLE = select.POLLIN | select.POLLHUP | select.POLLERR | select.POLLNVAL
 _WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
@@ -73,9 +77,48 @@ class _ZookeeperSocket(socket.socket):
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         """At most `size` bytes. Raises OSError where `size` is no answer's."""
-        if size > _MOST_ANSWER_BYTES:
-            raise OSError(errno.EPROTO, "what answers there is not a ZooKeeper")
-        return super().recv(min(size, _READ_BYTES), flags)
+        return super().recv(_piece(size), flags)
+
+
+class TlsSocket(ssl.SSLSocket):
+    """As `_ZookeeperSocket`, by TLS. kazoo reads when the socket is readable, and waits in the read until there is an
+    answer; but TLS has records without any data, and records with several answers.
+    """
+
+    _arrived: bytes | OSError = b""
+
+    def has_data(self) -> bool:
+        """Whether `recv` gives data or the end at once; for a socket that does not block."""
+        if not self._arrived:
+            try:
+                self._arrived = super().recv(_READ_BYTES)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            except OSError as error:
+                self._arrived = error
+        # Nothing arrives at the end: the next read finds that again.
+        return True
+
+    def recv(self, size: int = _READ_BYTES, flags: int = 0) -> bytes:
+        """At most `size` bytes. Raises OSError where `size` is no answer's."""
+        size, arrived = _piece(size), self._arrived
+        if isinstance(arrived, OSError):
+            raise arrived
+        if not arrived:
+            return super().recv(size, flags)
+        self._arrived = arrived[size:]
+        return arrived[:size]
+
+
+def new_nonce() -> str:
+    """Text of 128 bits that nobody can guess."""
+    return secrets.token_hex(16)
+
+
+def _piece(size: int) -> int:
+    if size > _MOST_ANSWER_BYTES:
+        raise OSError(errno.EPROTO, "what answers there is not a ZooKeeper")
+    return min(size, _READ_BYTES)
 
 
 class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -85,8 +128,10 @@ class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     name = "event_loop_handler"
 
-    def __init__(self, queue: LoopQueue, connect_timeout_s: float) -> None:
+    def __init__(self, queue: LoopQueue, connect_timeout_s: float, tls: ssl.SSLContext | None) -> None:
+        """`tls` makes sockets of the class `TlsSocket`."""
         super().__init__()
+        self._tls = tls
         self.callback_queue = self.completion_queue = queue
         self._connect_timeout_s = connect_timeout_s
         self.look: Callable[[], None] = _see_nothing
@@ -112,20 +157,25 @@ class EventLoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self.look()
+            with_data = [each for each in readers if isinstance(each, TlsSocket) and each.has_data()]
             wait_s = self.look_interval_s if deadline is None else max(deadline - time.monotonic(), 0.0)
-            found = dict(poller.poll(min(wait_s, self.look_interval_s) * 1000))
-            if found or (deadline is not None and time.monotonic() >= deadline):
-                break
-        return (
-            [each for each in readers if found.get(each.fileno(), 0) & _READABLE],
-            [each for each in writers if found.get(each.fileno(), 0) & _WRITABLE],
-            [],
-        )
+            found = dict(poller.poll(0 if with_data else min(wait_s, self.look_interval_s) * 1000))
+            plain = [each for each in readers if not isinstance(each, TlsSocket)]
+            readable = with_data + [each for each in plain if found.get(each.fileno(), 0) & _READABLE]
+            writable = [each for each in writers if found.get(each.fileno(), 0) & _WRITABLE]
+            if readable or writable or (deadline is not None and time.monotonic() >= deadline):
+                return readable, writable, []
 
-    def create_connection(self, address: tuple[str, int], **_options: object) -> socket.socket:
-        """Connect to a server. Raises OSError."""
+    def create_connection(self, address: tuple[str, int], hostname: str = "", **_options: object) -> socket.socket:
+        """Connect to a server, and check that it is `hostname` where that is to be checked. Raises OSError."""
         connected = socket.create_connection(address, self._connect_timeout_s)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            try:
+                return self._tls.wrap_socket(connected, server_hostname=hostname)
+            except BaseException:
+                connected.close()
+                raise
         return _ZookeeperSocket(connected.family, connected.type, connected.proto, connected.detach())
 
 
@@ -147,6 +197,6 @@ class LastReason(logging.Logger):
             return
         error = record.exc_info[1] if record.exc_info else None
         text = message if error is None else f"{message}: {error!r}"
-        for prefix in ("Connection dropped: ", "Connection time-out: ", "socket connection error: "):
+        for prefix in ("AUTH_FAILED closing: ", "Connection dropped: ", "Connection time-out: ", CONNECTION_ERROR):
             text = text.removeprefix(prefix)
         self.reason = text

@@ -14,15 +14,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from kazoo.client import CLOSED_STATES
 from kazoo.protocol import serialization as wire
 from kazoo.protocol.states import KeeperState, WatchedEvent
 
 from broker.zookeeper import kazoo_translation as translation
-from broker.zookeeper.kazoo_client import SessionClient
+from broker.zookeeper.kazoo_call import Call
+from broker.zookeeper.kazoo_client import SessionClient, SessionEvents
 from broker.zookeeper.kazoo_handler import EventLoopHandler, LastReason, LoopPulse, LoopQueue
+from broker.zookeeper.kazoo_security import SessionSecurity
+from broker.zookeeper.server_status import Refusals
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
     BadArgumentsError,
@@ -32,6 +35,7 @@ from cluster.zookeeper.coordination import (
     Delete,
     MultiError,
     NodeExistsError,
+    NoNodeError,
     Operation,
     OperationResult,
     SessionExpiredError,
@@ -41,9 +45,10 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
-from cluster.zookeeper.watch_table import WatchTable
-from cluster.zookeeper.znode_tree import validate_path
-from config.zookeeper_connect import ZookeeperAddress
+from cluster.zookeeper.watch_table import WatchTable, fire
+from cluster.zookeeper.wire_format import UnimplementedError
+from cluster.zookeeper.znode import validate_path
+from config.zookeeper.connect import ZookeeperAddress
 
 logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
@@ -56,52 +61,6 @@ _OPERATION_BYTES = 64
 _CLOSE_TIMEOUT_S = 5.0
 
 
-class _Call(Generic[T]):
-    """One request on its way. kazoo's thread calls `set` or `set_exception`; the rest happens on the event loop."""
-
-    __slots__ = ("_on_error", "_on_reply", "_session", "future", "request")
-
-    def __init__(
-        self,
-        session: KazooCoordination,
-        request: Any,
-        on_reply: Callable[[Any], T],
-        on_error: Callable[[Exception], CoordinationError],
-    ) -> None:
-        self.request = request
-        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._session = session
-        self._on_reply = on_reply
-        self._on_error = on_error
-
-    def set(self, value: Any = None) -> None:
-        """Take the answer."""
-        self._session.queue.put(partial(self._succeed, value))
-
-    def set_exception(self, error: Exception) -> None:
-        """Take an error instead."""
-        self._session.queue.put(partial(self._fail, error))
-
-    def _succeed(self, value: Any) -> None:
-        self._session.call_ended(self)
-        try:
-            result = self._on_reply(value)
-        except CoordinationError as error:
-            self.end_with(error)
-        else:
-            if not self.future.done():
-                self.future.set_result(result)
-
-    def _fail(self, error: Exception) -> None:
-        self._session.call_ended(self)
-        self.end_with(self._on_error(error))
-
-    def end_with(self, error: CoordinationError) -> None:
-        """Raise `error` in who waits."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
 class KazooCoordination:
     """One session, for one life: another one is begun with another object."""
 
@@ -110,12 +69,18 @@ class KazooCoordination:
     _pulse: LoopPulse
 
     def __init__(
-        self, address: ZookeeperAddress, session_timeout_ms: int, connection_timeout_ms: int, most_in_flight: int
+        self,
+        address: ZookeeperAddress,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        most_in_flight: int,
+        security: SessionSecurity,
     ) -> None:
         self._address = address
         self._session_timeout_ms = session_timeout_ms
         self._connection_timeout_ms = connection_timeout_ms
         self._most_in_flight = most_in_flight
+        self._security = security
         self.session_id = 0
         # Kazoo's own share of a request grows by the chroot, of which the overhead has room for a short one.
         prefix_bytes = max(len(address.chroot.encode()) - 16, 0)
@@ -123,11 +88,15 @@ class KazooCoordination:
         self._reasons = LastReason()
         self._watches = WatchTable()
         self._listeners: list[Callable[[SessionState], None]] = []
-        self._waiting: deque[_Call[Any]] = deque()
-        self._in_flight: dict[_Call[Any], None] = {}
+        self._waiting: deque[Call[Any]] = deque()
+        self._in_flight: dict[Call[Any], None] = {}
+        self._refusals: dict[str, str] = {}
         self._connected: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
+        # A server that wants TLS answers no plain question.
+        self._explanation = Refusals(() if security.tls else address.servers)
         self._is_closing = False
+        self._reads_one_by_one = False
         self._end_reason = ""
 
     # -- the session ---------------------------------------------------------------------------------------------------
@@ -141,19 +110,20 @@ class KazooCoordination:
         self.queue = LoopQueue(loop)
         self._connected, self._ended = loop.create_future(), loop.create_future()
         servers = self._address.servers
-        handler = EventLoopHandler(self.queue, self._session_timeout_ms / 1000 / len(servers))
-        self._client = SessionClient(
-            servers, self._session_timeout_ms, handler, self._reasons, self._state_changed, self._node_changed
-        )
+        handler = EventLoopHandler(self.queue, self._session_timeout_ms / 1000 / len(servers), self._security.tls)
+        told = SessionEvents(self._state_changed, self._node_changed, self._was_refused)
+        login = self._security.login
+        self._client = SessionClient(servers, self._session_timeout_ms, handler, self._reasons, told, login)
         logger.info("Connecting to ZooKeeper at %s", self._address)
         self._client.start_async()
         try:
             async with asyncio.timeout(self._connection_timeout_ms / 1000):
                 await self._connected
         except TimeoutError:
+            reason = await self._explanation.reason(seen_zxid=0) or self._reasons.reason or "no answer"
             raise ConnectionLossError(
                 f"No ZooKeeper answered at {self._servers} within {self._connection_timeout_ms} ms "
-                f"(zookeeper.connect, zookeeper.connection.timeout.ms): {self._reasons.reason or 'no answer'}"
+                f"(zookeeper.connect, zookeeper.connection.timeout.ms): {reason}"
             ) from None
         finally:
             if not self.session_id:
@@ -197,16 +167,30 @@ class KazooCoordination:
         if state in CLOSED_STATES:
             if self._connected.done():
                 self._end(state if self._is_closing else f"ZooKeeper ended it ({state})")
+            elif state == KeeperState.AUTH_FAILED:
+                self._connect_failed(f"No session with ZooKeeper at {self._servers}: {self._reasons.reason}")
         elif not self._connected.done():
             if state == KeeperState.CONNECTED:
                 self.session_id = self._client.begun_session_id
                 self._connected.set_result(None)
         elif state == KeeperState.CONNECTED:
+            self._explanation.stop()
             logger.info("Connected to ZooKeeper at %s again", self._address)
             self._announce(SessionState.CONNECTED)
         else:
             logger.warning("The connection to ZooKeeper at %s is lost: %s", self._address, self._reasons.reason)
+            self._explanation.explain(lambda: self._client.last_zxid, self._session_timeout_ms / 1000)
             self._announce(SessionState.SUSPENDED)
+
+    def _was_refused(self, server: str, reason: str) -> None:
+        """End the first connect when no server is left that could take it; later ones may find another certificate."""
+        self._refusals[server] = reason
+        if len(self._refusals) == len(self._address.servers):
+            self._connect_failed(f"No session with ZooKeeper at {server}: {reason}")
+
+    def _connect_failed(self, message: str) -> None:
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_exception(ConnectionLossError(message))
 
     def _look_at_the_loop(self) -> None:
         """In kazoo's thread: end the session of a loop that does not turn, so that another broker takes its place."""
@@ -223,6 +207,7 @@ class KazooCoordination:
         self._end_reason = reason
         self._ended.set_result(None)
         self._pulse.stop()
+        self._explanation.stop()
         if not self._is_closing:
             logger.warning("The session 0x%x has ended: %s", self.session_id & (2**64 - 1), reason)
         while self._waiting:
@@ -231,7 +216,7 @@ class KazooCoordination:
             call.end_with(ConnectionLossError(f"the session has ended before the answer came: {reason}"))
         fired = self._watches.take_all()
         if not self._is_closing:
-            _fire(fired)
+            fire(fired)
         self._announce(SessionState.EXPIRED)
 
     def _announce(self, state: SessionState) -> None:
@@ -244,7 +229,7 @@ class KazooCoordination:
             return
         for depth in range(1, len(names) + 1):
             path = "/" + "/".join(names[:depth])
-            request = translation.creation(Create(path), path, with_stat=False)
+            request = translation.creation(Create(path), path, self._security.acl(path), with_stat=False)
             try:
                 await self._ask(request, str, partial(translation.creation_error, path=path))
             except NodeExistsError:
@@ -257,7 +242,7 @@ class KazooCoordination:
     ) -> tuple[str, ZnodeStat]:
         operation = Create(path, data, ephemeral, sequential)
         self._check([operation])
-        request = translation.creation(operation, self._full(path), with_stat=True)
+        request = translation.creation(operation, self._full(path), self._security.acl(path), with_stat=True)
 
         def created(answer: tuple[str, Any]) -> tuple[str, ZnodeStat]:
             return self._own(answer[0]), translation.znode_stat(answer[1])
@@ -274,6 +259,30 @@ class KazooCoordination:
 
         hook = None if watch is None else self._client.node_changed
         return await self._read(lambda: wire.GetData(self._full(path), hook), found, path)
+
+    async def get_each(self, paths: Sequence[str]) -> list[tuple[bytes | None, ZnodeStat] | None]:
+        """In one request, or in one for each path where the ensemble is older than ZooKeeper 3.6."""
+        for path in paths:
+            validate_path(path)
+
+        def found(answers: list[Any]) -> list[tuple[bytes | None, ZnodeStat] | None]:
+            for path, answer in zip(paths, answers, strict=True):
+                if isinstance(answer, Exception):
+                    raise translation.coordination_error(answer, path)
+            return answers
+
+        if not self._reads_one_by_one:
+            try:
+                return await self._read(lambda: translation.MultiRead([*map(self._full, paths)]), found, paths[0])
+            except UnimplementedError:
+                self._reads_one_by_one = True
+        return await asyncio.gather(*map(self._get_or_none, paths))
+
+    async def _get_or_none(self, path: str) -> tuple[bytes | None, ZnodeStat] | None:
+        try:
+            return await self.get(path)
+        except NoNodeError:
+            return None
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> ZnodeStat:
         self._check([SetData(path, data, version)])
@@ -320,7 +329,7 @@ class KazooCoordination:
         if not operations:
             self._live()
             return []
-        request = translation.transaction(operations, self._full)
+        request = translation.transaction(operations, self._full, self._security.acl)
 
         def carried_out(answers: list[Any]) -> list[OperationResult]:
             return translation.transaction_results(answers, operations, self._own)
@@ -360,12 +369,12 @@ class KazooCoordination:
         self, request: Any, on_reply: Callable[[Any], T], on_error: Callable[[Exception], CoordinationError]
     ) -> T:
         self._live()
-        call = _Call(self, request, on_reply, on_error)
+        call = Call(self, request, on_reply, on_error)
         self._waiting.append(call)
         self._send_waiting()
         return await call.future
 
-    def call_ended(self, call: _Call[Any]) -> None:
+    def call_ended(self, call: Call[Any]) -> None:
         """Another call may be sent in place of this one."""
         self._in_flight.pop(call, None)
         self._send_waiting()
@@ -382,18 +391,10 @@ class KazooCoordination:
         """Fire the watches, on the event loop. kazoo calls once for each of its tables: the second finds nothing."""
         kind = translation.event_type(event)
         if kind is not None:
-            _fire(self._watches.take([WatchEvent(kind, self._own(event.path))]))
+            fire(self._watches.take([WatchEvent(kind, self._own(event.path))]))
 
     def _full(self, path: str) -> str:
         return self._address.chroot + path if path != "/" else self._address.chroot or "/"
 
     def _own(self, full_path: str) -> str:
         return full_path.removeprefix(self._address.chroot) or "/"
-
-
-def _fire(fired: Sequence[tuple[Watch, WatchEvent]]) -> None:
-    for watch, event in fired:
-        try:
-            watch(event)
-        except Exception:
-            logger.exception("A watch on %s failed at %s", event.path, event.type.value)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo import exceptions
 from kazoo.protocol import serialization as wire
 from kazoo.protocol import states
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, Id
 
+from cluster.zookeeper.access_control import OPEN
 from cluster.zookeeper.coordination import (
     BadArgumentsError,
     BadVersionError,
@@ -20,6 +22,7 @@ from cluster.zookeeper.coordination import (
     Delete,
     EventType,
     MultiError,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -30,9 +33,14 @@ from cluster.zookeeper.coordination import (
     SetData,
     ZnodeStat,
 )
-from cluster.zookeeper.znode_tree import split_path
+from cluster.zookeeper.wire_format import UnimplementedError
+from cluster.zookeeper.znode import split_path
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
+_READ_HEADER = struct.Struct(">i?i")
+_GET_DATA = _READ_HEADER.pack(wire.GetData.type, False, -1)
+_END_OF_READS = _READ_HEADER.pack(-1, True, -1)
+_ERROR_RESULT = -1
 _ERRORS: tuple[tuple[type[Exception], type[CoordinationError], str], ...] = (
     (exceptions.NoNodeError, NoNodeError, "no node {path}"),
     (exceptions.NodeExistsError, NodeExistsError, "node {path} exists"),
@@ -50,7 +58,8 @@ _ERRORS: tuple[tuple[type[Exception], type[CoordinationError], str], ...] = (
     (exceptions.ConnectionLoss, ConnectionLossError, "the connection to ZooKeeper was lost: {path}"),
     (exceptions.OperationTimeoutError, ConnectionLossError, "ZooKeeper did not answer in time: {path}"),
     (exceptions.SessionMovedError, ConnectionLossError, "the session has moved to another server: {path}"),
-    (exceptions.NoAuthError, CoordinationError, "ZooKeeper does not allow it: {path}"),
+    (exceptions.NoAuthError, NoAuthError, "ZooKeeper does not allow it: {path}"),
+    (exceptions.UnimplementedError, UnimplementedError, "this ZooKeeper is too old for it: {path}"),
 )
 _EVENT_TYPES = {
     states.EventType.CREATED: EventType.CREATED,
@@ -66,7 +75,7 @@ def event_type(event: states.WatchedEvent) -> EventType | None:
 
 
 def znode_stat(stat: states.ZnodeStat) -> ZnodeStat:
-    """The stat without the version of the access control list."""
+    """The contract's stat."""
     return ZnodeStat(
         stat.czxid,
         stat.mzxid,
@@ -78,6 +87,7 @@ def znode_stat(stat: states.ZnodeStat) -> ZnodeStat:
         stat.dataLength,
         stat.numChildren,
         stat.pzxid,
+        stat.acl_version,
     )
 
 
@@ -96,20 +106,24 @@ def creation_error(error: Exception, path: str) -> CoordinationError:
     return coordination_error(error, path)
 
 
-def creation(operation: Create, full_path: str, *, with_stat: bool) -> Any:
-    """The request for a Create; answered with the path, and the stat when that is asked for."""
+def creation(operation: Create, full_path: str, acl: list[ACL], *, with_stat: bool) -> Any:
+    """The request for a Create; answered with the path, and the stat when that is asked for. `acl` is for an operation
+    that brings no list of its own.
+    """
+    if operation.acl is not OPEN:
+        acl = [ACL(each.permissions, Id(each.scheme, each.id)) for each in operation.acl]
     flags = (_EPHEMERAL if operation.ephemeral else 0) | (_SEQUENTIAL if operation.sequential else 0)
     request = wire.Create2 if with_stat else wire.Create
-    return request(full_path, operation.data, OPEN_ACL_UNSAFE, flags)
+    return request(full_path, operation.data, acl, flags)
 
 
-def transaction(operations: Sequence[Operation], full: Callable[[str], str]) -> Any:
-    """The request for a multi; `full` puts the chroot before a path."""
+def transaction(operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], list[ACL]]) -> Any:
+    """The request for a multi; `full` puts the chroot before a path, `acl` gives a new node's."""
     requests: list[Any] = []
     for operation in operations:
         match operation:
             case Create(path):
-                requests.append(creation(operation, full(path), with_stat=False))
+                requests.append(creation(operation, full(path), acl(path), with_stat=False))
             case SetData(path, data, version):
                 requests.append(wire.SetData(full(path), data, version))
             case Delete(path, version):
@@ -117,6 +131,40 @@ def transaction(operations: Sequence[Operation], full: Callable[[str], str]) -> 
             case Check(path, version):
                 requests.append(wire.CheckVersion(full(path), version))
     return wire.Transaction(requests)
+
+
+class MultiRead:
+    """The request for the data of many nodes (ZooKeeper 3.6's MultiRead), of which kazoo knows nothing.
+
+    Its answer is a list of data and stat, None for a node that is not there, or kazoo's exception for another error.
+    """
+
+    type = 22
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytes:
+        parts = [part for path in self._paths for part in (_GET_DATA, wire.write_string(path), b"\0")]
+        return b"".join((*parts, _END_OF_READS))
+
+    @staticmethod
+    def deserialize(data: bytes, offset: int) -> list[Any]:
+        """Called with the frame of the answer, in kazoo's thread."""
+        found: list[Any] = []
+        while True:
+            kind, is_end, _ = _READ_HEADER.unpack_from(data, offset)
+            offset += _READ_HEADER.size
+            if is_end:
+                return found
+            if kind == _ERROR_RESULT:
+                (code,) = wire.int_struct.unpack_from(data, offset)
+                offset += wire.int_struct.size
+                found.append(None if code == exceptions.NoNodeError.code else exceptions.EXCEPTIONS[code]())
+                continue
+            value, offset = wire.read_buffer(data, offset)
+            found.append((value, znode_stat(states.ZnodeStat._make(wire.stat_struct.unpack_from(data, offset)))))
+            offset += wire.stat_struct.size
 
 
 def transaction_results(

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from cluster.zookeeper.access_control import OPEN, Acl
 from protocol.value import Value
 
 ANY_VERSION = -1
@@ -66,6 +67,14 @@ class BadArgumentsError(CoordinationError):
     """A malformed path."""
 
 
+class NoAuthError(CoordinationError):
+    """The node's access control list, or its parent's, does not allow it."""
+
+
+class InvalidAclError(CoordinationError):
+    """An access control list that cannot be kept."""
+
+
 class MultiError(CoordinationError):
     """One operation of a multi failed, so none took effect: `index` says which, `__cause__` says why."""
 
@@ -88,18 +97,21 @@ class ZnodeStat(NamedTuple):
     data_length: int
     num_children: int
     pzxid: int
+    acl_version: int = 0
 
 
 class Create(Value):
     """Create `path`. Sequential: ten digits, the number of children ever created under the parent, are appended.
 
-    `data` None (ZooKeeper's null) and b"" are different values.
+    `data` None (ZooKeeper's null) and b"" are different values. An `acl` that is OPEN gives way to what the
+    configuration of the session says.
     """
 
     path: str
     data: bytes | None = None
     ephemeral: bool = False
     sequential: bool = False
+    acl: Acl = OPEN
 
 
 class SetData(Value):
@@ -140,13 +152,19 @@ class EventType(Enum):
 
 
 class WatchEvent(NamedTuple):
-    """One change of one node (for SESSION_EXPIRED, the path is the watched one)."""
+    """One change of one node (for SESSION_EXPIRED, the path is the watched one). Whoever may not read by `acl` is not
+    told of it.
+    """
 
     type: EventType
     path: str
+    acl: Acl = OPEN
 
 
 Watch = Callable[[WatchEvent], None]
+
+READS_PER_REQUEST: Final = 200
+"""The most nodes that are read together: no answer holds the event loop for long."""
 
 
 class SessionState(Enum):
@@ -196,6 +214,13 @@ class Coordination(Protocol):
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
         """The node's data and stat; `watch` fires when either changes or the node goes. Raises NoNodeError, and then
         leaves no watch."""
+        ...
+
+    async def get_each(self, paths: Sequence[str]) -> list[tuple[bytes | None, ZnodeStat] | None]:
+        """The data and stat of each of at most READS_PER_REQUEST nodes, None for one that is not there.
+
+        They are asked for together, and need not be of one moment.
+        """
         ...
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> ZnodeStat:

@@ -43,9 +43,9 @@ class DurableTree:
     def open(cls, file_system: FileSystem, directory: str, now_ms: int) -> DurableTree:
         """Recover the tree kept in `directory`, or begin a new one when no journal is there.
 
-        The torn frame of a write that a crash interrupted is cut off. The sessions of the previous process are ended,
-        so its ephemeral nodes are gone. Raises JournalError on damage that no crash explains, and when a full disk has
-        no room for anything; OSError as it comes.
+        The torn frame of a write that a crash interrupted is cut off. Sessions that cannot be resumed are ended, so the
+        ephemeral nodes of the previous process are gone. Raises JournalError on damage that no crash explains, and when
+        a full disk has no room for anything; OSError as it comes.
         """
         path = posixpath.join(directory, JOURNAL_NAME)
         exists = file_system.exists(path)
@@ -62,7 +62,8 @@ class DurableTree:
             file = _install(file_system, path)
         durable = cls(file_system, path, file, tree)
         for session_id in tree.sessions:
-            durable.apply(CloseSession(session_id), now_ms)
+            if session_id not in tree.resumable:
+                durable.apply(CloseSession(session_id), now_ms)
         try:
             durable.flush()
         except NoSpaceError as error:
@@ -141,6 +142,14 @@ class DurableTree:
         self._file.close()
         self._file = _install(self._file_system, self._path)
         self._compact_at_bytes = _compaction_threshold(self._file.size)
+
+
+def read_tree(file_system: FileSystem, directory: str) -> ZnodeTree:
+    """The tree kept in `directory`, which is left as it is. Raises JournalError when there is none, OSError."""
+    path = posixpath.join(directory, JOURNAL_NAME)
+    if not file_system.exists(path):
+        raise JournalError(f"{directory} keeps no tree: there is no {JOURNAL_NAME} in it")
+    return _recover(file_system, path)[0]
 
 
 def _temporary(path: str) -> str:

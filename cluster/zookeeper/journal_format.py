@@ -4,11 +4,16 @@
     frame     = FRAME_MARK u32, payload length u32, CRC-32 of the payload u32, payload
     payload   = kind u8, body
     SNAPSHOT  = last zxid i64, next session id i64, node count u32, session count u32, session id i64 *
+    RESUMABLE = (session id i64, resumable)*
+    ACCESS    = (path string, version i32, acl)*
     NODES     = node*    (parents before children)
-    TRANSACTIONS = (zxid i64, now_ms i64, kind u8, session id i64, [operation count u32, operation*])*
+    TRANSACTIONS = (zxid i64, now_ms i64, kind u8, session id i64, [resumable | operation count u32, operation*])*
+    resumable = timeout_ms i32, password data
+    acl       = entry count u16, (permissions i32, scheme string, id string)*
     string    = length u16, UTF-8;   data = length i32 (-1: null), bytes
 
-All integers are big-endian. A file begins with one SNAPSHOT frame and the NODES frames it counts.
+All integers are big-endian. A file begins with one SNAPSHOT frame, a RESUMABLE frame if some of its sessions are,
+ACCESS frames of the nodes that are not open to everybody, and the NODES frames that the first one counts.
 """
 
 from __future__ import annotations
@@ -16,16 +21,21 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import islice, starmap
 
-from cluster.zookeeper.coordination import Check, Create, Delete, Operation, SetData
+from cluster.zookeeper.access_control import OPEN, Acl, AclEntry
+from cluster.zookeeper.coordination import Check, Create, Delete, SetData
+from cluster.zookeeper.znode import Znode
 from cluster.zookeeper.znode_tree import (
     OPERATIONS_PER_SLICE,
     CloseSession,
     CreateSession,
     Multi,
+    Resumable,
+    SetAcl,
     Slices,
     Transaction,
-    Znode,
+    TreeOperation,
     ZnodeTree,
 )
 
@@ -36,6 +46,8 @@ FRAME_HEADER = struct.Struct(">4sII")
 KIND_SNAPSHOT = 1
 KIND_NODES = 2
 KIND_TRANSACTIONS = 3
+KIND_RESUMABLE = 4
+KIND_ACCESS = 5
 
 _SNAPSHOT_CHUNK_NODES = 4096
 
@@ -48,8 +60,8 @@ _TRANSACTION_HEAD = struct.Struct(">qqBq")
 _COUNT = struct.Struct(">I")
 _NODE = struct.Struct(">qqqqqiIq")
 
-_CREATE_SESSION, _CLOSE_SESSION, _MULTI = 1, 2, 3
-_CREATE, _SET_DATA, _DELETE, _CHECK = 1, 2, 3, 4
+_CREATE_SESSION, _CLOSE_SESSION, _MULTI, _CREATE_RESUMABLE = 1, 2, 3, 4
+_CREATE, _SET_DATA, _DELETE, _CHECK, _CREATE_GUARDED, _SET_ACL = 1, 2, 3, 4, 5, 6
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
 
@@ -90,8 +102,11 @@ def find_frame(buffer: memoryview, position: int) -> int | None:
 def encode_transaction(transaction: Transaction, zxid: int, now_ms: int) -> Slices[bytes]:
     """One transaction of a TRANSACTIONS payload, with a pause after every OPERATIONS_PER_SLICE operations."""
     match transaction:
-        case CreateSession(session_id):
-            return _TRANSACTION_HEAD.pack(zxid, now_ms, _CREATE_SESSION, session_id)
+        case CreateSession(session_id, resumable):
+            if resumable is None:
+                return _TRANSACTION_HEAD.pack(zxid, now_ms, _CREATE_SESSION, session_id)
+            head = _TRANSACTION_HEAD.pack(zxid, now_ms, _CREATE_RESUMABLE, session_id)
+            return head + _encode_resumable(resumable)
         case CloseSession(session_id):
             return _TRANSACTION_HEAD.pack(zxid, now_ms, _CLOSE_SESSION, session_id)
         case Multi(session_id, operations):
@@ -112,14 +127,17 @@ def snapshot_frames(tree: ZnodeTree) -> Iterator[bytes]:
     sessions = tree.sessions
     head = _SNAPSHOT_HEAD.pack(tree.last_zxid, tree.next_session_id, len(tree), len(sessions))
     yield frame(_U8.pack(KIND_SNAPSHOT) + head + b"".join(map(_SESSION.pack, sessions)))
-    chunk = [_U8.pack(KIND_NODES)]
-    for path, node in tree.nodes():
-        chunk.append(_encode_node(path, node))
-        if len(chunk) > _SNAPSHOT_CHUNK_NODES:
-            yield frame(b"".join(chunk))
-            chunk = [_U8.pack(KIND_NODES)]
-    if len(chunk) > 1:
-        yield frame(b"".join(chunk))
+    if tree.resumable:
+        kept = (_SESSION.pack(each) + _encode_resumable(tree.resumable[each]) for each in sorted(tree.resumable))
+        yield frame(_U8.pack(KIND_RESUMABLE) + b"".join(kept))
+    guarded = ((path, node) for path, node in tree.nodes() if node.acl_version or node.acl is not OPEN)
+    yield from _chunks(KIND_ACCESS, starmap(_encode_access, guarded))
+    yield from _chunks(KIND_NODES, starmap(_encode_node, tree.nodes()))
+
+
+def _chunks(kind: int, records: Iterator[bytes]) -> Iterator[bytes]:
+    while chunk := list(islice(records, _SNAPSHOT_CHUNK_NODES)):
+        yield frame(_U8.pack(kind) + b"".join(chunk))
 
 
 class Restorer:
@@ -128,6 +146,7 @@ class Restorer:
     def __init__(self) -> None:
         self.tree = ZnodeTree()
         self._missing_nodes: int | None = None
+        self._access: dict[str, tuple[int, Acl]] = {}
 
     @property
     def complete(self) -> bool:
@@ -147,10 +166,21 @@ class Restorer:
             last_zxid, next_session_id, self._missing_nodes, session_count = reader.unpack(_SNAPSHOT_HEAD)
             self.tree.last_zxid, self.tree.next_session_id = last_zxid, next_session_id
             for _ in range(session_count):
-                self.tree.restore_session(*reader.unpack(_SESSION))
+                (session_id,) = reader.unpack(_SESSION)
+                self.tree.restore_session(session_id)
+        elif kind == KIND_RESUMABLE and self._missing_nodes:
+            while not reader.exhausted:
+                (session_id,) = reader.unpack(_SESSION)
+                self.tree.restore_session(session_id, _decode_resumable(reader))
+        elif kind == KIND_ACCESS and self._missing_nodes:
+            while not reader.exhausted:
+                path, (version,) = reader.string(), reader.unpack(_I32)
+                self._access[path] = version, _decode_acl(reader)
         elif kind == KIND_NODES and self._missing_nodes:
             while not reader.exhausted:
-                self.tree.restore(*_decode_node(reader))
+                path, node = _decode_node(reader)
+                node.acl_version, node.acl = self._access.pop(path, (0, OPEN))
+                self.tree.restore(path, node)
                 self._missing_nodes -= 1
         elif kind == KIND_TRANSACTIONS and self.complete:
             while not reader.exhausted:
@@ -198,11 +228,39 @@ def _data(data: bytes | None) -> bytes:
     return _I32.pack(-1) if data is None else _I32.pack(len(data)) + data
 
 
-def _encode_operation(operation: Operation) -> bytes:
+def _encode_resumable(resumable: Resumable) -> bytes:
+    return _I32.pack(resumable.timeout_ms) + _data(resumable.password)
+
+
+def _decode_resumable(reader: _Reader) -> Resumable:
+    (timeout_ms,) = reader.unpack(_I32)
+    return Resumable(timeout_ms, reader.data() or b"")
+
+
+def _encode_acl(acl: Acl) -> bytes:
+    entries = (_I32.pack(each.permissions) + _string(each.scheme) + _string(each.id) for each in acl)
+    return _U16.pack(len(acl)) + b"".join(entries)
+
+
+def _decode_acl(reader: _Reader) -> Acl:
+    (count,) = reader.unpack(_U16)
+    acl = tuple(AclEntry(reader.unpack(_I32)[0], reader.string(), reader.string()) for _ in range(count))
+    return OPEN if acl == OPEN else acl
+
+
+def _encode_access(path: str, node: Znode) -> bytes:
+    return _string(path) + _I32.pack(node.acl_version) + _encode_acl(node.acl)
+
+
+def _encode_operation(operation: TreeOperation) -> bytes:
     match operation:
-        case Create(path, data, ephemeral, sequential):
+        case Create(path, data, ephemeral, sequential, acl):
             flags = (_EPHEMERAL if ephemeral else 0) | (_SEQUENTIAL if sequential else 0)
-            return bytes((_CREATE, flags)) + _string(path) + _data(data)
+            if acl is OPEN:
+                return bytes((_CREATE, flags)) + _string(path) + _data(data)
+            return bytes((_CREATE_GUARDED, flags)) + _string(path) + _data(data) + _encode_acl(acl)
+        case SetAcl(path, acl, version):
+            return bytes((_SET_ACL,)) + _string(path) + _I32.pack(version) + _encode_acl(acl)
         case SetData(path, data, version):
             return bytes((_SET_DATA,)) + _string(path) + _I32.pack(version) + _data(data)
         case Delete(path, version):
@@ -211,11 +269,13 @@ def _encode_operation(operation: Operation) -> bytes:
             return bytes((_CHECK,)) + _string(path) + _I32.pack(version)
 
 
-def _decode_operation(reader: _Reader) -> Operation:
+def _decode_operation(reader: _Reader) -> TreeOperation:
     (kind,) = reader.unpack(_U8)
-    if kind == _CREATE:
+    if kind in {_CREATE, _CREATE_GUARDED}:
         (flags,) = reader.unpack(_U8)
-        return Create(reader.string(), reader.data(), bool(flags & _EPHEMERAL), bool(flags & _SEQUENTIAL))
+        path, data = reader.string(), reader.data()
+        acl = OPEN if kind == _CREATE else _decode_acl(reader)
+        return Create(path, data, bool(flags & _EPHEMERAL), bool(flags & _SEQUENTIAL), acl)
     path = reader.string()
     (version,) = reader.unpack(_I32)
     if kind == _SET_DATA:
@@ -224,6 +284,8 @@ def _decode_operation(reader: _Reader) -> Operation:
         return Delete(path, version)
     if kind == _CHECK:
         return Check(path, version)
+    if kind == _SET_ACL:
+        return SetAcl(path, _decode_acl(reader), version)
     raise FormatError(f"unknown operation {kind}")
 
 
@@ -231,6 +293,8 @@ def _decode_transaction(reader: _Reader) -> tuple[Transaction, int, int]:
     zxid, now_ms, kind, session_id = reader.unpack(_TRANSACTION_HEAD)
     if kind == _CREATE_SESSION:
         return CreateSession(session_id), zxid, now_ms
+    if kind == _CREATE_RESUMABLE:
+        return CreateSession(session_id, _decode_resumable(reader)), zxid, now_ms
     if kind == _CLOSE_SESSION:
         return CloseSession(session_id), zxid, now_ms
     if kind == _MULTI:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
 from cluster.zookeeper.coordination import EventType, Watch, WatchEvent
+
+logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
 
 _ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
@@ -30,7 +33,7 @@ class WatchTable:
         fired: list[tuple[Watch, WatchEvent]] = []
         data, children = self._data, self._children
         for event in events:
-            kind, path = event
+            kind, path = event.type, event.path
             if path not in data and path not in children:
                 continue  # nearly always: a topic has thousands of nodes that nobody watches
             watches: dict[Watch, int] = {}
@@ -69,3 +72,12 @@ class WatchTable:
                 table[path] = {watch: owner for watch, owner in table[path].items() if owner != session_id}
                 if not table[path]:
                     del table[path]
+
+
+def fire(fired: Sequence[tuple[Watch, WatchEvent]]) -> None:
+    """Call watches. One that fails is logged, and keeps none of the others from its event."""
+    for watch, event in fired:
+        try:
+            watch(event)
+        except Exception:
+            logger.exception("A watch on %s failed at %s", event.path, event.type.value)

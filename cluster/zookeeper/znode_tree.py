@@ -6,10 +6,10 @@ owners, sequence numbers counted by the parent, events for whoever watches.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, TypeVar
 
+from cluster.zookeeper.access_control import Acl, Identities, Permission, is_allowed
 from cluster.zookeeper.coordination import (
     ANY_VERSION,
     BadArgumentsError,
@@ -19,7 +19,9 @@ from cluster.zookeeper.coordination import (
     Create,
     Delete,
     EventType,
+    InvalidAclError,
     MultiError,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -31,58 +33,29 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
+from cluster.zookeeper.znode import Znode, split_path, validate_path
 from protocol.value import Value
 
 T = TypeVar("T")
 
 
-class Znode:
-    """One node. `creations` counts the children ever created, from which sequence numbers and cversion come."""
+class Resumable(Value):
+    """Terms of a session that outlives its process: how long it lives without contact, and what its owner proves
+    itself with when it comes back.
+    """
 
-    __slots__ = (
-        "children",
-        "creations",
-        "ctime_ms",
-        "czxid",
-        "data",
-        "ephemeral_owner",
-        "mtime_ms",
-        "mzxid",
-        "pzxid",
-        "version",
-    )
-
-    def __init__(self, data: bytes | None, zxid: int, now_ms: int, ephemeral_owner: int = 0) -> None:
-        self.data = data
-        self.czxid = self.mzxid = self.pzxid = zxid
-        self.ctime_ms = self.mtime_ms = now_ms
-        self.version = 0
-        self.creations = 0
-        self.ephemeral_owner = ephemeral_owner
-        # Most nodes are leaves; a set for each of ten thousand partition states would cost 2 MB of nothing.
-        self.children: set[str] | None = None
-
-    def stat(self) -> ZnodeStat:
-        """The node's bookkeeping. cversion counts creations and deletions, as ZooKeeper reports it."""
-        count = len(self.children) if self.children else 0
-        return ZnodeStat(
-            self.czxid,
-            self.mzxid,
-            self.ctime_ms,
-            self.mtime_ms,
-            self.version,
-            2 * self.creations - count,
-            self.ephemeral_owner,
-            len(self.data) if self.data is not None else 0,
-            count,
-            self.pzxid,
-        )
+    timeout_ms: int
+    password: bytes
 
 
 class CreateSession(Value):
-    """Begin session `session_id`, which the caller took from `ZnodeTree.next_session_id`."""
+    """Begin session `session_id`, which the caller took from `ZnodeTree.next_session_id`.
+
+    One that is not resumable ends with the process that holds the tree.
+    """
 
     session_id: int
+    resumable: Resumable | None = None
 
 
 class CloseSession(Value):
@@ -91,11 +64,46 @@ class CloseSession(Value):
     session_id: int
 
 
+class SetAcl(Value):
+    """Replace the access control list of `path` if its version is `version`."""
+
+    path: str
+    acl: Acl
+    version: int = ANY_VERSION
+
+
+TreeOperation = Operation | SetAcl
+
+
 class Multi(Value):
-    """Operations of one session, all or none."""
+    """Operations of one session, all or none. They have to be allowed to `identities`; None: everything is."""
 
     session_id: int
-    operations: tuple[Operation, ...]
+    operations: tuple[TreeOperation, ...]
+    identities: Identities | None = None
+
+
+class _Change:
+    """One Multi under way: who makes it and when, what came about, and how to take it back."""
+
+    __slots__ = ("applied", "identities", "now_ms", "session_id", "undo", "zxid")
+
+    def __init__(self, session_id: int, identities: Identities | None, zxid: int, now_ms: int) -> None:
+        self.session_id = session_id
+        self.identities = identities
+        self.zxid = zxid
+        self.now_ms = now_ms
+        self.applied = Applied([], [])
+        self.undo: list[Callable[[], None]] = []
+
+    def require(self, permission: Permission, node: Znode, path: str) -> None:
+        """Raises NoAuthError unless the node's list allows it."""
+        if self.identities is not None and not is_allowed(node.acl, permission, self.identities):
+            raise NoAuthError(f"{path} is not allowed")
+
+    def tell(self, kind: EventType, path: str, node: Znode) -> None:
+        """Take note of a change for those who watch."""
+        self.applied.events.append(WatchEvent(kind, path, node.acl))
 
 
 Transaction = CreateSession | CloseSession | Multi
@@ -124,20 +132,14 @@ class Applied(Value):
     events: list[WatchEvent]
 
 
-_LEGAL_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
+def _require_version(path: str, expected: int, version: int) -> None:
+    if expected not in {ANY_VERSION, version}:
+        raise BadVersionError(f"version of {path} is {version}, expected {expected}")
 
 
-def validate_path(path: str) -> None:
-    """Raises BadArgumentsError unless `path` is absolute, normal and without control characters (ZooKeeper's
-    PathUtils)."""
-    if path != "/" and _LEGAL_PATH.fullmatch(path) is None:
-        raise BadArgumentsError(f"not a path of a node: {path!r}")
-
-
-def split_path(path: str) -> tuple[str, str]:
-    """(parent path, own name)."""
-    parent, _, name = path.rpartition("/")
-    return parent or "/", name
+def _require_acl(path: str, acl: Acl) -> None:
+    if not acl:
+        raise InvalidAclError(f"no access control list of {path} that can be kept")
 
 
 class ZnodeTree:
@@ -146,6 +148,8 @@ class ZnodeTree:
     def __init__(self) -> None:
         self._nodes: dict[str, Znode] = {"/": Znode(b"", 0, 0)}
         self._ephemerals: dict[int, set[str]] = {}
+        self.resumable: dict[int, Resumable] = {}
+        """The sessions that outlive the process."""
         self.last_zxid = 0
         self.next_session_id = 1
 
@@ -169,6 +173,10 @@ class ZnodeTree:
         validate_path(path)
         node = self._nodes.get(path)
         return node.stat() if node is not None else None
+
+    def acl(self, path: str) -> Acl:
+        """The access control list. Raises NoNodeError, BadArgumentsError."""
+        return self._node(path).acl
 
     def children(self, path: str) -> tuple[list[str], ZnodeStat]:
         """Sorted names and the node's stat. Raises NoNodeError, BadArgumentsError."""
@@ -200,7 +208,7 @@ class ZnodeTree:
         elif isinstance(transaction, CreateSession):
             if transaction.session_id < self.next_session_id:
                 raise ValueError(f"session id {transaction.session_id} was used before")
-            self._ephemerals[transaction.session_id] = set()
+            self.restore_session(transaction.session_id, transaction.resumable)
             self.next_session_id = transaction.session_id + 1
             applied = Applied([], [])
         else:
@@ -214,12 +222,15 @@ class ZnodeTree:
         if path != "/":
             parent, name = split_path(path)
             self._attach(self._nodes[parent], name)
+            node.share_acl(self._nodes[parent])
         if node.ephemeral_owner:
             self._ephemerals.setdefault(node.ephemeral_owner, set()).add(path)
 
-    def restore_session(self, session_id: int) -> None:
+    def restore_session(self, session_id: int, resumable: Resumable | None = None) -> None:
         """Put back a session of a snapshot. For recovery only."""
         self._ephemerals.setdefault(session_id, set())
+        if resumable is not None:
+            self.resumable[session_id] = resumable
 
     def _node(self, path: str) -> Znode:
         node = self._nodes.get(path)
@@ -231,74 +242,60 @@ class ZnodeTree:
     def _apply_multi(self, multi: Multi, zxid: int, now_ms: int) -> Slices[Applied]:
         if multi.session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {multi.session_id} has ended")
-        applied = Applied([], [])
-        undo: list[Callable[[], None]] = []
+        change = _Change(multi.session_id, multi.identities, zxid, now_ms)
+        results = change.applied.results
         for index, operation in enumerate(multi.operations):
             try:
-                applied.results.append(self._carry_out(operation, multi.session_id, zxid, now_ms, applied.events, undo))
+                results.append(self._carry_out(operation, change))
             except CoordinationError as error:
-                for step in reversed(undo):
+                for step in reversed(change.undo):
                     step()
                 raise MultiError(index, error) from error
             if index % OPERATIONS_PER_SLICE == OPERATIONS_PER_SLICE - 1:
                 yield
-        return applied
+        return change.applied
 
-    def _carry_out(
-        self,
-        operation: Operation,
-        session_id: int,
-        zxid: int,
-        now_ms: int,
-        events: list[WatchEvent],
-        undo: list[Callable[[], None]],
-    ) -> OperationResult:
+    def _carry_out(self, operation: TreeOperation, change: _Change) -> OperationResult:
         match operation:
             case Create():
-                return self._create(operation, session_id, zxid, now_ms, events, undo)
-            case SetData(path, data, version):
-                return self._set_data(path, data, version, zxid, now_ms, events, undo)
+                return self._create(operation, change)
+            case SetData():
+                return self._set_data(operation, change)
+            case SetAcl():
+                return self._set_acl(operation, change)
             case Delete(path, version):
-                self._delete(path, version, zxid, events, undo)
+                self._delete(path, version, change)
             case Check(path, version):
-                self._checked(path, version)
+                node = self._node(path)
+                change.require(Permission.READ, node, path)
+                _require_version(path, version, node.version)
         return None
 
-    def _checked(self, path: str, version: int) -> Znode:
-        node = self._node(path)
-        if version not in {ANY_VERSION, node.version}:
-            raise BadVersionError(f"version of {path} is {node.version}, expected {version}")
-        return node
-
-    def _create(
-        self,
-        operation: Create,
-        session_id: int,
-        zxid: int,
-        now_ms: int,
-        events: list[WatchEvent],
-        undo: list[Callable[[], None]],
-    ) -> str:
+    def _create(self, operation: Create, change: _Change) -> str:
         path = operation.path
         if operation.sequential:
             parent_node = self._nodes.get(path.rpartition("/")[0] or "/")
             # ZooKeeper's parent version is a 32-bit int and its format is %010d.
             path += f"{parent_node.creations:010d}" if parent_node is not None else "0"
         validate_path(path)
+        _require_acl(path, operation.acl)
         parent_path, name = split_path(path)
-        if path in self._nodes:
-            raise NodeExistsError(f"node {path} exists")
         parent = self._nodes.get(parent_path)
         if parent is None:
             raise NoNodeError(f"no node {parent_path}, the parent of {path}")
+        change.require(Permission.CREATE, parent, path)
+        if path in self._nodes:
+            raise NodeExistsError(f"node {path} exists")
         if parent.ephemeral_owner:
             raise NoChildrenForEphemeralsError(f"{parent_path} is ephemeral and can have no child {name}")
-        owner = session_id if operation.ephemeral else 0
+        owner = change.session_id if operation.ephemeral else 0
         pzxid = parent.pzxid
-        self._nodes[path] = Znode(operation.data, zxid, now_ms, owner)
+        node = self._nodes[path] = Znode(operation.data, change.zxid, change.now_ms, owner)
+        node.acl = operation.acl
+        node.share_acl(parent)
         self._attach(parent, name)
         parent.creations += 1
-        parent.pzxid = zxid
+        parent.pzxid = change.zxid
         if owner:
             self._ephemerals[owner].add(path)
 
@@ -307,45 +304,55 @@ class ZnodeTree:
             parent.creations -= 1
             parent.pzxid = pzxid
 
-        undo.append(back)
-        events.append(WatchEvent(EventType.CREATED, path))
-        events.append(WatchEvent(EventType.CHILDREN_CHANGED, parent_path))
+        change.undo.append(back)
+        change.tell(EventType.CREATED, path, node)
+        change.tell(EventType.CHILDREN_CHANGED, parent_path, parent)
         return path
 
-    def _set_data(
-        self,
-        path: str,
-        data: bytes | None,
-        version: int,
-        zxid: int,
-        now_ms: int,
-        events: list[WatchEvent],
-        undo: list[Callable[[], None]],
-    ) -> ZnodeStat:
-        node = self._checked(path, version)
+    def _set_data(self, operation: SetData, change: _Change) -> ZnodeStat:
+        path = operation.path
+        node = self._node(path)
+        change.require(Permission.WRITE, node, path)
+        _require_version(path, operation.version, node.version)
         before = (node.data, node.version, node.mzxid, node.mtime_ms)
-        node.data, node.version, node.mzxid, node.mtime_ms = data, node.version + 1, zxid, now_ms
+        node.data, node.version = operation.data, node.version + 1
+        node.mzxid, node.mtime_ms = change.zxid, change.now_ms
 
         def back() -> None:
             node.data, node.version, node.mzxid, node.mtime_ms = before
 
-        undo.append(back)
-        events.append(WatchEvent(EventType.DATA_CHANGED, path))
+        change.undo.append(back)
+        change.tell(EventType.DATA_CHANGED, path, node)
         return node.stat()
 
-    def _delete(
-        self, path: str, version: int, zxid: int, events: list[WatchEvent], undo: list[Callable[[], None]]
-    ) -> None:
+    def _set_acl(self, operation: SetAcl, change: _Change) -> ZnodeStat:
+        path = operation.path
+        _require_acl(path, operation.acl)
+        node = self._node(path)
+        change.require(Permission.ADMIN, node, path)
+        _require_version(path, operation.version, node.acl_version)
+        before = (node.acl, node.acl_version)
+        node.acl, node.acl_version = operation.acl, node.acl_version + 1
+
+        def back() -> None:
+            node.acl, node.acl_version = before
+
+        change.undo.append(back)
+        return node.stat()
+
+    def _delete(self, path: str, version: int, change: _Change) -> None:
         if path == "/":
             raise BadArgumentsError("the root cannot be deleted")
-        node = self._checked(path, version)
+        parent_path, name = split_path(path)
+        parent = self._node(parent_path)
+        change.require(Permission.DELETE, parent, path)
+        node = self._node(path)
+        _require_version(path, version, node.version)
         if node.children:
             raise NotEmptyError(f"{path} has children")
-        parent_path, name = split_path(path)
-        parent = self._nodes[parent_path]
         pzxid = parent.pzxid
         self._detach(path, parent, name)
-        parent.pzxid = zxid
+        parent.pzxid = change.zxid
 
         def back() -> None:
             self._nodes[path] = node
@@ -354,19 +361,20 @@ class ZnodeTree:
             if node.ephemeral_owner:
                 self._ephemerals[node.ephemeral_owner].add(path)
 
-        undo.append(back)
-        events.append(WatchEvent(EventType.DELETED, path))
-        events.append(WatchEvent(EventType.CHILDREN_CHANGED, parent_path))
+        change.undo.append(back)
+        change.tell(EventType.DELETED, path, node)
+        change.tell(EventType.CHILDREN_CHANGED, parent_path, parent)
 
     def _close_session(self, session_id: int, zxid: int) -> Applied:
         if session_id not in self._ephemerals:
             raise SessionExpiredError(f"session {session_id} has ended")
-        applied = Applied([], [])
+        change = _Change(session_id, None, zxid, 0)
         # Ephemerals have no children, so any order works; sorted makes a replay give the same events.
         for path in sorted(self._ephemerals[session_id]):
-            self._delete(path, ANY_VERSION, zxid, applied.events, [])
+            self._delete(path, ANY_VERSION, change)
         del self._ephemerals[session_id]
-        return applied
+        self.resumable.pop(session_id, None)
+        return change.applied
 
     @staticmethod
     def _attach(parent: Znode, name: str) -> None:

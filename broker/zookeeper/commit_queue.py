@@ -1,0 +1,186 @@
+"""One queue for everything that is done with a durable tree, on the event loop, with group commit.
+
+While the disk is idle a read is answered at once; while a frame is being written everything waits behind it, so nothing
+is seen that is not durable, and all waiting transactions share the next frame. A large transaction is applied in
+slices, and everything waits behind it as well. The tree belongs to the event loop, except during `DurableTree.flush`,
+when nobody touches it.
+
+Everything comes out in the order in which it took effect: the events of a transaction before its own outcome, and
+behind the outcomes of what was asked before it. Both are told by direct calls, so that what is written to one
+connection keeps that order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+from broker.environment.contract import Clock, Executor
+from cluster.zookeeper.coordination import ConnectionLossError, NoSpaceError, Watch, WatchEvent
+from cluster.zookeeper.durable_tree import DurableTree
+from cluster.zookeeper.watch_table import WatchTable, fire
+from cluster.zookeeper.znode_tree import Applied, Slices, Transaction, ZnodeTree
+from protocol.value import Value
+
+T = TypeVar("T")
+
+
+class Outcome(Value, frozen=False):
+    """The result of one action or its error, and the last zxid that it could see."""
+
+    result: Any = None
+    error: Exception | None = None
+    zxid: int = 0
+
+
+class _Waiting(Value, frozen=False):
+    """One action in the queue: what to do at its turn, and whom to tell after the flush."""
+
+    action: Callable[[], Any]
+    done: Callable[[Outcome], None]
+    outcome: Outcome
+    fired: list[tuple[Watch, WatchEvent]]
+
+    def tell(self) -> None:
+        """The events, then the outcome."""
+        fire(self.fired)
+        self.done(self.outcome)
+
+
+class CommitQueue:
+    """`on_failure` is called once if the journal fails: after that no action succeeds any more, and the process should
+    stop.
+    """
+
+    def __init__(
+        self, tree: DurableTree, executor: Executor, clock: Clock, on_failure: Callable[[OSError], None]
+    ) -> None:
+        self.watches = WatchTable()
+        """Belongs to the actions."""
+        self._durable = tree
+        self._executor = executor
+        self._clock = clock
+        self._on_failure = on_failure
+        self._waiting: list[_Waiting] = []
+        self._fired: list[tuple[Watch, WatchEvent]] = []
+        self._committer: asyncio.Task[None] | None = None
+        self._failure: OSError | None = None
+
+    # -- for actions, at their turn ------------------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> ZnodeTree:
+        """For reading."""
+        return self._durable.tree
+
+    def apply(self, transaction: Transaction) -> Slices[Applied]:
+        """Change the tree, and fire the watches on what changed."""
+        applied = yield from self._durable.apply_in_slices(transaction, self._clock.now_ms())
+        self._fired.extend(self.watches.take(applied.events))
+        return applied
+
+    def fire(self, watch: Watch, event: WatchEvent) -> None:
+        """Tell a watch of a change that was made before."""
+        self._fired.append((watch, event))
+
+    # -- for callers ---------------------------------------------------------------------------------------------------
+
+    def read(self, action: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+        """Do `action`, which changes nothing, and give `done` what came of it: at once, if nothing waits."""
+        if self._committer is not None or self._failure is not None:
+            self.write(action, done)
+            return
+        waiting = _Waiting(action, done, Outcome(), [])
+        try:
+            waiting.outcome.result = action()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+            waiting.outcome.error = error
+        self._take_down(waiting)
+        waiting.tell()
+
+    def write(self, action: Callable[[], Any], done: Callable[[Outcome], None]) -> None:
+        """Do `action`, which gives its result or work in slices that does, and give `done` what came of it, once that
+        is durable.
+        """
+        waiting = _Waiting(action, done, Outcome(), [])
+        if self._failure is not None:
+            waiting.outcome.error = _lost(self._failure)
+            waiting.tell()
+            return
+        self._waiting.append(waiting)
+        if self._committer is None:
+            self._committer = asyncio.create_task(self._commit(), name="coordination-commit")
+
+    async def close(self) -> None:
+        """Finish what is queued and close the journal."""
+        while self._committer is not None:
+            await asyncio.shield(self._committer)
+        if self._failure is None:
+            await self._executor.run(self._durable.close)
+
+    # -- committing ----------------------------------------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        try:
+            while self._waiting and self._failure is None:
+                await self._commit_batch()
+        finally:
+            self._committer = None
+
+    async def _commit_batch(self) -> None:
+        batch, self._waiting = self._waiting, []
+        for waiting in batch:
+            await self._take_turn(waiting)
+        if self._durable.dirty:
+            try:
+                await self._executor.run(self._durable.flush)
+            except NoSpaceError as error:
+                # Nothing of the batch took effect. Who watches what it seemed to change may look once too often.
+                for waiting in batch:
+                    waiting.outcome.error = error
+            except OSError as error:
+                self._fail(error, batch)
+                return
+        for waiting in batch:
+            waiting.tell()
+
+    async def _take_turn(self, waiting: _Waiting) -> None:
+        try:
+            result = waiting.action()
+            if isinstance(result, Generator):
+                result = await _with_pauses(result)
+            waiting.outcome.result = result
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller, not to the commit loop
+            waiting.outcome.error = error
+        self._take_down(waiting)
+
+    def _take_down(self, waiting: _Waiting) -> None:
+        waiting.outcome.zxid = self.tree.last_zxid
+        waiting.fired, self._fired = self._fired, waiting.fired
+
+    def _fail(self, error: OSError, batch: list[_Waiting]) -> None:
+        self._failure = error
+        waiting_too, self._waiting = self._waiting, []
+        for waiting in batch + waiting_too:
+            waiting.fired.clear()
+            waiting.outcome.error = _lost(error)
+            waiting.tell()
+        self._on_failure(error)
+
+
+def _lost(failure: OSError) -> ConnectionLossError:
+    error = ConnectionLossError(f"the coordination journal failed: {failure}")
+    error.__cause__ = failure
+    return error
+
+
+async def _with_pauses(work: Slices[T]) -> T:
+    """Do `work`, and give the event loop a turn at each of its pauses."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)

@@ -1,0 +1,197 @@
+"""ZooKeeper's requests, carried out on the tree: each becomes one action, which gives the body of the reply.
+
+A request may do what the identities allow that its connection had when the request came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from broker.zookeeper.commit_queue import CommitQueue
+from broker.zookeeper.served_identities import ServedIdentities
+from cluster.zookeeper import wire_format as wire
+from cluster.zookeeper.access_control import Identities, Permission, is_allowed, without_hashes
+from cluster.zookeeper.coordination import (
+    CoordinationError,
+    EventType,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    Watch,
+    WatchEvent,
+    ZnodeStat,
+)
+from cluster.zookeeper.wire_format import OpCode, RecordReader
+from cluster.zookeeper.znode_tree import OPERATIONS_PER_SLICE, Multi, SetAcl, Slices, TreeOperation
+
+QUEUED: Final = frozenset(
+    {OpCode.CREATE, OpCode.CREATE2, OpCode.DELETE, OpCode.SET_DATA, OpCode.SET_ACL, OpCode.MULTI, OpCode.MULTI_READ}
+)
+"""Requests that are carried out in slices, one after the other."""
+
+Action = Callable[[], Any]
+"""Gives the body of the reply, or work in slices that does. Raises CoordinationError."""
+
+
+class ServedRequests:
+    """The requests of one connection of a session, which hears of changes by `watch`."""
+
+    def __init__(self, queue: CommitQueue, session_id: int, identities: ServedIdentities, watch: Watch) -> None:
+        self._queue = queue
+        self._identities = identities
+        self._session_id = session_id
+        self._watch = watch
+        self.is_heard = True
+        """Whether somebody is there to be told of changes."""
+
+    def action(self, code: int, reader: RecordReader) -> Action:
+        """The action that a request asks for. Raises CoordinationError when that cannot be told, or is not served."""
+        who, resolve = self._identities.all, self._identities.resolver()
+        match code:
+            case OpCode.CREATE | OpCode.CREATE2 | OpCode.DELETE | OpCode.SET_DATA:
+                return partial(self._change, code, wire.read_operation(code, reader, resolve), who)
+            case OpCode.SET_ACL:
+                operation = SetAcl(reader.string(), wire.read_acl(reader, resolve), reader.i32())
+                return partial(self._change, code, operation, who)
+            case OpCode.MULTI:
+                return partial(self._multi, reader, resolve, who)
+            case OpCode.MULTI_READ:
+                return partial(self._multi_read, wire.read_multi_read(reader), who)
+            case OpCode.EXISTS:
+                return partial(self._exists, reader.string(), reader.boolean(), who)
+            case OpCode.GET_DATA:
+                return partial(self._get_data, reader.string(), reader.boolean(), who)
+            case OpCode.GET_CHILDREN | OpCode.GET_CHILDREN2:
+                return partial(self._get_children, code, reader.string(), reader.boolean(), who)
+            case OpCode.SYNC:
+                return partial(wire.encode_string, reader.string())
+            case OpCode.GET_ACL:
+                return partial(self._get_acl, reader.string(), who)
+            case OpCode.SET_WATCHES:
+                return partial(self._set_watches, wire.read_set_watches(reader))
+        raise wire.UnimplementedError(f"operation {code}")
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def _change(self, code: int, operation: TreeOperation, who: Identities) -> Slices[bytes]:
+        try:
+            applied = yield from self._queue.apply(Multi(self._session_id, (operation,), who))
+        except MultiError as error:
+            if isinstance(error.__cause__, CoordinationError):
+                raise error.__cause__ from None
+            raise
+        (result,) = applied.results
+        if isinstance(result, ZnodeStat):
+            return wire.encode_stat(result)
+        if result is None:
+            return b""
+        path = wire.encode_string(result)
+        return path + wire.encode_stat(self._queue.tree.get(result)[1]) if code == OpCode.CREATE2 else path
+
+    def _multi(self, reader: RecordReader, resolve: wire.ResolveAcl, who: Identities) -> Slices[bytes]:
+        codes, operations = yield from wire.read_multi(reader, resolve)
+        try:
+            applied = yield from self._queue.apply(Multi(self._session_id, tuple(operations), who))
+        except MultiError as error:
+            return wire.encode_multi_error(codes, error)
+        return (yield from wire.encode_multi_results(codes, applied.results, self._stat_of_created))
+
+    def _stat_of_created(self, path: str) -> ZnodeStat:
+        """One that a later operation of the same transaction has deleted has no stat any more."""
+        return self._queue.tree.exists(path) or ZnodeStat(*[0] * len(ZnodeStat._fields))
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def _exists(self, path: str, watched: bool, who: Identities) -> bytes:
+        stat = self._queue.tree.exists(path)
+        if stat is not None:
+            self._require(Permission.READ, path, who)
+        if watched:
+            self._watch_data(path)
+        if stat is None:
+            raise NoNodeError(f"no node {path}")
+        return wire.encode_stat(stat)
+
+    def _get_data(self, path: str, watched: bool, who: Identities) -> bytes:
+        data, stat = self._queue.tree.get(path)
+        self._require(Permission.READ, path, who)
+        if watched:
+            self._watch_data(path)
+        return wire.encode_buffer(data) + wire.encode_stat(stat)
+
+    def _multi_read(self, reads: Sequence[tuple[int, str]], who: Identities) -> Slices[bytes]:
+        """Each read has a result or an error of its own."""
+        results: list[tuple[int, bytes | CoordinationError]] = []
+        for index, (code, path) in enumerate(reads, 1):
+            try:
+                body = (
+                    self._get_data(path, False, who)
+                    if code == OpCode.GET_DATA
+                    else self._get_children(code, path, False, who)
+                )
+            except CoordinationError as error:
+                results.append((code, error))
+            else:
+                results.append((code, body))
+            if index % OPERATIONS_PER_SLICE == 0:
+                yield
+        return wire.encode_multi_read(results)
+
+    def _get_children(self, code: int, path: str, watched: bool, who: Identities) -> bytes:
+        names, stat = self._queue.tree.children(path)
+        self._require(Permission.READ, path, who)
+        if watched:
+            self._watch_children(path)
+        encoded = wire.encode_strings(names)
+        return encoded + wire.encode_stat(stat) if code == OpCode.GET_CHILDREN2 else encoded
+
+    def _get_acl(self, path: str, who: Identities) -> bytes:
+        self._require(Permission.READ | Permission.ADMIN, path, who)
+        acl = self._queue.tree.acl(path)
+        shown = acl if is_allowed(acl, Permission.ADMIN, who) else without_hashes(acl)
+        return wire.encode_acl(shown) + wire.encode_stat(self._queue.tree.get(path)[1])
+
+    def _require(self, permission: Permission, path: str, who: Identities) -> None:
+        if not is_allowed(self._queue.tree.acl(path), permission, who):
+            raise NoAuthError(f"{path} is not allowed")
+
+    # -- watches -------------------------------------------------------------------------------------------------------
+
+    def _watch_data(self, path: str) -> None:
+        if self.is_heard:
+            self._queue.watches.watch_data(path, self._watch, self._session_id)
+
+    def _watch_children(self, path: str) -> None:
+        if self.is_heard:
+            self._queue.watches.watch_children(path, self._watch, self._session_id)
+
+    def _set_watches(self, wanted: wire.SetWatches) -> bytes:
+        """Fire those whose nodes have changed since the client looked, and keep the others (DataTree.setWatches)."""
+        tree = self._queue.tree
+        for path in wanted.data:
+            stat = tree.exists(path)
+            if stat is None:
+                self._fire(EventType.DELETED, path)
+            elif stat.mzxid > wanted.last_zxid_seen:
+                self._fire(EventType.DATA_CHANGED, path)
+            else:
+                self._watch_data(path)
+        for path in wanted.absent:
+            if tree.exists(path) is not None:
+                self._fire(EventType.CREATED, path)
+            else:
+                self._watch_data(path)
+        for path in wanted.children:
+            stat = tree.exists(path)
+            if stat is None:
+                self._fire(EventType.DELETED, path)
+            elif stat.pzxid > wanted.last_zxid_seen:
+                self._fire(EventType.CHILDREN_CHANGED, path)
+            else:
+                self._watch_children(path)
+        return b""
+
+    def _fire(self, kind: EventType, path: str) -> None:
+        self._queue.fire(self._watch, WatchEvent(kind, path))

@@ -1,0 +1,164 @@
+"""The sessions of clients that come over the network: how long each may be silent, and who speaks for it now.
+
+A session grows older only while the server's event loop turns. A server that was stopped for a while, or had a machine
+that slept, does not take for dead whoever could not reach it. One that starts again gives every session its whole
+timeout. A session may so live longer than it should, never shorter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from broker.zookeeper.commit_queue import CommitQueue, Outcome
+from cluster.zookeeper.wire_format import ConnectRequest
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Resumable, Slices
+from protocol.value import Value
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.1
+"""A session may live this much longer than it should."""
+
+
+class Connection(Protocol):
+    """One connection, seen from its session."""
+
+    def close(self) -> None:
+        """End it; nothing more is sent."""
+        ...
+
+
+class ServedSession(Value, frozen=False, eq=False):
+    """A session. `silent_s` is for how long nothing was heard of it, while this process ran."""
+
+    session_id: int
+    timeout_ms: int
+    password: bytes
+    connection: Connection | None = None
+    silent_s: float = 0.0
+    has_ended: bool = False
+    """Its end is on the way to the disk, or was refused for want of space and is tried again."""
+    is_being_closed: bool = False
+
+
+class ServedSessions:
+    """All sessions of the tree. `new_password` gives 16 random bytes."""
+
+    def __init__(
+        self,
+        queue: CommitQueue,
+        new_password: Callable[[], bytes],
+        least_timeout_ms: int,
+        most_timeout_ms: int,
+    ) -> None:
+        self._queue = queue
+        self._new_password = new_password
+        self._least_timeout_ms = least_timeout_ms
+        self._most_timeout_ms = most_timeout_ms
+        self._sessions = {
+            session_id: ServedSession(session_id, resumable.timeout_ms, resumable.password)
+            for session_id, resumable in queue.tree.resumable.items()
+        }
+        self._timer: asyncio.TimerHandle | None = None
+        self._looked_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def start(self) -> None:
+        """Begin to end sessions of which nothing is heard."""
+        loop = asyncio.get_running_loop()
+        self._looked_s = loop.time()
+        self._timer = loop.call_later(_LOOK_S, self._look)
+
+    def stop(self) -> None:
+        """End no more; those that are left live on in the tree."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def negotiated_ms(self, asked_ms: int) -> int:
+        """The timeout that a client gets."""
+        return min(max(asked_ms, self._least_timeout_ms), self._most_timeout_ms)
+
+    def begin(self, asked_ms: int, done: Callable[[ServedSession | None], None]) -> None:
+        """A new session, once it is durable; None when it cannot be."""
+        resumable = Resumable(self.negotiated_ms(asked_ms), self._new_password())
+
+        def act() -> Slices[int]:
+            session_id = self._queue.tree.next_session_id
+            yield from self._queue.apply(CreateSession(session_id, resumable))
+            return session_id
+
+        def began(outcome: Outcome) -> None:
+            if outcome.error is not None:
+                logger.warning("No session could be begun: %s", outcome.error)
+                done(None)
+                return
+            session = ServedSession(outcome.result, resumable.timeout_ms, resumable.password)
+            self._sessions[session.session_id] = session
+            done(session)
+
+        self._queue.write(act, began)
+
+    def resume(self, request: ConnectRequest) -> ServedSession | None:
+        """The session that a client comes back to, taken from its earlier connection; None when it has ended, or was
+        never this client's.
+        """
+        session = self._sessions.get(request.session_id)
+        if session is None or session.has_ended or session.password != request.password:
+            return None
+        if session.connection is not None:
+            session.connection.close()
+        session.timeout_ms = self.negotiated_ms(request.timeout_ms)
+        session.silent_s = 0.0
+        return session
+
+    def leave(self, session: ServedSession, connection: Connection) -> None:
+        """The connection is lost: its watches are gone, and the session waits for another one."""
+        if session.connection is connection:
+            session.connection = None
+            self._queue.watches.drop_session(session.session_id)
+
+    def end(self, session: ServedSession, done: Callable[[Outcome], None]) -> None:
+        """End a session, with its ephemeral nodes."""
+        session.has_ended = session.is_being_closed = True
+
+        def act() -> Slices[Applied]:
+            return self._queue.apply(CloseSession(session.session_id))
+
+        def ended(outcome: Outcome) -> None:
+            session.is_being_closed = False
+            if outcome.error is None:
+                del self._sessions[session.session_id]
+            done(outcome)
+
+        self._queue.write(act, ended)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        # What comes in waits for the loop as well: of a longer gap, the server cannot say that all were silent.
+        passed_s = min(now_s - self._looked_s, 2 * _LOOK_S)
+        self._looked_s = now_s
+        for session in list(self._sessions.values()):
+            session.silent_s += passed_s
+            if session.silent_s * 1000 > session.timeout_ms and not session.is_being_closed:
+                self._expire(session)
+        self._timer = loop.call_later(_LOOK_S, self._look)
+
+    def _expire(self, session: ServedSession) -> None:
+        if not session.has_ended:
+            logger.info(
+                "Session 0x%x has expired: nothing was heard of it for %d ms", session.session_id, session.timeout_ms
+            )
+        if session.connection is not None:
+            session.connection.close()
+        self.end(session, _say_why_not)
+
+
+def _say_why_not(outcome: Outcome) -> None:
+    if outcome.error is not None:
+        logger.warning("A session could not be ended: %s", outcome.error)

@@ -1,0 +1,83 @@
+"""The state of ZooKeeper servers in their own words (the command `srvr`, which each one allows).
+
+A server hangs up on a client that it does not want, and gives no reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Sequence
+
+logger = logging.getLogger("kafka.zookeeper.ZooKeeperClient")
+
+_ANSWER_TIMEOUT_S = 1.0
+_MOST_BYTES = 1 << 16
+
+
+class Refusals:
+    """Asks the servers of an ensemble why they refuse a session."""
+
+    def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
+        self._servers = servers
+        self._explaining: asyncio.Future[None] | None = None
+
+    async def reason(self, *, seen_zxid: int) -> str:
+        """The reasons of those servers that answer and do not take a session whose client has seen `seen_zxid`, in one
+        line; empty when there are none.
+        """
+        answers = await asyncio.gather(*[_ask(host, port) for host, port in self._servers])
+        reasons = [(server, refusal(answer, seen_zxid)) for server, answer in zip(self._servers, answers, strict=True)]
+        return "; ".join(f"{host}:{port} {reason}" for (host, port), reason in reasons if reason)
+
+    def explain(self, seen_zxid: Callable[[], int], interval_s: float) -> None:
+        """Log the reason after `interval_s`, and again whenever it is another one, until `stop`."""
+        self.stop()
+        self._explaining = asyncio.ensure_future(self._explain(seen_zxid, interval_s))
+
+    async def _explain(self, seen_zxid: Callable[[], int], interval_s: float) -> None:
+        told = ""
+        while True:
+            await asyncio.sleep(interval_s)
+            reason = await self.reason(seen_zxid=seen_zxid())
+            if reason and reason != told:
+                logger.error("ZooKeeper refuses the session of this broker: %s", reason)
+            told = reason
+
+    def stop(self) -> None:
+        """There is a connection, or no session any more."""
+        if self._explaining is not None:
+            self._explaining.cancel()
+            self._explaining = None
+
+
+def refusal(answer: str, seen_zxid: int) -> str:
+    """The reason that an answer to `srvr` gives; empty for a server that takes the session, or is no ZooKeeper."""
+    if "not currently serving requests" in answer:
+        return "has no quorum"
+    if "Mode: read-only" in answer:
+        return "is read-only, as it has no quorum"
+    zxid = re.search(r"^Zxid: 0x([0-9a-f]+)$", answer, re.MULTILINE)
+    if zxid is None or int(zxid[1], 16) >= seen_zxid:
+        return ""
+    return (
+        f"is at zxid 0x{zxid[1]}, before 0x{seen_zxid:x}, which this broker has seen: its data are older than they were"
+    )
+
+
+async def _ask(host: str, port: int) -> str:
+    """The answer to `srvr`; empty when there is none."""
+    try:
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"srvr")
+                answer = b""
+                while len(answer) < _MOST_BYTES and (part := await reader.read(_MOST_BYTES)):
+                    answer += part
+                return answer.decode("utf-8", "replace")
+            finally:
+                writer.close()
+    except OSError:  # TimeoutError too
+        return ""

@@ -1,0 +1,90 @@
+"""`python -m broker.zookeeper.tree_copier DIRECTORY HOST:PORT[/CHROOT] [FILE]`: copy an embedded tree into a ZooKeeper.
+
+A single broker that is stopped so grows into a cluster: its topics, configurations, ids and epochs are where its
+cluster will look for them, and its logs stay where they are. FILE has Kafka's properties of TLS with ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from broker.zookeeper.kazoo_security import SessionSecurity
+from broker.zookeeper.kazoo_session import KazooCoordination
+from cluster.zookeeper.coordination import CoordinationError
+from cluster.zookeeper.durable_tree import JournalError, read_tree
+from cluster.zookeeper.tree_copy import operations_to_copy, transactions
+from cluster.zookeeper.znode_tree import ZnodeTree
+from config.broker_config import BrokerConfig
+from config.definitions import ConfigError
+from config.properties import load_properties
+from config.zookeeper.connect import ZookeeperAddress, parse_zookeeper_connect
+from config.zookeeper.tls import tls_properties
+from storage.directory.directory_lock import lock_directory
+from storage.directory.meta_properties import LogDirError
+from storage.io.os_file_system import OsFileSystem
+
+_SESSION_TIMEOUT_MS = 18_000
+_CONNECT_TIMEOUT_MS = 18_000
+_OPERATION_BYTES = 64
+_ZOOKEEPERS_OWN = "zookeeper"
+
+
+class CopyRefusedError(Exception):
+    """Nothing was copied; the message says why."""
+
+
+def main(argv: list[str]) -> int:
+    """Copy, and say what was copied. Gives the exit code."""
+    directory, connect, *tls_files = argv
+    try:
+        security = _security(connect, tls_files[0]) if tls_files else SessionSecurity()
+        print(asyncio.run(copy_directory(directory, parse_zookeeper_connect(connect), security)))
+    except (CopyRefusedError, ConfigError, CoordinationError, JournalError, LogDirError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _security(connect: str, tls_file: str) -> SessionSecurity:
+    properties = tls_properties(load_properties(OsFileSystem().read_file(tls_file)))
+    return SessionSecurity.of(BrokerConfig({"zookeeper.connect": connect, **properties}), None)
+
+
+async def copy_directory(directory: str, address: ZookeeperAddress, security: SessionSecurity) -> str:
+    """Copy the tree that is kept in `directory`, which nobody uses. Gives what can be said of it.
+
+    Raises CopyRefusedError, LogDirError when a broker runs there, JournalError, CoordinationError, OSError.
+    """
+    file_system = OsFileSystem()
+    if not file_system.exists(directory):
+        raise CopyRefusedError(f"there is no directory {directory}")
+    lock = lock_directory(file_system, directory)
+    try:
+        tree = read_tree(file_system, directory)
+        session = KazooCoordination(address, _SESSION_TIMEOUT_MS, _CONNECT_TIMEOUT_MS, 10, security)
+        await session.connect()
+        try:
+            return await _copy(tree, session, f"{directory} to {address}")
+        finally:
+            await session.close()
+    finally:
+        lock.release()
+
+
+async def _copy(tree: ZnodeTree, session: KazooCoordination, what: str) -> str:
+    found = [name for name in (await session.children("/"))[0] if name != _ZOOKEEPERS_OWN]
+    if found:
+        raise CopyRefusedError(
+            f"{what.rpartition(' ')[2]} is not empty, it has {', '.join(found[:10])}; name an empty chroot, "
+            "such as HOST:PORT/kafka"
+        )
+    copied = 0
+    for operations in transactions(operations_to_copy(tree), session.max_transaction_bytes, _OPERATION_BYTES):
+        await session.multi(operations)
+        copied += len(operations)
+    return f"copied {copied} of {len(tree)} nodes from {what}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""The embedded tree opened to others in ZooKeeper's wire protocol: what listens, and what holds it together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from broker.environment.contract import Clock, Executor, Listener, Network, Random
+from broker.zookeeper.commit_queue import CommitQueue
+from broker.zookeeper.served_connection import ServedConnection
+from broker.zookeeper.served_identities import ServedUsers
+from broker.zookeeper.served_sessions import ServedSessions
+from cluster.zookeeper.durable_tree import DurableTree
+from config.definitions import ConfigError
+from storage.directory.directory_lock import lock_directory
+from storage.directory.meta_properties import LogDirError
+from storage.io.file_system import FileSystem, Lock
+
+logger = logging.getLogger(__name__)
+
+_DEFAULT_TICK_MS = 3000
+_LEAST_TICKS, _MOST_TICKS = 2, 20
+_REFUSED = (
+    "server.",
+    "secureClientPort",
+    "ssl.",
+    "quorum.",
+    "enforce.auth.",
+    "requireClientAuthScheme",
+    "sessionRequireClientSASLAuth",
+)
+_SASL: Final = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+_REAL_DATA = "version-2"
+"""Where a real ZooKeeper keeps its data, in `dataDir`."""
+
+
+class TreeServerConfig(NamedTuple):
+    """The settings that a server of the tree reads of zookeeper.properties. `host` None: all interfaces."""
+
+    directory: str
+    host: str | None
+    port: int
+    least_timeout_ms: int
+    most_timeout_ms: int
+    knows_sasl: bool = False
+    """Access control lists may name users of SASL."""
+
+    @classmethod
+    def parse(cls, properties: dict[str, str]) -> TreeServerConfig:
+        """ZooKeeper's keys and defaults. Raises ConfigError for a bad value, and for keys of an ensemble, of
+        TLS or of other authentication, which a server of one tree cannot heed.
+        """
+        for key, value in properties.items():
+            if key.startswith(_REFUSED):
+                raise ConfigError(key, value, "the embedded tree has no ensemble and no TLS; use a real ZooKeeper")
+        providers = [key for key in properties if key.startswith("authProvider.")]
+        for key in providers:
+            if properties[key] != _SASL:
+                raise ConfigError(key, properties[key], f"the embedded tree knows {_SASL} only")
+        directory = properties.get("dataDir", "")
+        if not directory:
+            raise ConfigError("dataDir", directory, "it is needed")
+        tick_ms = _number(properties, "tickTime", _DEFAULT_TICK_MS)
+        port = _number(properties, "clientPort", 0)
+        if not 0 < port < 65536:
+            raise ConfigError("clientPort", str(port), "a port between 1 and 65535 is needed")
+        return cls(
+            directory,
+            properties.get("clientPortAddress") or None,
+            port,
+            _number(properties, "minSessionTimeout", _LEAST_TICKS * tick_ms),
+            _number(properties, "maxSessionTimeout", _MOST_TICKS * tick_ms),
+            bool(providers),
+        )
+
+
+def _number(properties: dict[str, str], key: str, default: int) -> int:
+    text = properties.get(key, "-1")
+    try:
+        number = int(text)
+    except ValueError:
+        raise ConfigError(key, text, "it is not a number") from None
+    return default if number == -1 else number
+
+
+class TreeServer:
+    """One tree, its sessions and its connections. Implements the Server of `served_connection`."""
+
+    def __init__(
+        self,
+        queue: CommitQueue,
+        sessions: ServedSessions,
+        listener: Listener,
+        lock: Lock,
+        users: ServedUsers,
+        most_connections: int | None,
+    ) -> None:
+        self.queue = queue
+        self.users = users
+        self.sessions = sessions
+        self._listener = listener
+        self._lock = lock
+        self._most_connections = most_connections
+        self._connections: dict[ServedConnection, None] = {}
+
+    async def start(self) -> None:
+        """Serve. Raises OSError when another process has taken the port."""
+        await self._listener.start(lambda: ServedConnection(self))
+        self.sessions.start()
+
+    async def close(self) -> None:
+        """Close all connections and the journal. Sessions live on, for their owners to come back."""
+        await self._listener.close()
+        self.sessions.stop()
+        for connection in list(self._connections):
+            connection.close()
+        await self.queue.close()
+        self._lock.release()
+
+    # -- for connections -----------------------------------------------------------------------------------------------
+
+    def enter(self, connection: ServedConnection) -> bool:
+        has_room = self._most_connections is None or len(self._connections) < self._most_connections
+        if has_room:
+            self._connections[connection] = None
+        return has_room
+
+    def leave(self, connection: ServedConnection) -> None:
+        self._connections.pop(connection, None)
+
+    def command(self, word: bytes) -> bytes | None:
+        """ZooKeeper's commands that say whether it is well (ruok, srvr), and whether it may be written to (isro)."""
+        match word:
+            case b"ruok":
+                return b"imok"
+            case b"isro":
+                return b"rw"
+            case b"srvr":
+                return self._description().encode()
+        return None
+
+    def _description(self) -> str:
+        tree = self.queue.tree
+        return (
+            f"Zookeeper version: Odradek's embedded tree\nConnections: {len(self._connections)}\n"
+            f"Zxid: 0x{tree.last_zxid:x}\nMode: standalone\nNode count: {len(tree)}\n"
+        )
+
+
+async def open_tree_server(
+    config: TreeServerConfig,
+    *,
+    network: Network,
+    file_system: FileSystem,
+    executor: Executor,
+    clock: Clock,
+    random: Random,
+    passwords: Mapping[str, str] | None,
+    most_connections: int | None,
+    on_failure: Callable[[OSError], None],
+) -> TreeServer:
+    """Take the port and the directory, and recover the tree; the server is not started yet. `passwords` are those of
+    SASL by user. `on_failure` is called once if the journal fails: then the process should stop. Raises JournalError,
+    LogDirError, OSError.
+    """
+    listener = network.bind(config.host, config.port)
+    try:
+        lock = await executor.run(lock_directory, file_system, config.directory)
+        if file_system.exists(f"{config.directory}/{_REAL_DATA}"):
+            raise LogDirError(f"{config.directory} holds a real ZooKeeper's data, which the embedded tree cannot read")
+        tree = await executor.run(DurableTree.open, file_system, config.directory, clock.now_ms())
+    except BaseException:
+        await listener.close()
+        raise
+    queue = CommitQueue(tree, executor, clock, on_failure)
+    sessions = ServedSessions(queue, lambda: random.uuid().bytes, config.least_timeout_ms, config.most_timeout_ms)
+    users = ServedUsers(lambda: random.uuid().hex, passwords, config.knows_sasl)
+    return TreeServer(queue, sessions, listener, lock, users, most_connections)

@@ -1,0 +1,77 @@
+"""One node of the tree, and its path."""
+
+from __future__ import annotations
+
+import re
+
+from cluster.zookeeper.access_control import OPEN, Acl
+from cluster.zookeeper.coordination import BadArgumentsError, ZnodeStat
+
+
+class Znode:
+    """One node. `creations` counts the children ever created, from which sequence numbers and cversion come."""
+
+    __slots__ = (
+        "acl",
+        "acl_version",
+        "children",
+        "creations",
+        "ctime_ms",
+        "czxid",
+        "data",
+        "ephemeral_owner",
+        "mtime_ms",
+        "mzxid",
+        "pzxid",
+        "version",
+    )
+
+    def __init__(self, data: bytes | None, zxid: int, now_ms: int, ephemeral_owner: int = 0) -> None:
+        self.data = data
+        self.acl: Acl = OPEN
+        self.acl_version = 0
+        self.czxid = self.mzxid = self.pzxid = zxid
+        self.ctime_ms = self.mtime_ms = now_ms
+        self.version = 0
+        self.creations = 0
+        self.ephemeral_owner = ephemeral_owner
+        # Most nodes are leaves; a set for each of ten thousand partition states would cost 2 MB of nothing.
+        self.children: set[str] | None = None
+
+    def share_acl(self, parent: Znode) -> None:
+        """Keep an equal list once: nearly all nodes have that of their parent."""
+        if self.acl == parent.acl:
+            self.acl = parent.acl
+
+    def stat(self) -> ZnodeStat:
+        """The node's bookkeeping. cversion counts creations and deletions, as ZooKeeper reports it."""
+        count = len(self.children) if self.children else 0
+        return ZnodeStat(
+            self.czxid,
+            self.mzxid,
+            self.ctime_ms,
+            self.mtime_ms,
+            self.version,
+            2 * self.creations - count,
+            self.ephemeral_owner,
+            len(self.data) if self.data is not None else 0,
+            count,
+            self.pzxid,
+            self.acl_version,
+        )
+
+
+_LEGAL_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+")
+
+
+def validate_path(path: str) -> None:
+    """Raises BadArgumentsError unless `path` is absolute, normal and without control characters (ZooKeeper's
+    PathUtils)."""
+    if path != "/" and _LEGAL_PATH.fullmatch(path) is None:
+        raise BadArgumentsError(f"not a path of a node: {path!r}")
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """(parent path, own name)."""
+    parent, _, name = path.rpartition("/")
+    return parent or "/", name
