@@ -81,6 +81,12 @@ class LogCheckpoints:
         self._futures = futures
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As checkpointed by the last run; what the replicas start from."""
+        self.cut_below: dict[TopicPartition, int] = {}
+        self.without_end: set[UnifiedLog] = set()
+        """Logs that have lost their end (`LoadResult.lost_its_end`), until `compare_with_logs`."""
+        """The checkpointed high watermarks of logs that end below them since recovery. They stay in the checkpoint as
+        long as they are here, so that the next start knows of it too.
+        """
         self.refusing: set[str] = set()
         """Directories with a log that was refused: the checkpoints do not know it any more."""
 
@@ -110,7 +116,39 @@ class LogCheckpoints:
         moved, both directories know it, as a crash decides which of them has the log.
         """
         self.high_watermarks.update(high_watermarks)
-        return self._tasks(HIGH_WATERMARK_CHECKPOINT, lambda log: self.high_watermarks.get(log.topic_partition))
+        known, cut_below = self.high_watermarks, self.cut_below
+        return self._tasks(
+            HIGH_WATERMARK_CHECKPOINT, lambda log: cut_below.get(log.topic_partition) or known.get(log.topic_partition)
+        )
+
+    def found(self, topic_partition: TopicPartition, high_watermark: int) -> None:
+        """The checkpoint of a directory with the log of the partition says this, or with one that is being moved."""
+        self.high_watermarks[topic_partition] = max(high_watermark, self.high_watermarks.get(topic_partition, 0))
+
+    def compare_with_logs(self) -> None:
+        """All logs are loaded, and of each partition the one is chosen that stays: see which of them were cut."""
+        for topic_partition, known in self.high_watermarks.items():
+            log = self._logs.get(topic_partition)
+            if log is None:
+                continue
+            # One offset stands for all that was lost.
+            high_watermark = max(known, log.log_end_offset + 1) if log in self.without_end else known
+            if high_watermark > log.log_end_offset:
+                self.high_watermarks[topic_partition] = log.log_end_offset
+                self.cut_below[topic_partition] = high_watermark
+        self.without_end.clear()
+
+    def cut_replicas(self) -> dict[str, tuple[int, ...]]:
+        """The partitions in `cut_below` by topic."""
+        found: dict[str, tuple[int, ...]] = {}
+        for topic, partition in self.cut_below:
+            found[topic] = (*found.get(topic, ()), partition)
+        return found
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The log is here no longer."""
+        self.high_watermarks.pop(topic_partition, None)
+        self.cut_below.pop(topic_partition, None)
 
     def cleaner_offset_tasks(self) -> list[CheckpointTask]:
         """Writing how far the logs were cleaned.

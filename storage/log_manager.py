@@ -60,8 +60,8 @@ class LogManager:
         self.checkpoints = LogCheckpoints(file_system, self.directories, self.logs, self.futures)
         self._not_recovered: set[str] = set()
         """Directories with a log that was refused after an unclean stop: the next start has to try again."""
-        self._conflicting: list[UnifiedLog] = []
-        """Logs that have the name of one in `logs` and are of another topic."""
+        self._conflicting: list[tuple[UnifiedLog, int]] = []
+        """Logs that have the name of one in `logs` and are of another topic, with their high watermarks."""
         self._report = LoadReport()
 
     # -- loading ------------------------------------------------------------------------------------------------------
@@ -107,6 +107,7 @@ class LogManager:
         all_online = all(directory.failure is None for directory in self.directories) and not report.refused
         now_ms = max((task.options.now_ms for load in loads for task in load.tasks), default=0)
         report.ignored += self.futures.match(self.logs, all_online=all_online, now_ms=now_ms)
+        self.checkpoints.compare_with_logs()
         if self.futures.superseded_logs:
             self._finish_moves(now_ms)
         # Before anything is appended: only what is written from now on is known to have no gaps (`WHOLE_SEGMENTS`).
@@ -134,17 +135,12 @@ class LogManager:
             if task.options.name:
                 self.futures.found(log, task.options.now_ms)
                 return
-            other = self.logs.pop(partition, None)
-            if other is not None:
-                other.directory.log_count -= 1
-                log = self._one_of(other, log)
-            self._add(log)
-            reset = correct_checkpoint(log)
+            if task.result.lost_its_end:
+                self.checkpoints.without_end.add(log)
+            self._take(log, task.result.high_watermark)
+            reset = correct_checkpoint(self.logs[partition])
             if reset is not None:
                 report.ignored.append(reset)
-            if task.options.high_watermark:
-                high_watermark = max(task.options.high_watermark, self.checkpoints.high_watermarks.get(partition, 0))
-                self.checkpoints.high_watermarks[partition] = min(high_watermark, log.log_end_offset)
             if task.result.truncated_bytes or task.result.lost_below_high_watermark or task.result.split_segments:
                 report.repaired.append(task.result)
 
@@ -167,15 +163,21 @@ class LogManager:
         self.logs[log.topic_partition] = log
         log.directory.log_count += 1
 
-    def _one_of(self, log: UnifiedLog, other: UnifiedLog) -> UnifiedLog:
-        """Two directories have the name of one log; see `FutureLogs.resolve`. Where that cannot be the end of a move,
-        `resolve_conflicting_logs` decides.
+    def _take(self, log: UnifiedLog, high_watermark: int) -> None:
+        """Take over a log with its checkpointed high watermark. Two directories may have the name of one log; see
+        `FutureLogs.resolve`. Where that cannot be the end of a move, `resolve_conflicting_logs` decides.
         """
-        if None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
-            self._conflicting.append(other)
-            other.directory.log_count += 1
-            return log
-        return self.futures.resolve(log, other)
+        other = self.logs.get(log.topic_partition)
+        if other is not None and None not in (log.topic_id, other.topic_id) and log.topic_id != other.topic_id:
+            self._conflicting.append((log, high_watermark))
+            log.directory.log_count += 1
+            return
+        if other is not None:
+            other.directory.log_count -= 1
+            log = self.futures.resolve(other, log)
+        self._add(log)
+        if high_watermark:
+            self.checkpoints.found(log.topic_partition, high_watermark)
 
     # -- logs ---------------------------------------------------------------------------------------------------------
 
@@ -290,7 +292,7 @@ class LogManager:
     def _forget(self, log: UnifiedLog) -> None:
         """A log that is not wanted any more is on a disk that failed: when that works again, it is a stray."""
         del self.logs[log.topic_partition]
-        self.checkpoints.high_watermarks.pop(log.topic_partition, None)
+        self.checkpoints.forget(log.topic_partition)
         log.directory.log_count -= 1
 
     def _take_away(self, log: UnifiedLog, suffix: str, now_ms: int) -> str:
@@ -298,7 +300,7 @@ class LogManager:
         target = rename_away(self._file_system, log, suffix, now_ms)
         directory.note_stale(log.topic_partition, CHECKPOINTS)
         del self.logs[log.topic_partition]
-        self.checkpoints.high_watermarks.pop(log.topic_partition, None)
+        self.checkpoints.forget(log.topic_partition)
         directory.log_count -= 1
         return target
 
@@ -310,10 +312,13 @@ class LogManager:
         """
         paths = []
         while self._conflicting:
-            conflicting = self._conflicting.pop()
+            conflicting, high_watermark = self._conflicting.pop()
             log = self.logs[conflicting.topic_partition]
             if conflicting.topic_id == topic_ids(conflicting.topic_partition):
                 self.logs[conflicting.topic_partition], conflicting = conflicting, log
+                self.checkpoints.forget(log.topic_partition)
+                self.checkpoints.found(log.topic_partition, high_watermark)
+                self.checkpoints.compare_with_logs()
             conflicting.directory.log_count -= 1
             paths.append(rename_away(self._file_system, conflicting, STRAY_SUFFIX, now_ms))
         return paths

@@ -19,12 +19,19 @@ class LoadResult(Value, frozen=False):
     recovered_segments: int = 0
     truncated_bytes: int = 0
     """Cut off at the end because they were not whole batches, segments behind them included."""
-    lost_below_high_watermark: int = 0
-    """Offsets that had been committed (by the checkpointed high watermark) and are no longer there: data loss on this
-    disk.
+    high_watermark: int = 0
+    """The least that it was before: that of the checkpoint, or the log start."""
+    lost_its_end: bool = False
+    """Whether the log ended below its start, and begins there anew. Records are deleted up to the high watermark only:
+    what was committed behind the start is lost with the end, and nobody knows how much that was.
     """
     split_segments: list[str] = field(default_factory=list)
     """Paths of the segments that reached further than an index can."""
+
+    @property
+    def lost_below_high_watermark(self) -> int:
+        """How many offsets, at least, had been committed and are no longer there, before anything is appended again."""
+        return max(self.high_watermark - self.log.log_end_offset, int(self.lost_its_end))
 
 
 class LoadOptions(Value):

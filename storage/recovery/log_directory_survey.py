@@ -36,8 +36,8 @@ class LoadReport(Value, frozen=False):
     """The findings of a start. `repaired` holds only logs that were not sound."""
 
     clean: bool = True
-    broker_epoch: int = -1
-    """Broker epoch of the run that ended cleanly; -1 when it did not, or did not record it."""
+    broker_epochs: dict[int, None] = field(default_factory=dict)
+    """Those that the markers of clean ends tell, -1 for one that tells none."""
     repaired: list[LoadResult] = field(default_factory=list)
     has_stale_checkpoints: bool = False
     """Whether a checkpoint has an entry of a log that is gone. It must not be applied to the next log of that name."""
@@ -47,6 +47,11 @@ class LoadReport(Value, frozen=False):
     """Directories that were left alone (`-stray`) or are of no use (a `-future` without its log), and checkpoints that
     could not be read.
     """
+
+    @property
+    def broker_epoch(self) -> int:
+        """Broker epoch of the run before, if it ended cleanly in all directories; else -1."""
+        return next(iter(self.broker_epochs)) if self.clean and len(self.broker_epochs) == 1 else -1
 
 
 class FoundPartition(NamedTuple):
@@ -103,7 +108,7 @@ def begin_load(
     if shutdown is None:
         report.clean = False
     else:
-        report.broker_epoch = max(report.broker_epoch, shutdown.broker_epoch)
+        report.broker_epochs[shutdown.broker_epoch] = None
     recovery_points = _read_checkpoint(file_system, path, RECOVERY_POINT_CHECKPOINT, report)
     is_whole = recovery_points.pop(WHOLE_SEGMENTS, None) is not None
     log_starts = _read_checkpoint(file_system, path, LOG_START_OFFSET_CHECKPOINT, report)

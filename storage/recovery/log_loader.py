@@ -122,15 +122,18 @@ class LogLoader:
         self._recovered += rebuild_torn_indexes(
             self._file_system, str(self._topic_partition), segments[:known], snapshots, files
         )
-        if log.log_end_offset < log_start:
+        high_watermark, lost_its_end = self._options.high_watermark, log.log_end_offset < log_start
+        if lost_its_end:
+            high_watermark = max(high_watermark, log_start)
             # The checkpoint knows of offsets that this disk no longer has: begin again where it says.
             log.prepare_new_start(log_start, self._options.now_ms).finish()
         log.cleaner_checkpoint = self._options.cleaner_checkpoint
         if log.cleaner_checkpoint is not None and noted is not None:
             log.cleaner_checkpoint = min(log.cleaner_checkpoint, self._options.recovery_point)
         self._pass_on_cut(log, noted)
-        lost = max(self._options.high_watermark - log.log_end_offset, 0)
-        return LoadResult(log, self._recovered, self._truncated_bytes, lost, self._split_segments)
+        return LoadResult(
+            log, self._recovered, self._truncated_bytes, high_watermark, lost_its_end, self._split_segments
+        )
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class LogLoader:
         self._file_system.create(f"{self._path}/{file_name(base, LOG_SUFFIX)}")
         segment = LogSegment(self._file_system, self._path, base, 0, self._options.now_ms, is_new=True)
         log = self._make_log(topic_id, [segment], base, base, base, snapshots)
-        return LoadResult(log, lost_below_high_watermark=max(self._options.high_watermark - base, 0))
+        return LoadResult(log, high_watermark=max(self._options.high_watermark, base), lost_its_end=base > 0)
 
     def _is_not_the_end(self, segment: LogSegment, log_end: int) -> bool:
         """Whether the last batch of a log that was closed in order does not have its offsets any more.
