@@ -61,6 +61,14 @@ class DirectoryFailures:
         if self._take_offline is None:  # the start is not there yet, and looks for itself
             return
         self._take_offline(path)
+        self.replicas_changed()
+
+    def replicas_changed(self) -> None:
+        """Have the controller ask which replicas can be used, which are fewer or more than before; at the start it
+        asks anyway.
+        """
+        if self._tell_controller is None:
+            return
         task = asyncio.create_task(self._tell(), name="log-directory-failure")
         self._reactions[task] = None
         task.add_done_callback(self._reactions.pop)

@@ -54,12 +54,15 @@ class LogMaintenance:
         clock: Clock,
         executor: Executor,
         group_commit: GroupCommit,
+        log_start_moved: Callable[[UnifiedLog, str], None],
     ) -> None:
+        """`log_start_moved` is called with each log whose start retention has moved, and the cause."""
         self._log_manager = log_manager
         self._high_watermarks = high_watermarks
         self._clock = clock
         self._executor = executor
         self._group_commit = group_commit
+        self._log_start_moved = log_start_moved
         self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def schedule(self, supervisor: Supervisor, config: BrokerConfig) -> None:
@@ -111,7 +114,7 @@ class LogMaintenance:
             lookup = self._log_manager.timestamp_lookup(part, now_ms)
             if lookup.is_needed:
                 await run_disk_tasks(self._executor, lookup)
-            shortened += [log for log in part if _expire(log, now_ms, high_watermarks[log.topic_partition])]
+            shortened += [log for log in part if self._expire(log, now_ms, high_watermarks[log.topic_partition])]
             await asyncio.sleep(0)
         if not shortened:
             return
@@ -125,6 +128,24 @@ class LogMaintenance:
                     count += len(dropped)
                     await asyncio.sleep(0)
         logger.info("Log cleanup completed. %d segments of %d partitions deleted", count, len(shortened))
+
+    def _expire(self, log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
+        """Move one log's start and say why; whether there are segments to delete now."""
+        if log.directory.failure is not None:  # deleted meanwhile, or offline
+            return False
+        before = log.log_start_offset
+        try:
+            expiry = log.expire_segments(now_ms, high_watermark)
+        except ApiError as error:
+            logger.error("Old segments of %s cannot be deleted: %s", log.topic_partition, error)
+            return False
+        for reason in expiry.reasons:
+            log_logger.info("%s %s", _named(log), reason)
+        if log.log_start_offset > before:
+            self._log_start_moved(log, "segment deletion")
+        if expiry.warning is not None:
+            log_logger.debug("%s %s", _named(log), expiry.warning)
+        return expiry.expired > 0
 
     async def delete_files(self) -> None:
         """Remove what was deleted file.delete.delay.ms ago, whatever was done to the wall clock meanwhile."""
@@ -191,25 +212,6 @@ class LogMaintenance:
             log.producers.remove_expired(now_ms, expiration_ms)
             if number % LOGS_PER_SLICE == 0:
                 await asyncio.sleep(0)
-
-
-def _expire(log: UnifiedLog, now_ms: int, high_watermark: int) -> bool:
-    """Move one log's start and say why; whether there are segments to delete now."""
-    if log.directory.failure is not None:  # deleted meanwhile, or offline
-        return False
-    before = log.log_start_offset
-    try:
-        expiry = log.expire_segments(now_ms, high_watermark)
-    except ApiError as error:
-        logger.error("Old segments of %s cannot be deleted: %s", log.topic_partition, error)
-        return False
-    for reason in expiry.reasons:
-        log_logger.info("%s %s", _named(log), reason)
-    if log.log_start_offset > before:
-        say_log_start_moved(log, "segment deletion")
-    if expiry.warning is not None:
-        log_logger.debug("%s %s", _named(log), expiry.warning)
-    return expiry.expired > 0
 
 
 def say_log_start_moved(log: UnifiedLog, cause: str) -> None:

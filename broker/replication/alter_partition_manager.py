@@ -14,6 +14,7 @@ from cluster.replication.isr_maintenance import settle
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from storage.log.unified_log import UnifiedLog
 
 logger = logging.getLogger("kafka.server.AlterPartitionManager")
 
@@ -34,7 +35,8 @@ class AlterPartitionManager:
 
     Every partition has at most one change under way, and takes no other up before it is answered. So a change is sent
     until it is answered, or the partition has given it up. `find` gives the partition of that name here, or None.
-    `changed(partition)` is called when a high watermark has moved.
+    `changed(partition)` is called when a high watermark has moved, and `flush(log)` when so few replicas are left in
+    sync that what is committed has to be flushed (trap M8).
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class AlterPartitionManager:
         broker_epoch: Callable[[], int],
         find: Callable[[TopicPartition], Partition | None],
         changed: Callable[[TopicPartition], None],
+        flush: Callable[[UnifiedLog], None],
     ) -> None:
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._find = find
         self._changed = changed
+        self._flush = flush
         self._controller: PartitionAlterer | None = None
         self._unsent: dict[TopicPartition, IsrChange] = {}
         self._task: asyncio.Task[None] | None = None
@@ -114,6 +118,8 @@ class AlterPartitionManager:
             )
         elif partition.image.isr != before:
             logger.info("The in-sync replicas of %s are %s now", topic_partition, partition.image.isr)
+            if partition.is_under_min_isr:
+                self._flush(partition.log)
         if outcome.advanced:
             self._changed(topic_partition)
         if outcome.change is not None:

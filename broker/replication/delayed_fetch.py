@@ -3,7 +3,8 @@
 A request is answered at once when
 
 - the records that are there reach min_bytes,
-- a partition answers with an error, or with an epoch from which the reader's log diverges, or
+- a partition answers with an error, with an epoch from which the reader's log diverges, or with the replica that a
+  consumer shall read from instead, or
 - the reader does not want to wait.
 
 Otherwise it waits in the purgatory. A change wakes it, and it reads only the partitions that changed: a consumer of
@@ -32,6 +33,7 @@ PARTITIONS_PER_SLICE = 200
 COLD_ATTEMPTS = 3
 """How often bytes just brought into memory may be evicted again before the reader is answered without them."""
 
+Prefer = Callable[[Partition, FetchParams, int], int]
 FetchResult = tuple[FetchPartition, LogReadInfo | ApiError]
 """A requested partition with what was read of it, or the error."""
 
@@ -43,6 +45,7 @@ class DelayedFetch(Generic[T]):
         "_answer",
         "_find",
         "_positions",
+        "_prefer",
         "_reads",
         "_reasons",
         "_size",
@@ -58,9 +61,13 @@ class DelayedFetch(Generic[T]):
         params: FetchParams,
         wanted: Sequence[FetchPartition],
         answer: Callable[[Sequence[FetchResult]], T],
+        prefer: Prefer | None = None,
     ) -> None:
-        """`find` gives the replica here, or raises ApiError."""
+        """`find` gives the replica here, or raises ApiError. `prefer` gives the broker that a consumer shall read a
+        partition from, -1 for this one; None when that is the same for all.
+        """
         self._find = find
+        self._prefer = prefer
         self.params = params
         self._wanted = wanted
         self._answer = answer
@@ -108,7 +115,7 @@ class DelayedFetch(Generic[T]):
             if wanted.topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id}")
             partition = self._find(TopicPartition(wanted.topic, wanted.partition))
-            info = partition.read(
+            info = self._referral(partition, wanted) or partition.read(
                 params,
                 wanted.fetch_offset,
                 min(wanted.max_bytes, max(params.max_bytes - size, 0)),
@@ -127,12 +134,18 @@ class DelayedFetch(Generic[T]):
             self._size = size + info.records.size
         elif info.cold is not None:
             self.cold[at] = info.cold
-        elif info.diverging_epoch is not None:
+        elif _is_told_at_once(info):
             self._reasons += 1
+
+    def _referral(self, partition: Partition, wanted: FetchPartition) -> LogReadInfo | None:
+        if self._prefer is None or not partition.is_leader:
+            return None
+        broker_id = self._prefer(partition, self.params, wanted.fetch_offset)
+        return None if broker_id < 0 else partition.refer_to(broker_id, wanted.current_leader_epoch)
 
     def _forget(self, at: int, before: LogReadInfo | ApiError) -> None:
         self.cold.pop(at, None)
-        if isinstance(before, ApiError) or before.diverging_epoch is not None:
+        if isinstance(before, ApiError) or _is_told_at_once(before):
             self._reasons -= 1
         elif before.records is not None:
             self._size -= before.records.size
@@ -174,3 +187,7 @@ class DelayedFetch(Generic[T]):
             if isinstance(found, LogReadInfo):
                 partition.bytes_out += found.size
         return self._answer(results)
+
+
+def _is_told_at_once(info: LogReadInfo) -> bool:
+    return info.diverging_epoch is not None or info.preferred_read_replica >= 0

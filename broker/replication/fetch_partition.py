@@ -39,7 +39,11 @@ class FetchPartition:
         """Of a follower's log."""
 
     def ask(self, asked: FetchPartition) -> None:
-        """Take over new parameters."""
+        """Take over new parameters. A reader that goes back, or comes in another epoch, has perhaps not taken what it
+        was told: it is told all once more.
+        """
+        if asked.fetch_offset < self.fetch_offset or asked.current_leader_epoch != self.current_leader_epoch:
+            self.reported_high_watermark = -1
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.max_bytes
         self.current_leader_epoch = asked.current_leader_epoch

@@ -11,6 +11,7 @@ from broker.replication.follower_repairs import FetcherSettings
 from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replication_quota import ReplicationQuota
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
 from protocol.wire.frames import ReceiveBuffer
@@ -23,8 +24,11 @@ def fetchers_of(
     metadata: MetadataCache,
     fence: CommandFence,
     replicas: ReplicaManager,
+    quota: ReplicationQuota,
 ) -> ReplicaFetcherManager:
-    """The fetchers for `replicas`, which has them fetch from now on for what follows. To be closed before the logs."""
+    """The fetchers for `replicas`, which has them fetch from now on for what follows. `quota` limits what they
+    fetch. To be closed before the logs.
+    """
     settings = FetcherSettings(
         broker_id,
         config.replica_fetch_max_bytes,
@@ -54,6 +58,7 @@ def fetchers_of(
             replicas.group_commit,
             lambda: fence.broker_epoch,
             replicas.high_watermark_moved,
+            quota,
         )
 
     manager = ReplicaFetcherManager(new_fetcher, config.num_replica_fetchers)

@@ -7,16 +7,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import cache
 from uuid import UUID
 
 from broker.environment.contract import Clock
+from broker.replication.cut_logs import CutLogs
 from broker.replication.followers import Followers
 from broker.replication.stray_logs import StrayLogs
 from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
-from cluster.replication.partition import NO_EPOCH, Partition
-from cluster.znodes import NO_LEADER
+from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
@@ -48,8 +49,8 @@ class HostedPartitions:
     """Owner of the partitions by name, of those that are offline, and of their roles.
 
     `fence` knows which commands count. `log_config_of(topic)` gives what the topic's logs go by. `changed(partition)`
-    is called when who waits for a partition should look again, and `flush(log)` when a log has to be flushed before its
-    records are seen.
+    is called when who waits for a partition should look again, and `flush(log)` when a log has to be flushed.
+    `is_known(partition)` says whether the cluster has it.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class HostedPartitions:
         changed: Callable[[TopicPartition], None],
         flush: Callable[[UnifiedLog], None],
         rules: IsrRules = ALL_ARE_ELIGIBLE,
+        is_known: Callable[[TopicPartition], bool] = lambda _: False,
     ) -> None:
+        self._is_known = is_known
         self._broker_id = broker_id
         self._log_manager = log_manager
         self._clock = clock
@@ -82,6 +85,7 @@ class HostedPartitions:
         """Kafka's `replicaStateChangeLock`: a command is obeyed in slices, and no other meanwhile."""
         self._leadership_listeners: list[LeadershipListener] = []
         self.strays = StrayLogs(log_manager, clock)
+        self._cut_logs = CutLogs(broker_id, log_manager)
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
@@ -160,6 +164,9 @@ class HostedPartitions:
                 partition = self._make(topic_partition, topic_id, state, is_new=topic.is_new)
             except ApiError as error:
                 return self._could_not_make(topic_partition, OfflineReplica(error, topic_id, state))
+        if self._cut_logs.refuses(partition.log, state):
+            self._resign(partition, state.before())
+            return ErrorCode.KAFKA_STORAGE_ERROR
         self._take_role(partition, state)
         return ErrorCode.NONE
 
@@ -225,8 +232,9 @@ class HostedPartitions:
             return
         led = partition.is_leader
         partition.become_leader(state, int(self._clock.monotonic_s() * 1000))
-        if partition.log.local.flush_limit_offset < partition.log.log_end_offset:
-            # Recovery found records that may be in the page cache only: they are not shown before they are flushed.
+        if partition.is_under_min_isr or partition.log.local.flush_limit_offset < partition.log.log_end_offset:
+            # What is committed may be nowhere else (trap M8), and what recovery found may be in the page cache only: it
+            # is not shown before it is flushed.
             self._flush(partition.log)
         self._changed(partition.topic_partition)
         if not led:
@@ -249,8 +257,7 @@ class HostedPartitions:
         epoch in which a partition was led is then told anew.
         """
         for partition in [each for each in self.partitions.values() if each.is_leader]:
-            state = partition.image
-            self._resign(partition, state.replace(leader=NO_LEADER, leader_epoch=state.leader_epoch - 1))
+            self._resign(partition, partition.image.before())
 
     def _tell_of_leadership(self, topic_partition: TopicPartition, *, leads: bool) -> None:
         for listener in self._leadership_listeners:
@@ -346,16 +353,25 @@ class HostedPartitions:
                 if number % CREATIONS_PER_SLICE == 0:
                     await asyncio.sleep(0)
 
+    async def follow_anew(self, change: Callable[[], None]) -> None:
+        """Have nobody fetch for the replicas that follow, call `change`, and have them fetched for again."""
+        async with self._state_changes:
+            followers = self._followers
+            assert followers is not None
+            following = [each for each in self.partitions.values() if not each.is_leader and each.image.leader >= 0]
+            await followers.stop([each.topic_partition for each in following])
+            change()
+            for partition in following:
+                if self.partitions.get(partition.topic_partition) is partition:
+                    followers.follow(partition)
+
     def metadata_changed(self, old: MetadataImage, new: MetadataImage) -> None:
         """Take a new metadata image: logs use its configurations."""
         if new.configs is old.configs:
             return
-        by_topic: dict[str, LogConfig] = {}
+        config_of = cache(self._log_config_of)
         for topic_partition, partition in self.partitions.items():
-            config = by_topic.get(topic_partition.topic)
-            if config is None:
-                config = by_topic[topic_partition.topic] = self._log_config_of(topic_partition.topic)
-            partition.log.config = config
+            partition.log.config = config_of(topic_partition.topic)
 
     def use_log(self, topic_partition: TopicPartition, log: UnifiedLog) -> None:
         """The replica has been moved: `log`, which holds the same, takes the place of its log."""
@@ -368,17 +384,13 @@ class HostedPartitions:
     # -- looking up ----------------------------------------------------------------------------------------------------
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The replica here. Raises UNKNOWN_TOPIC_OR_PARTITION, or KAFKA_STORAGE_ERROR when its disk failed."""
+        """The replica here. Raises KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, or UNKNOWN_TOPIC_OR_PARTITION."""
         partition = self.partitions.get(topic_partition)
         if partition is None:
             offline = self._offline.get(topic_partition)
             if offline is not None:
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(offline.error))
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"this broker holds no replica of {topic_partition}")
-        return partition
-
-    def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
-        """The replica here, which must lead; see `partition` and `Partition.check_leader` for what is raised."""
-        partition = self.partition(topic_partition)
-        partition.check_leader(current_leader_epoch)
+            known = self._is_known(topic_partition)
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise ApiError(code, f"this broker holds no replica of {topic_partition}")
         return partition

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import Final
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
+from broker.replication.followed_replicas import Followed, FollowedReplicas
 from broker.replication.follower_repairs import FetcherSettings, FollowerRepairs, LeaderConnection
 from broker.replication.follower_session import FollowerSession
+from broker.replication.replication_quota import ReplicationQuota
 from client.errors import DisconnectedError
 from cluster.replication.follower import Decision, FetchPosition, Step, after_answer, position
 from cluster.replication.partition import Partition
@@ -21,15 +24,12 @@ from protocol.errors import ApiError, DecodeError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 from storage.log.leader_epoch import EpochEntry
-from storage.log_config import UNLIMITED
 
 logger = logging.getLogger("kafka.server.ReplicaFetcherThread")
 
 PARTITIONS_PER_SLICE = 50
 """Partitions that are appended to before the event loop gets its turn."""
 BYTES_PER_SLICE = 2 << 20
-FIRST_BACKOFF_MS, QUICK_RETRIES = 20, 5
-"""The pause after an error, and how often it is that short in a row. It doubles after that."""
 INTERRUPT_AFTER_S = 0.02
 """A leader that has records answers sooner."""
 FIRST_VERSION_OF_REPLICA_STATE = 15
@@ -43,26 +43,22 @@ SESSION_ERRORS = frozenset(
 """A new session is all that they ask for."""
 
 
-class _Followed:
-    """A replica that is fetched for. Another role, even of the same epoch, makes another object."""
-
-    __slots__ = ("failures", "leader_epoch", "partition", "retry_at_s", "work")
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
-        self.failures = 0
-        """In a row."""
-        self.retry_at_s = 0.0
-        self.work: asyncio.Future[None] | None = None
-        """The work on its log by other threads."""
+_LEADER_HAS_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Answers of a broker that leads no longer, or not yet."""
 
 
 class ReplicaFetcher:
     """The fetches for some replicas from the broker `leader_id`, over a connection of its own.
 
     `connect()` gives the connection, which may be closed and replaced. `broker_epoch()` is the epoch of this broker's
-    registration. `changed(partition)` is called when a high watermark has moved.
+    registration. `changed(partition)` is called when a high watermark has moved. `quota` limits what is fetched.
     """
 
     def __init__(
@@ -75,6 +71,7 @@ class ReplicaFetcher:
         group_commit: GroupCommit,
         broker_epoch: Callable[[], int],
         changed: Callable[[TopicPartition], None],
+        quota: ReplicationQuota,
     ) -> None:
         self.leader_id = leader_id
         self._connect = connect
@@ -85,12 +82,9 @@ class ReplicaFetcher:
         self._group_commit = group_commit
         self._broker_epoch = broker_epoch
         self._changed = changed
-        self._followed: dict[TopicPartition, _Followed] = {}
-        self._due: dict[TopicPartition, None] = {}
-        """Partitions whose next position is to be told to the leader."""
-        self._delayed: dict[TopicPartition, None] = {}
-        """Partitions that are left out until their `retry_at_s`."""
         self._session = FollowerSession(settings.max_bytes)
+        self._replicas = FollowedReplicas(self._session, quota, settings.backoff_ms, clock.monotonic_s)
+        self._followed = self._replicas.all
         self._is_closing = False
         self._is_unreachable = False
         self._fetches = 0
@@ -111,8 +105,7 @@ class ReplicaFetcher:
         """Fetch for a replica, which has become a follower of this leader."""
         topic_partition = partition.topic_partition
         self.drop(topic_partition)
-        self._followed[topic_partition] = _Followed(partition)
-        self._due[topic_partition] = None
+        self._replicas.add(partition)
         self._wake.set()
         if self._is_waiting:
             asyncio.get_running_loop().call_later(INTERRUPT_AFTER_S, self._interrupt, self._fetches)
@@ -121,7 +114,7 @@ class ReplicaFetcher:
         """Give up the fetch of that number, if it is still under way: the leader has nothing for it, and what was added
         since would have to wait until the leader answers all the same. That would be felt in each change of leaders.
         """
-        if self._is_waiting and self._fetches == number and self._due and not self._is_closing:
+        if self._is_waiting and self._fetches == number and self._replicas.due and not self._is_closing:
             before, self._connection = self._connection, self._connect()
             before.close()
 
@@ -129,13 +122,8 @@ class ReplicaFetcher:
         """Fetch for a replica no longer: nothing is appended from now on. What is under way on other threads is to be
         waited for before the replica gets another role.
         """
-        followed = self._followed.pop(topic_partition, None)
-        if followed is None:
-            return None
-        self._session.drop(topic_partition)
-        self._due.pop(topic_partition, None)
-        self._delayed.pop(topic_partition, None)
-        return followed.work
+        followed = self._replicas.drop(topic_partition)
+        return None if followed is None else followed.work
 
     async def close(self) -> None:
         """Stop, when what is under way is done."""
@@ -149,7 +137,12 @@ class ReplicaFetcher:
     async def _run(self) -> None:
         while not self._is_closing:
             self._wake.clear()
-            self._take_up_delayed()
+            self._replicas.take_up()
+            try:
+                await self._flush_what_is_due()
+            except Exception:
+                logger.exception("What came from broker %d could not be flushed", self.leader_id)
+                self._begin_again()
             self._tell_positions()
             if not self._session.positions:
                 await self._pause()
@@ -171,17 +164,40 @@ class ReplicaFetcher:
                 await self._work_off(response)
             except Exception:
                 logger.exception("An answer of broker %d could not be worked off", self.leader_id)
-                self._delay(list(self._followed))
-                self._session.reset()
+                self._begin_again()
 
-    def _take_up_delayed(self) -> None:
-        now_s = self._clock.monotonic_s()
-        for topic_partition in [each for each in self._delayed if self._followed[each].retry_at_s <= now_s]:
-            del self._delayed[topic_partition]
-            self._due[topic_partition] = None
+    def _begin_again(self) -> None:
+        """Leave all replicas out for a while, and fetch in a new session then."""
+        self._replicas.delay(list(self._followed))
+        self._session.reset()
+
+    async def _flush_what_is_due(self) -> None:
+        """A position confirms everything below. So what flush.messages asks for is flushed before one is told, whether
+        the records came from this leader or were there before.
+        """
+        while under_way := [
+            self._begin_flush(topic_partition, self._followed[topic_partition], target)
+            for topic_partition in self._replicas.due
+            if (target := self._followed[topic_partition].flush_target) is not None
+        ]:
+            await asyncio.gather(*under_way)
+
+    def _begin_flush(self, topic_partition: TopicPartition, followed: Followed, target: int) -> asyncio.Future[None]:
+        followed.work = asyncio.ensure_future(self._flush(topic_partition, followed, target))
+        return followed.work
+
+    async def _flush(self, topic_partition: TopicPartition, followed: Followed, target: int) -> None:
+        """Flush, and take over the high watermark again, which the log has only now: the leader tells it once."""
+        try:
+            await self._group_commit.wait(followed.partition.log, target)
+            if self._followed.get(topic_partition) is followed:
+                self._append(followed, memoryview(b""))
+        except ApiError as error:
+            if self._followed.get(topic_partition) is followed:
+                self._failed(topic_partition, followed, error)
 
     def _tell_positions(self) -> None:
-        due, self._due = self._due, {}
+        due, self._replicas.due = self._replicas.due, {}
         for topic_partition in due:
             followed = self._followed[topic_partition]
             log = followed.partition.log
@@ -192,10 +208,8 @@ class ReplicaFetcher:
 
     async def _pause(self) -> None:
         """Wait until there is something to fetch again."""
-        waits = [self._followed[each].retry_at_s for each in self._delayed]
-        timeout_s = max(min(waits) - self._clock.monotonic_s(), 0.001) if waits else None
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._replicas.pause_s()):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -209,40 +223,17 @@ class ReplicaFetcher:
             )
         else:
             request.replica_id = settings.broker_id
-        request.max_wait_ms = self._longest_wait_ms()
+        request.max_wait_ms = self._replicas.longest_wait_ms(settings.wait_max_ms)
         request.min_bytes = settings.min_bytes
         request.max_bytes = settings.response_max_bytes
         return await self._connection.ask(request, FetchResponse, version)
-
-    def _longest_wait_ms(self) -> int:
-        """The leader must not hold up what is to be tried again."""
-        wait_ms = self._settings.wait_max_ms
-        for topic_partition in self._delayed:
-            left_ms = int((self._followed[topic_partition].retry_at_s - self._clock.monotonic_s()) * 1000) + 1
-            wait_ms = max(min(wait_ms, left_ms), 0)
-        return wait_ms
 
     def _unreachable(self, error: Exception) -> None:
         if not self._is_closing:
             level = logging.DEBUG if self._is_unreachable else logging.WARNING
             logger.log(level, "Fetching from broker %d failed: %s", self.leader_id, error)
             self._is_unreachable = True
-            self._delay([each for each in self._followed if each not in self._delayed])
-
-    def _delay(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Leave partitions out for a while: up to replica.fetch.backoff.ms, and less at first. After a change of
-        leaders some hear of it a moment before the others, and nothing is acknowledged until all in sync fetch.
-        """
-        now_s = self._clock.monotonic_s()
-        for topic_partition in topic_partitions:
-            followed = self._followed[topic_partition]
-            doublings = min(max(followed.failures - QUICK_RETRIES, 0), 20)
-            pause_ms = min(FIRST_BACKOFF_MS << doublings, self._settings.backoff_ms)
-            followed.failures += 1
-            followed.retry_at_s = now_s + pause_ms / 1000
-            self._session.drop(topic_partition)
-            self._due.pop(topic_partition, None)
-            self._delayed[topic_partition] = None
+            self._replicas.delay_all()
 
     # -- working off ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +244,7 @@ class ReplicaFetcher:
         if response.error_code:
             logger.info("Broker %d ended the fetch session: %d", self.leader_id, response.error_code)
             if response.error_code not in SESSION_ERRORS:
-                self._delay(list(self._followed))
+                self._replicas.delay(list(self._followed))
         under_way: list[asyncio.Future[None]] = []
         count = size = 0
         for topic_partition, asked, data in self._session.accept(response):
@@ -275,7 +266,7 @@ class ReplicaFetcher:
     def _answered(
         self,
         topic_partition: TopicPartition,
-        followed: _Followed,
+        followed: Followed,
         asked: FetchPosition,
         data: FetchResponse.PartitionData,
     ) -> asyncio.Future[None] | None:
@@ -290,67 +281,51 @@ class ReplicaFetcher:
                 asked,
                 data.error_code,
                 None if diverging is None else EpochEntry(diverging.epoch, diverging.end_offset),
+                data.log_start_offset,
                 int.from_bytes(records[:8]) if len(records) >= 8 else None,
             )
             if decision.step is Step.APPEND:
-                self._append(followed, records, data)
-                return self._flush_if_needed(topic_partition, followed, data)
+                self._append_answer(followed, records, data)
+                return None
         except ApiError as error:
             self._failed(topic_partition, followed, error)
             return None
         if decision.step is Step.IGNORE:
-            self._due[topic_partition] = None
+            self._replicas.due[topic_partition] = None
             return None
         if decision.step is Step.RETRY_LATER:
             if not followed.failures:
                 self._say_why(topic_partition, data.error_code)
-            self._delay((topic_partition,))
+            self._replicas.delay((topic_partition,))
             return None
         return asyncio.ensure_future(self._repair(topic_partition, followed, decision, records, data))
 
-    def _append(self, followed: _Followed, records: memoryview, data: FetchResponse.PartitionData) -> None:
+    def _append_answer(self, followed: Followed, records: memoryview, data: FetchResponse.PartitionData) -> None:
+        followed.leader_high_watermark, followed.leader_log_start_offset = data.high_watermark, data.log_start_offset
+        self._append(followed, records)
+        self._replicas.count(followed.partition.topic_partition, len(records))
+        followed.failures = 0
+
+    def _append(self, followed: Followed, records: memoryview) -> None:
         partition = followed.partition
         before = partition.high_watermark
         partition.append_as_follower(
             records,
             leader_epoch=followed.leader_epoch,
-            leader_high_watermark=data.high_watermark,
-            leader_log_start_offset=data.log_start_offset,
+            leader_high_watermark=followed.leader_high_watermark,
+            leader_log_start_offset=followed.leader_log_start_offset,
             now_ms=self._clock.now_ms(),
         )
-        followed.failures = 0
-        self._due[partition.topic_partition] = None
+        self._replicas.due[partition.topic_partition] = None
         if partition.high_watermark != before:
             self._changed(partition.topic_partition)
-
-    def _flush_if_needed(
-        self, topic_partition: TopicPartition, followed: _Followed, data: FetchResponse.PartitionData
-    ) -> asyncio.Future[None] | None:
-        """A follower confirms no more than flush.messages lets a leader acknowledge."""
-        local = followed.partition.log.local
-        if local.config.flush_messages == UNLIMITED or local.flush_limit_offset >= local.log_end_offset:
-            return None
-        return asyncio.ensure_future(self._flush(topic_partition, followed, data))
-
-    async def _flush(
-        self, topic_partition: TopicPartition, followed: _Followed, data: FetchResponse.PartitionData
-    ) -> None:
-        """Flush, and take over the high watermark again, which the log has only now: the leader tells it once."""
-        log = followed.partition.log
-        try:
-            await self._group_commit.wait(log, log.log_end_offset + 1 - log.config.flush_messages)
-            if self._followed.get(topic_partition) is followed:
-                self._append(followed, memoryview(b""), data)
-        except ApiError as error:
-            if self._followed.get(topic_partition) is followed:
-                self._failed(topic_partition, followed, error)
 
     # -- repairing -----------------------------------------------------------------------------------------------------
 
     async def _repair(
         self,
         topic_partition: TopicPartition,
-        followed: _Followed,
+        followed: Followed,
         decision: Decision,
         records: memoryview,
         data: FetchResponse.PartitionData,
@@ -369,24 +344,26 @@ class ReplicaFetcher:
             if self._followed.get(topic_partition) is not followed:
                 return
             if decision.step is Step.RETRY_LATER:
-                self._delay((topic_partition,))
+                self._replicas.delay((topic_partition,))
                 return
             if decision.step is Step.BEGIN_ANEW_AND_APPEND:
-                self._append(followed, records, data)
-            self._due[topic_partition] = None
+                self._append_answer(followed, records, data)
+            self._replicas.due[topic_partition] = None
         except (ApiError, DisconnectedError, DecodeError, OSError) as error:
             if self._followed.get(topic_partition) is followed:
                 self._failed(topic_partition, followed, error)
 
     # -- failures ------------------------------------------------------------------------------------------------------
 
-    def _failed(self, topic_partition: TopicPartition, followed: _Followed, error: Exception) -> None:
+    def _failed(self, topic_partition: TopicPartition, followed: Followed, error: Exception) -> None:
         """Leave a partition out for a while; for good when its disk is offline."""
-        logger.error("Replication of %s from broker %d failed: %s", topic_partition, self.leader_id, error)
+        has_moved = isinstance(error, ApiError) and error.error_code in _LEADER_HAS_MOVED
+        level = logging.WARNING if has_moved or isinstance(error, DisconnectedError) else logging.ERROR
+        logger.log(level, "Replication of %s from broker %d failed: %s", topic_partition, self.leader_id, error)
         if followed.partition.log.directory.failure is not None:
             self.drop(topic_partition)
         else:
-            self._delay((topic_partition,))
+            self._replicas.delay((topic_partition,))
 
     def _say_why(self, topic_partition: TopicPartition, error_code: int) -> None:
         name = ErrorCode.of(error_code).name if error_code else "an answer that does not fit"

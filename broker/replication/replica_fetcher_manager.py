@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 
 from broker.replication.replica_fetcher import ReplicaFetcher
 from cluster.replication.partition import Partition
@@ -21,7 +21,8 @@ class ReplicaFetcherManager:
         self._fetchers_per_leader = fetchers_per_leader
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._by_partition: dict[TopicPartition, ReplicaFetcher] = {}
-        self._ending: dict[asyncio.Future[None], None] = {}
+        self._wanted_per_leader = fetchers_per_leader
+        self._tasks: dict[asyncio.Future[None], None] = {}
         self._is_closed = False
 
     @property
@@ -63,13 +64,28 @@ class ReplicaFetcherManager:
     def _close_idle(self) -> None:
         """End the fetchers that have nothing to fetch for: their leader may be gone."""
         for key in [key for key, fetcher in self._fetchers.items() if not len(fetcher)]:
-            ending = asyncio.ensure_future(self._fetchers.pop(key).close())
-            self._ending[ending] = None
-            ending.add_done_callback(self._ending.pop)
+            self._run(self._fetchers.pop(key).close())
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def resize(
+        self, fetchers_per_leader: int, hand_over: Callable[[Callable[[], None]], Coroutine[None, None, None]]
+    ) -> None:
+        """Have another number of fetchers for each leader soon. `hand_over` is `HostedPartitions.follow_anew`."""
+        if fetchers_per_leader != self._wanted_per_leader and not self._is_closed:
+            self._wanted_per_leader = fetchers_per_leader
+            self._run(hand_over(self._take_size))
+
+    def _take_size(self) -> None:
+        self._fetchers_per_leader = self._wanted_per_leader
+        self._close_idle()
 
     async def close(self) -> None:
         """Fetch no more. Returns when nothing is done on the logs any more."""
         self._is_closed = True
         fetchers, self._fetchers = self.fetchers, {}
         self._by_partition = {}
-        await asyncio.gather(*(fetcher.close() for fetcher in fetchers), *self._ending)
+        await asyncio.gather(*(fetcher.close() for fetcher in fetchers), *self._tasks)

@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from broker.environment.contract import Clock, Executor
 from broker.logs.group_commit import GroupCommit
+from broker.logs.log_maintenance import say_log_start_moved
 from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.alter_partition_manager import AlterPartitionManager
+from broker.replication.delayed_delete_records import DelayedDeleteRecords, LowWatermark
 from broker.replication.delayed_fetch import PARTITIONS_PER_SLICE, DelayedFetch, FetchResult
 from broker.replication.delayed_produce import DelayedProduce
 from broker.replication.fetch_partition import FetchPartition
 from broker.replication.follower_fetch import FollowerFetch
 from broker.replication.hosted_partitions import HostedPartitions
 from broker.replication.purgatory import Changes, DelayedOperation, Purgatory
+from broker.replication.replication_quota import ReplicationQuota
 from broker.replication.session_watch import SessionWatch
 from cluster.controller.commands import CommandFence
+from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.replication.in_sync_replicas import DEFAULT_LAG_TIME_MAX_MS, IsrRules
-from cluster.replication.isr_maintenance import Outcome, check_lag
+from cluster.replication.isr_maintenance import Outcome, brokers_left, check_lag, low_watermark
 from cluster.replication.partition import ACKS_ALL, NO_EPOCH, Partition
 from cluster.replication.reads import FetchParams
+from cluster.replication.replica_selector import RackAwareReplicaSelector
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from storage.log.log_append_info import LogAppendInfo
@@ -48,7 +53,6 @@ _ANSWERED_WITHOUT_LOG_START = frozenset(
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.INVALID_REQUIRED_ACKS,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
@@ -56,6 +60,14 @@ _ANSWERED_WITHOUT_LOG_START = frozenset(
     }
 )
 """Produce errors answered with log start offset -1; others carry the partition's (ReplicaManager.appendToLocalLog)."""
+
+
+class LeaderHint(NamedTuple):
+    """The leader of a partition and its epoch, -1 where they are not known; `broker` when it lives (KIP-951)."""
+
+    leader_id: int = -1
+    leader_epoch: int = -1
+    broker: BrokerImage | None = None
 
 
 class ReplicaManager:
@@ -71,8 +83,14 @@ class ReplicaManager:
         fence: CommandFence,
         log_config_of: Callable[[str], LogConfig],
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
+        quota: ReplicationQuota | None = None,
+        selector: RackAwareReplicaSelector | None = None,
     ) -> None:
-        """See `HostedPartitions` for `fence` and `log_config_of`; `lag_time_max_ms` is replica.lag.time.max.ms."""
+        """See `HostedPartitions` for `fence` and `log_config_of`; `lag_time_max_ms` is replica.lag.time.max.ms. `quota`
+        is that of a leader. Without a `selector`, consumers are left with the leader.
+        """
+        self._quota = quota
+        self._selector = selector
         self._clock = clock
         self._executor = executor
         self._metadata = metadata
@@ -80,6 +98,7 @@ class ReplicaManager:
         self.follower_fetches = Purgatory("Fetch")
         """Apart from those of consumers, which wait for the high watermark and not for the log end."""
         self.delayed_produces = Purgatory("Produce")
+        self.delayed_deletions = Purgatory("DeleteRecords")
         self.group_commit = GroupCommit(executor, clock, self._log_flushed, self._flush_failed)
         self.hosted = HostedPartitions(
             broker_id,
@@ -90,10 +109,15 @@ class ReplicaManager:
             changed=self._changed,
             flush=self.group_commit.request,
             rules=IsrRules(lag_time_max_ms, self._is_eligible),
+            is_known=lambda topic_partition: metadata.image.partition(topic_partition) is not None,
         )
         self._partitions = self.hosted.partitions
         self.isr_changes = AlterPartitionManager(
-            broker_id, lambda: fence.broker_epoch, self._partitions.get, self.high_watermark_moved
+            broker_id,
+            lambda: fence.broker_epoch,
+            self._partitions.get,
+            self.high_watermark_moved,
+            self.group_commit.request,
         )
 
     # -- looking up ----------------------------------------------------------------------------------------------------
@@ -112,9 +136,19 @@ class ReplicaManager:
         """See `HostedPartitions.partition`."""
         return self.hosted.partition(topic_partition)
 
+    def leader_hint(self, topic_partition: TopicPartition) -> LeaderHint:
+        """Who leads the partition, as far as this broker knows: of its own replica it hears first."""
+        partition = self._partitions.get(topic_partition)
+        image = self._metadata.image.partition(topic_partition) if partition is None else partition.image
+        if image is None:
+            return LeaderHint()
+        return LeaderHint(image.leader, image.leader_epoch, self._metadata.image.brokers.get(image.leader))
+
     def leader_of(self, topic_partition: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
-        """See `HostedPartitions.leader_of`."""
-        return self.hosted.leader_of(topic_partition, current_leader_epoch)
+        """The replica here, which must lead; see `partition` and `Partition.check_leader` for what is raised."""
+        partition = self.partition(topic_partition)
+        partition.check_leader(current_leader_epoch)
+        return partition
 
     # -- data ----------------------------------------------------------------------------------------------------------
 
@@ -146,14 +180,17 @@ class ReplicaManager:
         return info
 
     def high_watermark_moved(self, topic_partition: TopicPartition) -> None:
-        """Wake the consumers and producers that wait for the partition."""
+        """Wake the consumers and producers that wait for the partition, and followers that consumers read from."""
         self.delayed_fetches.wake(topic_partition)
         self.delayed_produces.wake(topic_partition)
+        if self._selector is not None:
+            self.follower_fetches.wake(topic_partition)
 
     def _changed(self, topic_partition: TopicPartition) -> None:
         """Wake all requests that wait for the partition: its role is another one."""
         self.high_watermark_moved(topic_partition)
         self.follower_fetches.wake(topic_partition)
+        self.delayed_deletions.wake(topic_partition)
 
     def _flush_for(self, partition: Partition, last_offset: int) -> None:
         """Request the flush that flush.messages needs before the record at `last_offset` may be acknowledged."""
@@ -185,7 +222,7 @@ class ReplicaManager:
         """Done when all of `appends`, partitions and last offsets, are acknowledged or will not be: with the `answer`
         of the error of each (see `delayed_produce`).
         """
-        delayed = DelayedProduce(self.hosted.partition, required_acks, appends, answer)
+        delayed = DelayedProduce(self.partition, required_acks, appends, answer)
         limit_ms = timeout_ms if required_acks == ACKS_ALL else None
         return self.delayed_produces.watch(delayed.keys(), limit_ms, delayed.attempt)
 
@@ -208,7 +245,8 @@ class ReplicaManager:
         """
         if params.replica_id >= 0 or watch is not None:
             return self._fetch_for_follower(params, wanted, answer, watch)
-        return self._fetch(DelayedFetch(self.hosted.partition, params, wanted, answer), self.delayed_fetches)
+        prefer = self._selector.select if self._selector is not None and params.client_rack else None
+        return self._fetch(DelayedFetch(self.partition, params, wanted, answer, prefer), self.delayed_fetches)
 
     def _fetch_for_follower(
         self,
@@ -220,7 +258,17 @@ class ReplicaManager:
         monotonic_ms = int(self._clock.monotonic_s() * 1000)
         if watch is not None:
             wanted = watch.begin(self.follower_fetches, params.replica_id, params.replica_epoch, monotonic_ms)
-        fetch = FollowerFetch(self.hosted.partition, params, wanted, answer, monotonic_ms, self._see_to, watch)
+        fetch = FollowerFetch(
+            self.partition,
+            params,
+            wanted,
+            answer,
+            monotonic_ms,
+            self._see_to,
+            watch,
+            self._quota,
+            tells_high_watermark=self._selector is not None,
+        )
         return self._fetch(fetch, watch or self.follower_fetches)
 
     def _fetch(self, fetch: DelayedFetch[T], changes: Changes) -> T | asyncio.Future[T]:
@@ -247,6 +295,42 @@ class ReplicaManager:
         finally:
             operation.leave()
 
+    # -- deletions -----------------------------------------------------------------------------------------------------
+
+    def delete_records_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Move the log start of a partition led here up to `offset` (-1: the high watermark), and tell the followers;
+        the offset that the low watermark is to reach. Raises what `Partition.delete_records_before` raises.
+        """
+        partition = self.partition(topic_partition)
+        before = partition.log.log_start_offset
+        log_start_offset = partition.delete_records_before(offset)
+        if log_start_offset > before:
+            self.log_start_moved(partition.log, "client delete records request")
+        return log_start_offset if offset < 0 else offset
+
+    def log_start_moved(self, log: UnifiedLog, cause: str) -> None:
+        """Say that a log start offset was incremented, and have followers hear of it with the fetch that waits."""
+        say_log_start_moved(log, cause)
+        self.follower_fetches.wake(log.topic_partition)
+
+    def low_watermark(self, topic_partition: TopicPartition) -> int:
+        """See `isr_maintenance.low_watermark`. Raises ApiError for a partition that is not led here."""
+        return low_watermark(self.partition(topic_partition), self._is_alive)
+
+    def when_deleted(
+        self, deletions: Sequence[tuple[TopicPartition, int]], timeout_ms: int
+    ) -> asyncio.Future[Sequence[LowWatermark]]:
+        """Done when the low watermarks of these partitions have reached these offsets, or the time is over (see
+        `delayed_delete_records`).
+        """
+        delayed = DelayedDeleteRecords(self.low_watermark, deletions)
+        keys = list(delayed.keys())
+        operation = DelayedOperation(self.delayed_deletions, keys, delayed.attempt)
+        answer = operation.wait(timeout_ms)
+        for key in keys:  # it may be done since the caller looked
+            operation.wake(key, None)
+        return answer
+
     # -- in-sync replicas ----------------------------------------------------------------------------------------------
 
     def _is_eligible(self, broker_id: int, broker_epoch: int) -> bool:
@@ -254,11 +338,27 @@ class ReplicaManager:
         broker = self._metadata.image.brokers.get(broker_id)
         return broker is not None and (broker_epoch < 0 or broker.epoch < 0 or broker.epoch == broker_epoch)
 
+    def _is_alive(self, broker_id: int) -> bool:
+        return broker_id in self._metadata.image.brokers
+
     def _see_to(self, partition: Partition, outcome: Outcome) -> None:
+        if outcome.low_watermark_moved:
+            self.delayed_deletions.wake(partition.topic_partition)
         if outcome.advanced:
             self.high_watermark_moved(partition.topic_partition)
         if outcome.change is not None:
             self.isr_changes.submit(outcome.change)
+
+    def metadata_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Take a new metadata image: nobody waits for the replicas of brokers that have left."""
+        gone = {
+            broker_id
+            for broker_id, broker in old.brokers.items()
+            if (now := new.brokers.get(broker_id)) is None or now.epoch != broker.epoch
+        }
+        if gone:
+            for partition in self._partitions.values():
+                self._see_to(partition, brokers_left(partition, gone))
 
     async def check_lag(self) -> None:
         """Have followers that are behind for too long leave the in-sync replicas. A round: to be called at least every

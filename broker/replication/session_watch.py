@@ -6,7 +6,7 @@ and has been told the high watermark, which is the log end. Such a partition is 
 so a fetch costs no more than what happens. The time of the session's last fetch stands in for its own
 (`FollowerProgress.confirm_by`), and is taken over as soon as the partition is read again.
 
-All partitions are read from time to time, because a few changes wake nobody: the retention moves a log start offset.
+All partitions are read from time to time all the same, so that a change that wakes nobody is not missed for long.
 """
 
 from __future__ import annotations

@@ -1,0 +1,122 @@
+"""Limits of the replication of chosen replicas (KIP-73; Kafka class `ReplicationQuotaManager`).
+
+A topic says which of its replicas are throttled: on their leaders by `leader.replication.throttled.replicas`, on their
+followers by `follower.replication.throttled.replicas`. A broker says how many bytes per second all of them may take
+together. Everything sent or fetched for a throttled replica is counted; but only a follower that is not in sync is held
+back, so that a throttle drives no replica out of the ISR.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.environment.contract import Clock
+from cluster.metadata_image import MetadataImage
+from config.dynamic_keys import FOLLOWER_RATE, LEADER_RATE, UNLIMITED_RATE
+from config.topic_config import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
+from protocol.config_resources import ConfigResourceType
+from protocol.topic_partition import TopicPartition
+
+ALL_REPLICAS: Final = "*"
+
+
+class ReplicationQuota:
+    """The throttled replicas of one side, the bytes that they took lately, and how many they may take."""
+
+    def __init__(self, clock: Clock, samples: int, sample_s: int) -> None:
+        """The rate is that of the last `samples` times `sample_s` seconds (replication.quota.window.*)."""
+        self._clock = clock
+        self._sample_s = sample_s
+        self._window_s = samples * sample_s
+        self._bytes: deque[tuple[float, int]] = deque()
+        """(beginning in seconds, bytes) of each sample."""
+        self.bytes_per_second = UNLIMITED_RATE
+        self.throttled: Mapping[str, frozenset[int] | None] = {}
+        """By topic: the partitions of which this broker's replica is throttled; None for all."""
+
+    def is_throttled(self, topic_partition: TopicPartition) -> bool:
+        """Whether what the replica takes is counted."""
+        topic, number = topic_partition
+        if topic not in self.throttled:
+            return False
+        numbers = self.throttled[topic]
+        return numbers is None or number in numbers
+
+    def record(self, size: int) -> None:
+        """Count bytes of a throttled replica."""
+        now_s = self._clock.monotonic_s()
+        samples = self._bytes
+        if samples and now_s - samples[-1][0] < self._sample_s:
+            began_s, before = samples[-1]
+            samples[-1] = began_s, before + size
+        else:
+            samples.append((now_s, size))
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second in the window; at its beginning, and after a pause, at least one sample's length counts."""
+        now_s = self._clock.monotonic_s()
+        samples = self._bytes
+        while samples and now_s - samples[0][0] >= self._window_s:
+            samples.popleft()
+        if not samples:
+            return 0.0
+        return sum(size for _, size in samples) / max(now_s - samples[0][0], self._sample_s)
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether throttled replicas that are not in sync have to wait."""
+        return self.bytes_per_second != UNLIMITED_RATE and self.rate > self.bytes_per_second
+
+
+class ReplicationQuotas:
+    """A broker's quotas as leader and as follower. `limit(key)` gives a dynamic limit of this broker."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        clock: Clock,
+        limit: Callable[[str], int],
+        image: MetadataImage,
+        *,
+        samples: int,
+        sample_s: int,
+    ) -> None:
+        self._broker_id = broker_id
+        self._limit = limit
+        self.leader = ReplicationQuota(clock, samples, sample_s)
+        self.follower = ReplicationQuota(clock, samples, sample_s)
+        self._apply(image)
+
+    def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Take the configurations of a new metadata image."""
+        if new.configs is not old.configs:
+            self._apply(new)
+
+    def _apply(self, image: MetadataImage) -> None:
+        for quota, rate, replicas in (
+            (self.leader, LEADER_RATE, LEADER_THROTTLED_REPLICAS),
+            (self.follower, FOLLOWER_RATE, FOLLOWER_THROTTLED_REPLICAS),
+        ):
+            quota.bytes_per_second = self._limit(rate)
+            quota.throttled = {
+                topic: throttled_partitions(overrides[replicas], self._broker_id)
+                for (kind, topic), overrides in image.configs.items()
+                if kind == ConfigResourceType.TOPIC and overrides.get(replicas)
+            }
+
+
+def throttled_partitions(text: str, broker_id: int) -> frozenset[int] | None:
+    """The partitions that `partition:broker` pairs, or `*` for all (None), name of one broker. What is no pair counts
+    for nothing: it was written past the checks.
+    """
+    if text.strip() == ALL_REPLICAS:
+        return None
+    pairs = (each.strip().partition(":") for each in text.split(","))
+    return frozenset(
+        int(number)
+        for number, _, broker in pairs
+        if number.isdecimal() and broker.isdecimal() and int(broker) == broker_id
+    )
