@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from broker.controller.broker_changes import BrokerChanges
+from broker.controller.broker_requests import accepted
 from broker.controller.controller_settings import ControllerSettings
 from broker.controller.office import Office
 from broker.controller.roles import Roles
@@ -24,6 +27,7 @@ from protocol.topic_partition import TopicPartition
 if TYPE_CHECKING:
     from broker.controller.leader_elections import LeaderElections
     from broker.controller.reassignments import Reassignments
+    from broker.controller.tree_changes import Begin, TreeChanges
     from cluster.replication.isr_changes import IsrChange
 
 logger = logging.getLogger("kafka.controller.KafkaController")
@@ -34,7 +38,8 @@ FindReplicas = Callable[[], Sequence[FoundReplica]]
 class ActiveController:
     """The parts of a controller, which share one office."""
 
-    def __init__(self, office: Office, rules: TopicRules) -> None:
+    def __init__(self, office: Office, rules: TopicRules, begin: Begin) -> None:
+        """`begin` begins a reaction to something that happens in the tree."""
         self._office = office
         self._rules = rules
         self.roles = Roles(office)
@@ -42,6 +47,19 @@ class ActiveController:
         self.deletions = TopicDeletions(office)
         self.brokers = BrokerChanges(office, self.roles, self.deletions)
         self._reassignments: Reassignments | None = None
+        self._tree: TreeChanges | None = None
+        if office.is_shared:
+            from broker.controller.tree_changes import TreeChanges
+
+            self._tree = TreeChanges(
+                office,
+                self.roles,
+                self.deletions,
+                lambda: self.reassignments,
+                lambda: self.elections,
+                begin,
+                rules.random.uuid,
+            )
 
     async def take_office(
         self, settings: ControllerSettings, find_replicas: FindReplicas | None, *, unclean: bool
@@ -58,18 +76,26 @@ class ActiveController:
         await self._load(unclean=unclean)
         if find_replicas is not None and not await office.zk_client.exists(znodes.LOGS_ADOPTED):
             await self._adopt(find_replicas(), settings)
+        if self._tree is None or settings.delete_topics:
+            marked = await office.zk_client.topic_deletions()
+            context.topics_to_be_deleted.update(dict.fromkeys(each for each in marked if each in context.topics))
         if len(context.live_brokers) > 1:
             # Who is given a role needs to know the brokers that it is about.
             await office.requests.update_metadata()
         # Those to be deleted are in it too: without them their logs would be strays.
         offline = await office.requests.leader_and_isr(context.replicas(), is_full=True)
         await self.roles.take_offline(offline)
+        if context.live_brokers[context.controller_id].cut_replicas:
+            await self.roles.replicas_came_back(())
         await office.requests.update_metadata(context.replicas(), is_full=True)
-        await self.deletions.finish_interrupted()
+        if self._tree is None:
+            await self.deletions.obey_marks(is_enabled=True)
         if any(
             each.adding_replicas or each.removing_replicas for topic in context.replicas() for each in topic.partitions
         ):
             await self.reassignments.resume()
+        if self._tree is not None:
+            await self._tree.start(deletes_topics=settings.delete_topics)
 
     @property
     def reassignments(self) -> Reassignments:
@@ -96,11 +122,20 @@ class ActiveController:
     async def _load(self, *, unclean: bool) -> None:
         """Topics from the tree, half-created ones completed and leaders elected."""
         office, context = self._office, self._office.context
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         operations: list[Operation] = []
-        for read in await office.zk_client.read_topics(await office.zk_client.topic_names()):
+        if self._tree is not None:
+            topics = await self._tree.read_topics()
+        else:
+            topics = await office.zk_client.topics.read_all(await office.zk_client.topic_names())
+        read_ms = round((loop.time() - began_s) * 1000)
+        for read in topics:
             changes, topic = take_over(read, context, unclean=unclean)
             operations.extend(changes)
             context.put_topics([topic])
+        count = sum(len(topic.partitions) for topic in context.replicas())
+        logger.info("Read %d topics with %d partitions in %d ms", len(topics), count, read_ms)
         await office.transact(operations)
 
     async def _adopt(self, found: Sequence[FoundReplica], settings: ControllerSettings) -> None:
@@ -140,6 +175,11 @@ class ActiveController:
 
         return await IsrChanges(self._office).alter(broker_id, broker_epoch, changes)
 
+    def topic_names(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
+        """Names of the topics with these ids, as far as there are such topics."""
+        topics = self._office.context.topics
+        return {each.topic_id: name for name, each in topics.items() if each.topic_id in topic_ids}
+
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> znodes.ProducerIdBlock:
         """A block of producer ids that nobody else has or will get. Raises ApiError."""
         self._office.check_broker(broker_id, broker_epoch)
@@ -154,6 +194,9 @@ class ActiveController:
             lost = [each for each, error_code in answer.items() if error_code is ErrorCode.KAFKA_STORAGE_ERROR]
             if lost:
                 await self.roles.brokers_lost_replicas({broker_id: lost})
+            back = self._office.context.has_taken_roles(broker_id, accepted(answer))
+            if back:
+                await self.roles.replicas_came_back(back)
         elif any(each.delete_partition for each in command.partitions):
             await self.deletions.replicas_stopped(broker_id, answer)
 

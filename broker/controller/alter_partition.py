@@ -44,10 +44,13 @@ class IsrChanges:
             verdict = judge_isr_change(change, broker_id, context)
             before = context.partition(change.topic_partition)
             if not isinstance(verdict, PartitionState) or before is None or change.topic_partition in results:
-                results[change.topic_partition] = (
-                    ErrorCode.INVALID_REQUEST if isinstance(verdict, PartitionState) else verdict
-                )
-                logger.info("ISR change %s of broker %d: %s", change, broker_id, verdict)
+                answer = ErrorCode.INVALID_REQUEST if isinstance(verdict, PartitionState) else verdict
+                results[change.topic_partition] = answer
+                if isinstance(answer, ErrorCode):
+                    name, isr = change.topic_partition, change.broker_ids
+                    logger.info(
+                        "Rejecting AlterPartition of broker %d for %s, ISR %s: %s", broker_id, name, isr, answer.name
+                    )
                 continue
             operations.append(write(change.topic_partition.topic, before, verdict))
             results[change.topic_partition] = accepted[change.topic_partition] = after(before, verdict)

@@ -11,6 +11,7 @@ from broker.controller.office import Office
 from broker.controller.roles import Roles
 from broker.controller.topic_deletions import TopicDeletions
 from cluster.controller.commands import NO_EPOCH, StoppedReplica
+from cluster.controller.context import without_cut_replicas
 from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -33,12 +34,15 @@ class BrokerChanges:
         context = self._office.context
         known = dict(context.live_brokers)
         gone = [each for each in known if each not in found or found[each].epoch != known[each].epoch]
-        came = [each for each in found if found[each] != known.get(each)]
+        came = [each for each in found if each not in known or not _is_same(found[each], known[each])]
         if not gone and not came:
+            context.brokers_are(found.values())
             return
         logger.info("Brokers gone: %s, come or bounced: %s, live now: %s", gone, came, list(found))
-        for broker_id in {**dict.fromkeys(gone), **dict.fromkeys(came)}:
+        changed = {**dict.fromkeys(gone), **dict.fromkeys(came)}
+        for broker_id in changed:
             await self._office.requests.remove_broker(broker_id)
+        self._deletions.commands_are_lost(changed)
         topics: dict[str, None] = {}
         if gone:
             topics |= await self._brokers_went(gone)
@@ -59,7 +63,10 @@ class BrokerChanges:
         """Give new brokers all their roles, and elect leaders where there was nobody. Gives the topics that changed."""
         office, context = self._office, self._office.context
         for broker_id in came:
-            office.requests.add_broker(context.live_brokers[broker_id])
+            broker = context.live_brokers[broker_id]
+            office.requests.add_broker(broker)
+            known = [context.topics[each] for each in broker.cut_replicas if each in context.topics]
+            context.put_topics([without_cut_replicas(each, [broker]) for each in known])
         # Who is given a role needs to know the brokers that it is about.
         await office.requests.update_metadata(only=[each for each in context.live_brokers if each not in came])
         shown = [name for name in context.topics if name not in context.topics_to_be_deleted]
@@ -115,3 +122,8 @@ class BrokerChanges:
             for each in topic.partitions
             if broker_id in each.replicas and len(each.replicas) > 1
         ]
+
+
+def _is_same(found: BrokerImage, known: BrokerImage) -> bool:
+    """Whether a registration is the known one, whatever it says of cut replicas: the answers to commands say more."""
+    return found == known.replace(cut_replicas=found.cut_replicas)

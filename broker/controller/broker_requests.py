@@ -105,6 +105,7 @@ class BrokerRequests:
                     context.controller_id, context.controller_epoch, broker.epoch, held, is_full
                 )
         answer = await self._send(commands)
+        context.has_taken_roles(context.controller_id, accepted(answer))
         lost = [each for each, error_code in answer.items() if error_code is ErrorCode.KAFKA_STORAGE_ERROR]
         return {context.controller_id: lost} if lost else {}
 
@@ -173,6 +174,12 @@ async def _deliver(channel: BrokerChannel, broker_id: int, command: BrokerComman
     except ApiError as error:
         logger.error("Broker %d refused %s: %s", broker_id, type(command).__name__, error)
     return None
+
+
+def accepted(answer: Answer) -> Iterator[TopicPartition]:
+    """The replicas that have the roles of a LeaderAndIsr now, or had them before."""
+    fine = (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH)
+    return (each for each, error_code in answer.items() if error_code in fine)
 
 
 def _held_by(

@@ -56,6 +56,7 @@ class ClusterMembership:
         self._is_leaving = False
         self._has_expired = False
         self._renewal: asyncio.Task[None] | None = None
+        self._given_up: str | None = None
         self._registration: znodes.BrokerRegistration | None = None
         self._cluster_id: str | None = None
         self._own_sessions: dict[int, None] = {}
@@ -119,44 +120,83 @@ class ClusterMembership:
             cluster_id = await self.zk_client.create_cluster_id(known or uuid_to_text(self._random.uuid()))
         if known is not None and known != cluster_id:
             raise ClusterError(
-                f"The cluster id {cluster_id} does not match the one in meta.properties, {known}: "
-                "the log directories belong to another cluster"
+                f"Invalid cluster.id in: meta.properties. Expected {cluster_id}, but read {known}: "
+                "the log directories belong to another cluster, or zookeeper.connect names the wrong one"
             )
         self._cluster_id = cluster_id
         return cluster_id
 
     async def register(self, registration: znodes.BrokerRegistration) -> BrokerImage:
-        """Register this broker. Commands to its earlier registrations are refused from now on. Raises ClusterError."""
-        self._registration = registration
-        registration = registration.replace(timestamp_ms=self._clock.now_ms())
+        """Register this broker, in the next session if this one ends before. Commands to its earlier registrations are
+        refused from now on. Raises ClusterError.
+        """
+        while True:
+            if self._renewal is not None:
+                await asyncio.wait([self._renewal])
+            if self._given_up is not None:
+                raise ClusterError(self._given_up)
+            session = self.coordination
+            try:
+                broker = await self._register(registration)
+            except SessionExpiredError:
+                if not self.is_shared:
+                    raise
+                await asyncio.sleep(RETRY_S)
+                continue
+            if session is self.coordination and not self._has_expired:
+                return broker
+
+    async def _register(self, wanted: znodes.BrokerRegistration) -> BrokerImage:
+        if wanted.previous_epoch is not None and self.broker_epoch >= 0:
+            wanted = wanted.replace(previous_epoch=self.broker_epoch)
+        registration = wanted.replace(timestamp_ms=self._clock.now_ms())
         try:
             epoch = await self.zk_client.register_broker(registration)
         except NodeExistsError:
-            await self._wait_for_the_end_of(registration.broker_id)
+            await self._wait_for_the_end_of(registration)
             try:
                 epoch = await self.zk_client.register_broker(registration)
             except NodeExistsError:
-                raise _already_registered(registration.broker_id) from None
+                raise _already_registered(registration) from None
         self._fence.broker_epoch = epoch
+        self._registration = wanted
         return BrokerImage.of(registration, epoch)
 
-    async def _wait_for_the_end_of(self, broker_id: int) -> None:
-        """End an own registration that is left from an earlier session (KAFKA-7165). One of an earlier process ends
-        with its session; it is given that time once. Raises ClusterError.
+    async def _wait_for_the_end_of(self, registration: znodes.BrokerRegistration) -> None:
+        """End an own registration that is left from an earlier session (KAFKA-7165). One of an earlier process, which
+        listened where this one does now, ends with its session; it is given that time once. Raises ClusterError.
         """
-        path = znodes.broker_path(broker_id)
-        if await self.zk_client.delete_node_of(path, self._own_sessions):
+        broker_id = registration.broker_id
+        if await self.zk_client.delete_node_of(znodes.broker_path(broker_id), self._own_sessions):
             return
         if not self.is_shared:
-            raise _already_registered(broker_id)
+            raise _already_registered(registration)
         gone = asyncio.Event()
-        if await self.coordination.exists(path, lambda _event: gone.set()) is None:
+        try:
+            found = await self.zk_client.registration(broker_id, lambda _event: gone.set())
+        except znodes.ZnodeFormatError as error:
+            raise ClusterError(f"A broker is already registered with the id {broker_id}: {error}") from None
+        if found is None:
             return
+        if found.endpoints != registration.endpoints:
+            raise _already_registered(found)
         # The ensemble looks for sessions that are over once a tick, so that they end late.
         timeout_ms = self._session_timeout_ms * 3 // 2
         logger.info("Broker id %d is registered by another session; it is given %d ms to end", broker_id, timeout_ms)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(gone.wait(), timeout_ms / 1000)
+
+    async def say_cut_replicas(self, replicas: Mapping[str, tuple[int, ...]]) -> None:
+        """Have the registration say, from now on, that these replicas are cut (see `BrokerImage`). Without contact the
+        tree says what it said, until this is called again.
+        """
+        known = self._registration
+        if known is None or known.cut_replicas == replicas:
+            return
+        registration = known.replace(cut_replicas=replicas)
+        with contextlib.suppress(CoordinationError):
+            await self.zk_client.update_broker(registration.replace(timestamp_ms=self._clock.now_ms()))
+            self._registration = registration
 
     # -- sessions that end ---------------------------------------------------------------------------------------------
 
@@ -164,19 +204,20 @@ class ClusterMembership:
         if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
             return
         self._has_expired = True
-        if not self.is_shared or self._registration is None:
+        if not self.is_shared or self._cluster_id is None:
             self.lost("its session has expired")
         elif self._renewal is None:
             logger.warning("The session %#x has expired", session.session_id)
-            for ended in self._at_end:
-                ended()
-            self._renewal = asyncio.create_task(self._renew(self._registration), name="renew-session")
+            if self._registration is not None:
+                for ended in self._at_end:
+                    ended()
+            self._renewal = asyncio.create_task(self._renew(), name="renew-session")
 
-    async def _renew(self, registration: znodes.BrokerRegistration) -> None:
+    async def _renew(self) -> None:
         try:
             while self._has_expired:
                 try:
-                    await self._begin_again(registration)
+                    await self._begin_again()
                 except (ConnectionLossError, SessionExpiredError) as error:
                     logger.warning("No new session yet: %s", error)
                     self._has_expired = True
@@ -184,14 +225,17 @@ class ClusterMembership:
                         await self.coordination.close()
                     await asyncio.sleep(RETRY_S)
         except (ClusterError, CoordinationError) as error:
-            self.lost(str(error))
+            self._given_up = str(error)
+            self.lost(self._given_up)
         finally:
             self._renewal = None
 
-    async def _begin_again(self, registration: znodes.BrokerRegistration) -> None:
+    async def _begin_again(self) -> None:
         self._take_session()
         await self._connect()
-        broker = await self.register(registration)
+        if self._registration is None:
+            return
+        broker = await self._register(self._registration)
         logger.info("Registered broker %d again, with the epoch %d", broker.broker_id, broker.epoch)
         for began in self._at_beginning:
             await began(broker)
@@ -206,5 +250,6 @@ class ClusterMembership:
             await self.coordination.close()
 
 
-def _already_registered(broker_id: int) -> ClusterError:
-    return ClusterError(f"A broker is already registered with the id {broker_id}")
+def _already_registered(found: znodes.BrokerRegistration) -> ClusterError:
+    where = ",".join(f"{each.listener_name}://{each.host}:{each.port}" for each in found.endpoints)
+    return ClusterError(f"A broker is already registered with the id {found.broker_id}, at {where}")

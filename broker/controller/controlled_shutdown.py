@@ -17,10 +17,15 @@ logger = logging.getLogger("kafka.server.KafkaServer")
 
 
 async def controlled_shutdown(
-    controller: ControllerApi, broker_id: int, broker_epoch: Callable[[], int], config: BrokerConfig
+    controller: ControllerApi,
+    broker_id: int,
+    broker_epoch: Callable[[], int],
+    config: BrokerConfig,
+    is_alone: Callable[[], bool],
 ) -> bool:
     """Ask the controller to move all leadership away from this broker; gives whether it could. It is asked
-    controlled.shutdown.max.retries times, with controlled.shutdown.retry.backoff.ms in between.
+    controlled.shutdown.max.retries times, with controlled.shutdown.retry.backoff.ms in between; but once only where no
+    other broker is alive. Kafka keeps the last broker of a cluster waiting for nobody.
     """
     if not config.controlled_shutdown_enable:
         return False
@@ -37,6 +42,9 @@ async def controlled_shutdown(
                 return True
             names = ",".join(map(str, remaining))
             logger.info("Remaining partitions to move: %s", names)
+        if is_alone():
+            logger.info("No other broker is alive: there is nobody to lead what this one leads")
+            break
         if left:
             await asyncio.sleep(backoff_ms / 1000)
             logger.warning("Retrying controlled shutdown after the previous attempt failed...")

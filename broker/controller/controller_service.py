@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
 
 from broker.controller.active_controller import ActiveController, FindReplicas
 from broker.controller.broker_requests import BrokerRequests
@@ -132,15 +133,14 @@ class ControllerService:
             return
         logger.info("Broker %d is the controller with epoch %d", broker.broker_id, term.epoch)
         brokers = await zk_client.live_brokers(self._broker_nodes_changed) if self._membership.is_shared else {}
-        context = ControllerContext(broker.broker_id, term.epoch, [broker, *brokers.values()], self._rules.unclean)
+        rules, live = self._rules, [broker, *brokers.values()]
+        context = ControllerContext(broker.broker_id, term.epoch, live, rules.unclean, rules.min_isr)
         requests = BrokerRequests(context, self._own_channel, self._new_channel, self._answered)
         coordination, is_shared = self._membership.coordination, self._membership.is_shared
         office = Office(context, term, coordination, zk_client, requests, is_shared=is_shared)
-        active = self._active = ActiveController(office, self._rules)
+        active = self._active = ActiveController(office, self._rules, lambda reaction: self._begin_in(active, reaction))
         try:
             await active.take_office(self.settings, find_replicas, unclean=unclean)
-            if is_shared:
-                await self._log_dirs_changed()
         except (ApiError, znodes.ZnodeFormatError) as error:
             if not is_shared:
                 raise
@@ -174,6 +174,15 @@ class ControllerService:
     def _begin(self, reaction: Callable[[], Awaitable[None]]) -> None:
         if not self._is_closed:
             self._changes.start(partial(self._react, reaction))
+
+    def _begin_in(self, active: ActiveController, reaction: Callable[[], Awaitable[None]]) -> None:
+        """As `_begin`, for a reaction of this term only."""
+
+        async def react() -> None:
+            if active is self._active:
+                await reaction()
+
+        self._begin(react)
 
     async def _react(self, reaction: Callable[[], Awaitable[None]]) -> None:
         """React to something that happened. A reaction reads what is so now: it can be repeated."""
@@ -209,29 +218,17 @@ class ControllerService:
             self._begin(self._brokers_changed)
 
     async def _brokers_changed(self) -> None:
-        if self._active is not None:
-            found = await self._membership.zk_client.live_brokers(self._broker_nodes_changed)
-            await self._active.brokers_are(found)
-
-    def _log_dir_events_changed(self, event: WatchEvent) -> None:
-        if event.type is not EventType.SESSION_EXPIRED:
-            self._begin(self._log_dirs_changed)
-
-    async def _log_dirs_changed(self) -> None:
-        if self._active is not None:
-            events = await self._membership.zk_client.log_dir_events(self._log_dir_events_changed)
-            await self._active.roles.log_dir_events(events)
+        active = self._active
+        if active is None:
+            return
+        found = await self._membership.zk_client.live_brokers(self._broker_nodes_changed)
+        if active is self._active:  # a later term has read them itself
+            await active.brokers_are(found)
 
     def _answered(self, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer) -> None:
         active = self._active
         if active is not None:
-            self._begin(partial(self._act_on_answer, active, broker_id, command, answer))
-
-    async def _act_on_answer(
-        self, active: ActiveController, broker_id: int, command: LeaderAndIsr | StopReplica, answer: Answer
-    ) -> None:
-        if active is self._active:
-            await active.answered(broker_id, command, answer)
+            self._begin_in(active, partial(active.answered, broker_id, command, answer))
 
     def _session_ended(self) -> None:
         active, self._active = self._active, None
@@ -307,15 +304,16 @@ class ControllerService:
             percentage = self.settings.leader_imbalance_percentage
             await self._change(lambda active: active.elections.balance(percentage))
 
-    def unclean_elections_changed(self) -> None:
-        """Look for partitions without a leader, which may have one now."""
+    def election_rules_changed(self) -> None:
+        """Look for partitions that may have a leader now, and for leaders that may commit again."""
         self._begin(self._settle)
 
     async def _settle(self) -> None:
-        if self._active is not None:
-            states = await self._active.roles.settle()
+        active = self._active
+        if active is not None:
+            states = await active.roles.settle()
             if states:
-                await self._active.roles.announce(states)
+                await active.roles.announce(states)
 
     # -- requests of brokers -------------------------------------------------------------------------------------------
 
@@ -342,6 +340,14 @@ class ControllerService:
             return results
 
         return await self._change(alter)
+
+    async def topic_names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        """See OwnController."""
+
+        async def names(active: ActiveController) -> Mapping[UUID, str]:
+            return active.topic_names(topic_ids)
+
+        return await self._change(names)
 
     async def _complete_reassignments(self) -> None:
         if self._active is not None:

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.controller.broker_requests import OfflineReplicas
-from broker.controller.office import Office
+from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
 from cluster.controller import reassignment as decisions
 from cluster.controller.commands import StoppedReplica, TopicStates
 from cluster.controller.elections import NO_STATE, after, next_state, write
 from cluster.metadata_image import PartitionImage, TopicImage
-from cluster.zookeeper.coordination import Operation
+from cluster.znodes import REASSIGN_PARTITIONS, encode_reassignments
+from cluster.zookeeper.coordination import Delete, Operation, SetData
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 
@@ -29,6 +30,8 @@ class Reassignments:
         self._office = office
         self._roles = roles
         self._moving: dict[TopicPartition, None] = {}
+        self._asked: dict[TopicPartition, tuple[int, ...]] = {}
+        """Those of them that the node /admin/reassign_partitions asks for."""
 
     def under_way(self) -> dict[TopicPartition, PartitionImage]:
         """The partitions that are moving. Topics that are being deleted take theirs with them."""
@@ -42,14 +45,18 @@ class Reassignments:
                 moving[name] = partition
         return moving
 
-    async def alter(self, targets: Mapping[TopicPartition, Target]) -> dict[TopicPartition, ApiError | None]:
-        """Begin to move partitions, or change where they go; for each, why not, or None."""
+    async def alter(
+        self, targets: Mapping[TopicPartition, Target], *, waits_for_brokers: bool = False
+    ) -> dict[TopicPartition, ApiError | None]:
+        """Begin to move partitions, or change where they go; for each, why not, or None. See `decisions.plan`."""
         context = self._office.context
         outcome: dict[TopicPartition, ApiError | None] = {}
         planned: dict[str, dict[int, PartitionImage]] = {}
         for name, target in targets.items():
             try:
-                planned.setdefault(name.topic, {})[name.partition] = decisions.plan(name, target, context)
+                planned.setdefault(name.topic, {})[name.partition] = decisions.plan(
+                    name, target, context, waits_for_brokers=waits_for_brokers
+                )
                 outcome[name] = None
             except ApiError as error:
                 outcome[name] = error
@@ -102,6 +109,44 @@ class Reassignments:
             await requests.stop_replicas(stopped)
         await self._roles.tell_clients(states, await self._roles.take_offline(offline))
 
+    # -- the node that asks for them -----------------------------------------------------------------------------------
+
+    async def obey(self, asked: Mapping[TopicPartition, tuple[int, ...]]) -> None:
+        """Begin what the node asks for, and is not under way. The node keeps what is under way, so that who wrote it
+        sees when it is done (Kafka's `processZkPartitionReassignment`).
+        """
+        moving = self.under_way()
+        new = {
+            name: target
+            for name, target in asked.items()
+            if self._asked.get(name) != target
+            and not (name in moving and decisions.target_replicas(moving[name]) == target)
+        }
+        self._asked = dict(asked)
+        for name, refusal in (await self.alter(new, waits_for_brokers=True)).items():
+            if refusal is not None:
+                logger.warning("%s is not reassigned as %s asks: %s", name, REASSIGN_PARTITIONS, refusal)
+
+    async def _take_out_of_node(self) -> None:
+        """Leave in the node what is under way still. Who has asked for something else later has it."""
+        if not self._asked:
+            return
+        moving = self.under_way()
+        rest = {
+            name: target
+            for name, target in self._asked.items()
+            if name in moving and decisions.target_replicas(moving[name]) == target
+        }
+        if rest != self._asked:
+            self._asked = rest
+            data = encode_reassignments(rest)
+            try:
+                await self._office.transact(
+                    [SetData(REASSIGN_PARTITIONS, data) if rest else Delete(REASSIGN_PARTITIONS)]
+                )
+            except TreeDiffersError:
+                logger.info("Somebody else has deleted %s", REASSIGN_PARTITIONS)
+
     # -- what happens later --------------------------------------------------------------------------------------------
 
     async def resume(self) -> None:
@@ -120,7 +165,7 @@ class Reassignments:
         for name, partition in self.under_way().items():
             logger.info("Going on with the reassignment of %s to %s", name, decisions.target_replicas(partition))
             if partition.partition_epoch != NO_STATE:
-                state = next_state(partition, partition.leader, partition.isr, context)
+                state = next_state(name.topic, partition, partition.leader, partition.isr, context)
                 operations.append(write(name.topic, partition, state))
                 changed.setdefault(name.topic, []).append(after(partition, state))
         if changed:
@@ -131,7 +176,8 @@ class Reassignments:
     def is_ready(self) -> bool:
         """Whether `go_on` has something to do."""
         context = self._office.context
-        return any(decisions.completion(each, context) is not None for each in self.under_way().values())
+        moving = self.under_way().items()
+        return any(decisions.completion(name.topic, each, context) is not None for name, each in moving)
 
     async def go_on(self) -> None:
         """Complete the reassignments whose new replicas are all in sync. Raises ApiError for a full disk."""
@@ -139,7 +185,7 @@ class Reassignments:
         ready: dict[str, list[tuple[PartitionImage, Operation]]] = {}
         before: dict[str, dict[int, PartitionImage]] = {}
         for name, partition in self.under_way().items():
-            state = decisions.completion(partition, context)
+            state = decisions.completion(name.topic, partition, context)
             if state is not None:
                 done = decisions.completed(partition, state), write(name.topic, partition, state)
                 ready.setdefault(name.topic, []).append(done)
@@ -152,3 +198,4 @@ class Reassignments:
             await office.transact([decisions.assignment_operation(context.topics[topic])])
             for partition, _ in completions:
                 logger.info("Reassignment of %s-%d to %s is completed", topic, partition.partition, partition.replicas)
+        await self._take_out_of_node()

@@ -101,7 +101,7 @@ class Roles:
         """
         office = self._office
         offline = await office.requests.leader_and_isr(office.context.replicas(), only=list(only))
-        await self.tell_clients((), await self.take_offline(offline))
+        await self.replicas_came_back(await self.take_offline(offline))
 
     async def log_dir_events(self, events: Mapping[str, int | None]) -> None:
         """React to what brokers left in the tree, by path: they cannot use some of their replicas."""
@@ -114,6 +114,12 @@ class Roles:
         moved = await self.take_offline(offline)
         if moved:
             await self.tell_clients((), moved)
+
+    async def replicas_came_back(self, topics: Iterable[str]) -> None:
+        """Elect leaders where replicas can be used that could not before. Clients are told of all of `topics`."""
+        states = await self.settle()
+        moved = await self.take_offline(await self._office.requests.leader_and_isr(states)) if states else ()
+        await self.tell_clients(states, [*topics, *moved])
 
     async def take_offline(self, offline: OfflineReplicas) -> Collection[str]:
         """Take these replicas offline (Kafka's OfflineReplica), with new leaders. Gives the topics that changed;

@@ -10,7 +10,7 @@ from broker.controller.controller_settings import ControllerSettings
 from broker.controller.office import Office, TreeDiffersError
 from broker.controller.roles import Roles
 from broker.environment.contract import Random
-from broker.zookeeper.kafka_zk_client import each_of
+from broker.zookeeper.pipelined_reads import each_of
 from cluster.controller import topics as decisions
 from cluster.controller.commands import TopicStates
 from cluster.controller.context import NEVER_UNCLEAN, UncleanRule, flat_name
@@ -21,6 +21,7 @@ from cluster.znodes import config_path
 from cluster.zookeeper.coordination import Operation
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
+from protocol.replica_assignment import refuse_mixed_racks
 from protocol.value import Value
 
 Configs = Mapping[ConfigResource, Mapping[str, str]]
@@ -41,6 +42,8 @@ class TopicRules(Value):
     """Given a topic, raises ApiError when no partitions may be made now, whoever wants them."""
     unclean: UncleanRule = NEVER_UNCLEAN
     """Where replicas that are not in sync may lead."""
+    min_isr: Callable[[str], int] | None = None
+    """min.insync.replicas of a topic; None where no eligible leaders are kept."""
 
 
 class TopicChanges:
@@ -128,8 +131,11 @@ class TopicChanges:
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> None:
-        """Grow a topic to `count` partitions. Raises ApiError."""
+        """Grow a topic to `count` partitions. Raises ApiError; if only some brokers have a rack for every topic, even
+        for assignments that need none, as Kafka does.
+        """
         context = self._office.context
+        refuse_mixed_racks(context.racks)
         topic = context.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")

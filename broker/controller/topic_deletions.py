@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from broker.controller import topic_operations
 from broker.controller.office import Office
@@ -17,7 +17,7 @@ from cluster import znodes
 from cluster.controller import topics as decisions
 from cluster.controller.commands import EPOCH_DURING_DELETE, Answer, StoppedReplica
 from cluster.controller.transactions import shares
-from cluster.zookeeper.coordination import Delete, Operation
+from cluster.zookeeper.coordination import Delete, Operation, Watch
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 
@@ -41,11 +41,18 @@ class TopicDeletions:
         await self._office.transact([decisions.deletion_mark(name) for name in existing if name not in marked])
         await self._begin(existing)
 
-    async def finish_interrupted(self) -> None:
-        """Go on with the deletions that the tree knows of."""
+    async def obey_marks(self, *, is_enabled: bool, watch: Watch | None = None) -> None:
+        """Delete the topics that the tree has marks of: others write them, and a crash leaves them. What is not there,
+        or with `is_enabled` false may not be deleted, loses its mark. `watch` fires when there are others.
+        """
         office, context = self._office, self._office.context
-        marked = await office.zk_client.topic_deletions()
-        await self._begin([name for name in marked if name in context.topics])
+        marked = [each for each in await office.zk_client.topic_deletions(watch) if each not in self._awaited]
+        known = [name for name in marked if name in context.topics]
+        if is_enabled:
+            await self._begin(known)
+        elif known:
+            logger.info("Removing %s since delete topic is disabled", known)
+            await office.transact([Delete(znodes.delete_topic_path(name)) for name in known])
         for name in marked:
             if name not in context.topics:
                 leftovers = (znodes.config_path("topics", name), znodes.delete_topic_path(name))
@@ -77,6 +84,7 @@ class TopicDeletions:
                         TopicPartition(name, partition), EPOCH_DURING_DELETE, delete_partition=True
                     )
                     replicas.setdefault(broker_id, []).append(stopped)
+                    self._office.context.deleted_replicas[broker_id, stopped.topic_partition] = None
         await self._office.requests.stop_replicas(replicas)
         own_id = self._office.context.controller_id
         self._let_go(own_id, [each.topic_partition for each in replicas.get(own_id, ())])
@@ -85,14 +93,19 @@ class TopicDeletions:
     def _let_go(self, broker_id: int, replicas: Iterable[TopicPartition]) -> None:
         for replica in replicas:
             awaited = self._awaited.get(replica.topic, {})
-            if (broker_id, replica.partition) in awaited:
-                del awaited[broker_id, replica.partition]
-                self._office.context.deleted_replicas[broker_id, replica] = None
+            awaited.pop((broker_id, replica.partition), None)
 
     async def replicas_stopped(self, broker_id: int, answer: Answer) -> None:
         """Another broker has let go of replicas."""
         self._let_go(broker_id, answer)
         await self.remove_nodes()
+
+    def commands_are_lost(self, broker_ids: Collection[int]) -> None:
+        """Count on no command that these brokers have not answered: it may not have reached them."""
+        for name, replicas in self._awaited.items():
+            for broker_id, partition in replicas:
+                if broker_id in broker_ids:
+                    self._office.context.deleted_replicas.pop((broker_id, TopicPartition(name, partition)), None)
 
     async def brokers_came(self, broker_ids: Sequence[int]) -> None:
         """Brokers have come, which may hold replicas of topics that are being deleted."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
 from broker.inter_broker import versions
@@ -22,6 +22,7 @@ from cluster.controller.commands import (
     StopReplica,
     TopicStates,
 )
+from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -34,7 +35,7 @@ from protocol.topic_partition import TopicPartition, validate_topic_name
 from protocol.uuids import ZERO_UUID
 from protocol.wire.encoded_items import ItemEncoder
 
-INCREMENTAL, FULL = 1, 2
+UNKNOWN, INCREMENTAL, FULL = 0, 1, 2
 """The type of a LeaderAndIsr; 0 means that it is not known (Kafka class `AbstractControlRequest.Type`)."""
 
 MOST_PARTITIONS: Final = 200_000
@@ -51,12 +52,24 @@ _LeaderError = LeaderAndIsrResponse.LeaderAndIsrPartitionError
 _LeaderTopicError = LeaderAndIsrResponse.LeaderAndIsrTopicError
 _StopError = StopReplicaResponse.StopReplicaPartitionError
 
-FIRST_LEADER_AND_ISR_WITH_TOPICS: Final = 2
 FIRST_LEADER_AND_ISR_ANSWERED_BY_TOPIC_ID: Final = 5
 FIRST_STOP_REPLICA_WITH_TOPICS: Final = 1
 FIRST_STOP_REPLICA_WITH_LEADER_EPOCHS: Final = 3
 
 T = TypeVar("T")
+
+
+class _State(Protocol):
+    topic_name: str
+
+
+State = TypeVar("State", bound=_State)
+
+
+class _Topic(Protocol[State]):
+    topic_name: str
+    topic_id: UUID
+    partition_states: list[State]
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
@@ -65,6 +78,15 @@ async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
         yield item
         if number % PARTITIONS_PER_SLICE == 0:
             await asyncio.sleep(0)
+
+
+def partition_states(ungrouped: Iterable[State], topics: Iterable[_Topic[State]]) -> Iterator[tuple[str, UUID, State]]:
+    """The partitions of a command, with the names and ids of their topics: older versions list them without topics."""
+    for state in ungrouped:
+        yield state.topic_name, ZERO_UUID, state
+    for topic in topics:
+        for state in topic.partition_states:
+            yield topic.topic_name, topic.topic_id, state
 
 
 def check_topics(topics: Iterable[TopicStates]) -> None:
@@ -136,15 +158,15 @@ def _leader_state(image: PartitionImage, *, is_new: bool) -> _LeaderState:
         removing_replicas=list(image.removing_replicas),
         is_new=is_new,
         leader_recovery_state=image.leader_recovery_state,
+        eligible_leader_replicas=None if image.eligible is None else list(image.eligible.replicas),
     )
 
 
-async def leader_and_isr_command(request: LeaderAndIsrRequest, version: int) -> LeaderAndIsr:
-    """The command in a message of `version`. New replicas of a topic and others are told apart. Raises as
-    `check_topics`.
-    """
+async def leader_and_isr_command(request: LeaderAndIsrRequest) -> LeaderAndIsr:
+    """The command in a message. New replicas of a topic and others are told apart. Raises as `check_topics`."""
     images: dict[tuple[str, UUID, bool], list[PartitionImage]] = {}
-    async for name, topic_id, state in in_slices(_leader_states(request, version)):
+    states = partition_states(request.ungrouped_partition_states, request.topic_states)
+    async for name, topic_id, state in in_slices(states):
         images.setdefault((name, topic_id, state.is_new), []).append(
             PartitionImage(
                 partition=state.partition_index,
@@ -157,6 +179,7 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest, version: int) -> 
                 leader_recovery_state=state.leader_recovery_state,
                 adding_replicas=tuple(state.adding_replicas),
                 removing_replicas=tuple(state.removing_replicas),
+                eligible=EligibleLeaders.told(state.eligible_leader_replicas),
             )
         )
     topics = tuple(
@@ -170,16 +193,6 @@ async def leader_and_isr_command(request: LeaderAndIsrRequest, version: int) -> 
         topics=topics,
         is_full=request.type == FULL,
     )
-
-
-def _leader_states(request: LeaderAndIsrRequest, version: int) -> Iterator[tuple[str, UUID, _LeaderState]]:
-    if version < FIRST_LEADER_AND_ISR_WITH_TOPICS:
-        for state in request.ungrouped_partition_states:
-            yield state.topic_name, ZERO_UUID, state
-        return
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            yield topic.topic_name, topic.topic_id, state
 
 
 async def leader_and_isr_response(answer: Answer, command: LeaderAndIsr, version: int) -> LeaderAndIsrResponse:

@@ -6,18 +6,16 @@ brokers (-1 is read), and leader recovery states. On the wire a deleted topic is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
 from broker.inter_broker import versions
-from broker.inter_broker.command_codec import FULL, check_topics, in_slices
+from broker.inter_broker.command_codec import FULL, INCREMENTAL, UNKNOWN, check_topics, in_slices, partition_states
 from cluster.controller.commands import NO_EPOCH, TopicStates, UpdateMetadata
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import UpdateMetadataRequest
-from protocol.uuids import ZERO_UUID
 from protocol.wire.encoded_items import ItemEncoder
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -28,7 +26,6 @@ LEADER_DURING_DELETE: Final = -2
 
 FIRST_VERSION_WITH_ENDPOINTS: Final = 1
 FIRST_VERSION_WITH_LISTENERS: Final = 3
-FIRST_VERSION_WITH_TOPICS: Final = 5
 
 _MetadataState = UpdateMetadataRequest.UpdateMetadataPartitionState
 _MetadataTopic = UpdateMetadataRequest.UpdateMetadataTopicState
@@ -52,7 +49,7 @@ async def update_metadata_request(command: UpdateMetadata) -> UpdateMetadataRequ
         controller_id=command.controller_id,
         controller_epoch=command.controller_epoch,
         broker_epoch=command.broker_epoch,
-        type=FULL if command.is_full else 0,
+        type=FULL if command.is_full else INCREMENTAL if command.says_if_full else UNKNOWN,
         topic_states=topics.array(),
         live_brokers=[_live_broker(broker) for broker in command.live_brokers.values()],
     )
@@ -90,7 +87,8 @@ async def update_metadata_command(request: UpdateMetadataRequest, version: int) 
     """
     topics: dict[tuple[str, UUID], list[PartitionImage]] = {}
     deleted: dict[tuple[str, UUID], None] = {}
-    async for name, topic_id, state in in_slices(_metadata_states(request, version)):
+    found = partition_states(request.ungrouped_partition_states, request.topic_states)
+    async for name, topic_id, state in in_slices(found):
         if state.leader == LEADER_DURING_DELETE:
             deleted[name, topic_id] = None
         topics.setdefault((name, topic_id), []).append(
@@ -115,17 +113,8 @@ async def update_metadata_command(request: UpdateMetadataRequest, version: int) 
         topics=tuple(topic for key, topic in states.items() if key not in deleted),
         deleted_topics=tuple(states[key] for key in deleted),
         is_full=request.type == FULL,
+        says_if_full=request.type != UNKNOWN,
     )
-
-
-def _metadata_states(request: UpdateMetadataRequest, version: int) -> Iterator[tuple[str, UUID, _MetadataState]]:
-    if version < FIRST_VERSION_WITH_TOPICS:
-        for state in request.ungrouped_partition_states:
-            yield state.topic_name, ZERO_UUID, state
-        return
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            yield topic.topic_name, topic.topic_id, state
 
 
 def _broker_image(broker: _LiveBroker, version: int) -> BrokerImage:

@@ -15,6 +15,7 @@ from broker.inter_broker.inter_broker_client import Address, InterBrokerClient
 from broker.metadata.metadata_cache import MetadataCache
 from client.errors import DisconnectedError
 from cluster.controller.topics import NewTopic, TopicPlan
+from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.isr_changes import IsrChange
 from cluster.znodes import ProducerIdBlock
@@ -93,6 +94,7 @@ class RemoteController:
             partition_epoch=answered.partition_epoch,
             controller_epoch=known.controller_epoch if known is not None else self._metadata.image.controller_epoch,
             leader_recovery_state=answered.leader_recovery_state,
+            eligible=EligibleLeaders.told(answered.eligible_leader_replicas),
         )
 
     async def create_topics(

@@ -1,0 +1,205 @@
+"""Obeys what others write into the tree: topics that come, grow and go, and the requests of older tools (Kafka's
+`TopicChange`, `PartitionModifications`, `TopicDeletion`, `ZkPartitionReassignment` and `ReplicaLeaderElection`).
+
+Every reaction reads what is so now, so that it can come late, and be repeated. The controller's own changes cause
+reactions too, which find nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from broker.controller.office import Office, TreeDiffersError
+from broker.controller.roles import Roles
+from broker.controller.topic_deletions import TopicDeletions
+from broker.zookeeper.pipelined_reads import each_of
+from cluster import znodes
+from cluster.controller.commands import TopicStates
+from cluster.controller.elections import NO_STATE
+from cluster.controller.reassignment import assignment_operation
+from cluster.controller.start_up import ReadTopic, take_over
+from cluster.controller.topics import new_partitions
+from cluster.metadata_image import PartitionImage, TopicImage
+from cluster.zookeeper.coordination import Delete, EventType, Watch, WatchEvent
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages.reassignments import ElectionType
+from protocol.uuids import ZERO_UUID
+
+if TYPE_CHECKING:
+    from broker.controller.leader_elections import LeaderElections
+    from broker.controller.reassignments import Reassignments
+
+logger = logging.getLogger("kafka.controller.KafkaController")
+
+Begin = Callable[[Callable[[], Awaitable[None]]], None]
+"""Begins a reaction after the changes before it, while this term lasts."""
+
+
+class TreeChanges:
+    """The watches of one term, and what comes of them."""
+
+    def __init__(
+        self,
+        office: Office,
+        roles: Roles,
+        deletions: TopicDeletions,
+        reassignments: Callable[[], Reassignments],
+        elections: Callable[[], LeaderElections],
+        begin: Begin,
+        new_id: Callable[[], UUID],
+    ) -> None:
+        """`new_id` gives the ids of topics that are created without one."""
+        self._office = office
+        self._roles = roles
+        self._deletions = deletions
+        self._reassignments = reassignments
+        self._elections = elections
+        self._begin = begin
+        self._new_id = new_id
+        self._deletes_topics = True
+        self._asks_for_moves = False
+        self._watched: dict[str, None] = {}
+        """The topics whose nodes are watched."""
+
+    async def read_topics(self) -> list[ReadTopic]:
+        """All topics, watched from now on."""
+        names = await self._office.zk_client.topic_names()
+        self._watched = dict.fromkeys(names)
+        return await self._office.zk_client.topics.read_all(names, self._topic_node_changed)
+
+    async def start(self, *, deletes_topics: bool) -> None:
+        """Obey what is there when the term begins, and from then on what comes. `deletes_topics` is
+        `delete.topic.enable`.
+        """
+        self._deletes_topics = deletes_topics
+        await self._topics_changed()
+        await self._deletions_changed()
+        await self._log_dirs_changed()
+        await self._reassignments_changed()
+        await self._elections_changed()
+
+    def _watch(self, reaction: Callable[[], Awaitable[None]]) -> Watch:
+        def fire(event: WatchEvent) -> None:
+            if event.type is not EventType.SESSION_EXPIRED:
+                self._begin(reaction)
+
+        return fire
+
+    def _topic_node_changed(self, event: WatchEvent) -> None:
+        name = event.path.removeprefix(znodes.topic_path(""))
+        self._watch(partial(self._topic_changed, name))(event)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    async def _topics_changed(self) -> None:
+        context, zk_client = self._office.context, self._office.zk_client
+        names = dict.fromkeys(await zk_client.topic_names(self._watch(self._topics_changed)))
+        for name in list(context.topics):
+            if name not in names and name not in context.topics_to_be_deleted:
+                logger.info("The nodes of topic %s are gone: it is forgotten, its logs stay", name)
+                context.remove_topic(name)
+        unwatched = [name for name in names if name not in self._watched]
+        self._watched = names
+        for name in unwatched:
+            if name not in context.topics:
+                await self._add(name)
+        created_here = [name for name in unwatched if name in context.topics]
+        found = await each_of(created_here, self._assignment)
+        for name, assignment in zip(created_here, found, strict=True):
+            await self._grow(name, assignment)
+        if self._asks_for_moves:
+            await self._reassignments().go_on()
+
+    async def _add(self, name: str) -> None:
+        """A topic that somebody else has created gets leaders, and an id unless it has one."""
+        office, context = self._office, self._office.context
+        try:
+            read = await office.zk_client.topics.read(name, self._topic_node_changed)
+        except znodes.ZnodeFormatError as error:
+            logger.error("A new topic is not understood: %s", error)
+            return
+        if read is None or name in context.topics:
+            return
+        if list(read.assignment.partitions) != list(range(len(read.assignment.partitions))):
+            logger.error("The partitions of the new topic %s are not numbered from 0: %s", name, read.assignment)
+            return
+        operations, topic = take_over(read, context, unclean=False)
+        if topic.topic_id == ZERO_UUID:
+            topic = TopicImage(name, self._new_id(), topic.partitions)
+            operations.insert(0, assignment_operation(topic))
+        logger.info("New topic %s with %d partitions", name, len(topic.partitions))
+        await office.transact(operations)
+        context.put_topics([topic])
+        await self._announce(topic, topic.partitions)
+
+    async def _topic_changed(self, name: str) -> None:
+        await self._grow(name, await self._assignment(name))
+
+    async def _assignment(self, name: str) -> znodes.TopicAssignment | None:
+        """The node of a topic, watched from now on; None when it is not there, or not understood."""
+        try:
+            found = await self._office.zk_client.topics.assignment(name, self._topic_node_changed)
+        except znodes.ZnodeFormatError as error:
+            logger.error("A change of a topic is not understood: %s", error)
+            return None
+        if found is None:
+            self._watched.pop(name, None)
+        return found
+
+    async def _grow(self, name: str, assignment: znodes.TopicAssignment | None) -> None:
+        """A topic may have more partitions. Other changes of its node are the controller's own."""
+        office, context = self._office, self._office.context
+        topic = context.topics.get(name)
+        if assignment is None or topic is None:
+            return
+        count = len(topic.partitions)
+        added = {number: replicas for number, replicas in assignment.partitions.items() if number >= count}
+        if not added:
+            return
+        if name in context.topics_to_be_deleted:
+            logger.warning("Skipping adding partitions %s for topic %s since it is being deleted", list(added), name)
+            await office.transact([assignment_operation(topic)])
+        elif list(added) != list(range(count, count + len(added))):
+            logger.error("The new partitions %s of topic %s are not numbered from %d", list(added), name, count)
+        else:
+            logger.info("New partitions of topic %s: %s", name, added)
+            operations, partitions = new_partitions(name, added, context)
+            await office.transact(operations)
+            context.put_topics([topic.with_partitions(partitions)])
+            await self._announce(topic, partitions)
+
+    async def _announce(self, topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> None:
+        led = tuple(each for each in partitions if each.partition_epoch != NO_STATE)
+        if led:
+            await self._roles.announce([TopicStates(topic.name, topic.topic_id, led, is_new=True)])
+
+    async def _deletions_changed(self) -> None:
+        await self._deletions.obey_marks(is_enabled=self._deletes_topics, watch=self._watch(self._deletions_changed))
+
+    # -- what is asked for ---------------------------------------------------------------------------------------------
+
+    async def _reassignments_changed(self) -> None:
+        asked = await self._office.zk_client.asked_reassignments(self._watch(self._reassignments_changed))
+        self._asks_for_moves = bool(asked)
+        if asked:
+            await self._reassignments().obey(asked)
+
+    async def _elections_changed(self) -> None:
+        asked = await self._office.zk_client.asked_elections(self._watch(self._elections_changed))
+        if asked is None:
+            return
+        for name, outcome in (await self._elections().elect(asked, ElectionType.PREFERRED)).items():
+            if isinstance(outcome, ApiError) and outcome.error_code is not ErrorCode.ELECTION_NOT_NEEDED:
+                logger.warning("Partition %s failed to complete preferred replica leader election: %s", name, outcome)
+        try:
+            await self._office.transact([Delete(znodes.PREFERRED_ELECTION)])
+        except TreeDiffersError:
+            logger.info("Somebody else has deleted %s", znodes.PREFERRED_ELECTION)
+
+    async def _log_dirs_changed(self) -> None:
+        events = await self._office.zk_client.log_dir_events(self._watch(self._log_dirs_changed))
+        await self._roles.log_dir_events(events)
