@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from broker.observability.logger_levels import LEVELS, LoggerLevels
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigErrors
+from config.environment_variables import keys_of, logger_levels
+from config.properties import load_properties
 
 DEVELOPMENT_PORT = 9092
 DEVELOPMENT_METRICS_PORT = 9308
+PLACES = ("log.dirs", "metrics.listener")
+"""Directories and ports of a container: its own configuration of them holds for any broker in it."""
 
 
 class UsageError(Exception):
@@ -19,10 +24,17 @@ class UsageError(Exception):
 
 
 class Arguments(NamedTuple):
-    """A parsed command line: the path of server.properties (None with `--dev`), and the overrides."""
+    """A parsed command line: the path of server.properties, if there is one, and the overrides."""
 
     path: str | None
     overrides: dict[str, str]
+    defaults: str | None = None
+    """With `--environment`: the file for a broker that is not configured otherwise."""
+
+    @property
+    def is_development(self) -> bool:
+        """Whether the broker needs no configuration (`--dev`)."""
+        return self.path is None and self.defaults is None
 
 
 def usage() -> str:
@@ -41,6 +53,8 @@ Run a broker in the foreground until Ctrl-C or SIGTERM.
   --dev                  Need no configuration: listen on 127.0.0.1:{DEVELOPMENT_PORT}, or on a free port when that one
                          is in use, serve metrics, and keep data in a temporary directory that is deleted at the end.
   --override KEY=VALUE   Set a configuration key; it wins over the file. May be given several times.
+  --environment FILE     Take keys from KAFKA_* variables, as the container images of Apache Kafka do: they win over
+                         server.properties. Without both, FILE is the configuration.
   -daemon                Run in the background, with logs in $LOG_DIR. Must come first.
 
 `odradek check-config server.properties` says what each key of a file means here."""
@@ -49,6 +63,7 @@ Run a broker in the foreground until Ctrl-C or SIGTERM.
 def parse_arguments(argv: list[str]) -> Arguments:
     """Read the command line. Raises UsageError."""
     path: str | None = None
+    defaults: str | None = None
     development = False
     overrides: dict[str, str] = {}
     rest = list(argv)
@@ -56,6 +71,9 @@ def parse_arguments(argv: list[str]) -> Arguments:
         word = rest.pop(0)
         if word == "--dev":
             development = True
+            continue
+        if word == "--environment" and rest:
+            defaults = rest.pop(0)
             continue
         if word.startswith("--override="):
             pair = word.removeprefix("--override=")
@@ -70,18 +88,20 @@ def parse_arguments(argv: list[str]) -> Arguments:
         if not equals or not name.strip():
             raise UsageError(f"Invalid command line property: {pair}\n{usage()}")
         overrides[name.strip()] = value.strip()
-    if development and path is not None:
-        raise UsageError(f"--dev takes no file; give {path} without --dev, or --dev alone\n{usage()}")
-    if not development and path is None:
+    file = path or defaults
+    if development and file is not None:
+        raise UsageError(f"--dev takes no file; give {file} without --dev, or --dev alone\n{usage()}")
+    if not development and file is None:
         raise UsageError(usage())
-    return Arguments(path, overrides)
+    return Arguments(path, overrides, defaults)
 
 
 @contextmanager
 def properties_file(arguments: Arguments) -> Iterator[str]:
     """The path of the configuration file; with `--dev` one in a directory that is deleted in the end."""
-    if arguments.path is not None:
-        yield arguments.path
+    file = arguments.path or arguments.defaults
+    if file is not None:
+        yield file
         return
     # Others start without these.
     from pathlib import Path
@@ -91,6 +111,27 @@ def properties_file(arguments: Arguments) -> Iterator[str]:
         path = Path(directory, "server.properties")
         path.write_text(development_properties(directory), encoding="utf-8")
         yield str(path)
+
+
+def read_configuration(arguments: Arguments, path: str, environment: Mapping[str, str]) -> BrokerConfig:
+    """The configuration in `path`, below what variables (with `--environment`) and overrides say.
+
+    As in Apache Kafka's image, the defaults of a container are no part of a configuration by variables: a broker of a
+    cluster must not find the replication factor of a single one there. Only PLACES stay. Raises ConfigError, OSError.
+    """
+    with open(path, "rb") as file:
+        properties = load_properties(file.read())
+    named = {} if arguments.defaults is None else keys_of(environment)
+    if named and arguments.path is None:
+        properties = {key: text for key, text in properties.items() if key in PLACES}
+    return BrokerConfig.of({**properties, **named, **arguments.overrides})
+
+
+def set_logger_levels(arguments: Arguments, environment: Mapping[str, str]) -> None:
+    """Give loggers the levels that variables say (with `--environment`). Raises ConfigError."""
+    if arguments.defaults is not None:
+        for name, level in logger_levels(environment, LEVELS).items():
+            LoggerLevels().set_level(name, level)
 
 
 def development_properties(directory: str) -> str:
@@ -136,9 +177,10 @@ def announcement(config: BrokerConfig) -> str:
     return "\n".join(lines)
 
 
-def start_failure(path: str, error: Exception) -> str:
-    """The reason not to start, with what can be done."""
+def start_failure(path: str, error: Exception, *, by_variables: bool = False) -> str:
+    """The reason not to start, with what can be done. `by_variables`: `path` is not all of the configuration."""
     if isinstance(error, OSError):
         return f"cannot read {path}: {error.strerror or error}"
-    hint = f"\n`odradek check-config {path}` explains each key" if isinstance(error, ConfigErrors) else ""
-    return f"{error}{hint}"
+    if by_variables or not isinstance(error, ConfigErrors):
+        return str(error)
+    return f"{error}\n`odradek check-config {path}` explains each key"

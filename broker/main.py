@@ -7,8 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from broker.command_line import (
     Arguments,
@@ -17,9 +16,11 @@ from broker.command_line import (
     help_text,
     parse_arguments,
     properties_file,
+    read_configuration,
+    set_logger_levels,
     start_failure,
 )
-from broker.environment.system import raise_open_file_limit, with_open_file_limit
+from broker.environment.system import raise_open_file_limit, run_loop, with_open_file_limit
 from broker.garbage import GarbageCollector
 from broker.observability.logging_setup import configure_logging
 from broker.server import KafkaServer, StartupError
@@ -29,6 +30,8 @@ from config.definitions import ConfigError
 
 logger = logging.getLogger("kafka.Kafka")
 
+FILES_ONLY = "files"
+"""The value of ODRADEK_DAEMON for a broker of `odradek cluster`, whose output nobody rotates."""
 START_GRACE_S = 2.0
 """Seconds that a start may take after it was told to stop, so that it can stop cleanly."""
 
@@ -46,9 +49,10 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
     except UsageError as error:
         print(error, file=sys.stderr)
         return 1
-    log_directory = os.environ.get("LOG_DIR", "logs") if os.environ.get("ODRADEK_DAEMON") else None
+    daemon = os.environ.get("ODRADEK_DAEMON")
+    log_directory = os.environ.get("LOG_DIR", "logs") if daemon else None
     try:
-        configure_logging(log_directory)
+        configure_logging(log_directory, terminal=daemon != FILES_ONLY)
     except OSError as error:
         print(f"cannot write logs to {log_directory}: {error.strerror or error}; set LOG_DIR", file=sys.stderr)
         return 1
@@ -59,10 +63,12 @@ def main(argv: list[str], *, launched_s: float | None = None) -> int:
 def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int:
     """Load the configuration and serve. Returns the exit code."""
     try:
-        config = BrokerConfig.load(path, arguments.overrides)
+        set_logger_levels(arguments, os.environ)
+        config = read_configuration(arguments, path, os.environ)
     except (ConfigError, OSError) as error:
+        by_variables = arguments.defaults is not None
         # A daemon's has to be found in server.log.
-        logger.critical("The broker cannot start: %s", start_failure(path, error))
+        logger.critical("The broker cannot start: %s", start_failure(path, error, by_variables=by_variables))
         return 1
     for name in config.unknown():
         logger.warning("Unknown configuration '%s' is ignored", name)
@@ -71,22 +77,10 @@ def run_broker(arguments: Arguments, path: str, launched_s: float | None) -> int
     raise_open_file_limit()
 
     def announce() -> None:
-        if arguments.path is None:
+        if arguments.is_development:
             print(announcement(config), flush=True)
 
     return run_loop(lambda: serve(config, launched_s, announce))
-
-
-def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run on uvloop where it exists, on asyncio elsewhere or with ODRADEK_LOOP=asyncio."""
-    if os.environ.get("ODRADEK_LOOP") != "asyncio":
-        try:
-            import uvloop
-        except ImportError:
-            logger.info("uvloop is not installed; running on asyncio's own loop")
-        else:
-            return uvloop.run(main_coroutine())
-    return asyncio.run(main_coroutine())
 
 
 def give_up_start() -> None:

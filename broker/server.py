@@ -25,6 +25,7 @@ from cluster import znodes
 from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import JournalError
 from config.broker_config import BrokerConfig
+from config.definitions import ConfigError
 from protocol.errors import ApiError
 from storage.directory.meta_properties import LogDirError
 
@@ -96,7 +97,7 @@ class KafkaServer:
         try:
             self._serving = serving = await self._open()
             await serving.start(self._config, self._socket_server, self.metrics_server)
-        except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError) as error:
+        except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError, ConfigError) as error:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
         broker_id = serving.directories.identity.broker_id
@@ -123,6 +124,12 @@ class KafkaServer:
         coordination.configs.on_change(self._limit_connections)
         logs = await LoadedLogs.load(environment, directories, coordination)
         registration = self._registration(directories.identity.broker_id)
+        if coordination.membership.is_shared:
+            keeps_eligible = config.eligible_leader_replicas_enable
+            registration = registration.replace(
+                cut_replicas=logs.log_manager.checkpoints.cut_replicas(),
+                previous_epoch=logs.report.broker_epoch if keeps_eligible else None,
+            )
         member = await ClusterMember.join(config, environment, directories, coordination, logs, registration)
         return ServingBroker.of(config, environment, directories, coordination, logs, member)
 
@@ -142,7 +149,7 @@ class KafkaServer:
         serving = self.serving
         broker_id = serving.directories.identity.broker_id
         logger.info("[KafkaServer id=%d] shutting down", broker_id)
-        await serving.member.hand_over(self._config)
+        await serving.member.hand_over(self._config, serving.coordination.metadata)
         await serving.stop(self._socket_server)
         if self.metrics_server is not None:
             self.metrics_server.close()

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.environment.contract import Ensemble, Environment
-from broker.environment.system import SystemClock, SystemRandom, TcpNetwork, ThreadExecutor, room_for_connections
+from broker.environment.system import (
+    SystemClock,
+    SystemRandom,
+    TcpNetwork,
+    ThreadExecutor,
+    kafka_options,
+    read_text,
+    room_for_connections,
+)
 from broker.logs.cleaner_worker import ProcessWorker
 from broker.zookeeper.embedded_ensemble import open_embedded
 from config.broker_config import BrokerConfig
@@ -37,5 +45,7 @@ async def open_ensemble(
         return await open_embedded(environment, config, on_failure)
     # A broker of its own needs none of it, and starts faster without.
     from broker.zookeeper.kazoo_ensemble import KazooEnsemble
+    from config.zookeeper.jaas import system_properties, zookeeper_login
 
-    return KazooEnsemble(config.zookeeper_address, config)
+    login = zookeeper_login(system_properties(kafka_options()), read_text)
+    return KazooEnsemble(config.zookeeper_address, config, login)

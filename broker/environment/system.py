@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
+import os
 import random
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from protocol.uuids import uuid_to_text
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -28,6 +32,29 @@ SPARE_FILES = 128
 """
 _ACCEPTED_AT_ONCE = 4
 """Connections that asyncio's loop accepts in one turn."""
+
+
+def kafka_options() -> str:
+    """The text of KAFKA_OPTS, which Kafka's scripts hand to Java."""
+    return os.environ.get("KAFKA_OPTS", "")
+
+
+def read_text(path: str) -> str:
+    """The text of a file in UTF-8. Raises OSError, UnicodeError."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def run_loop(main_coroutine: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run on uvloop where it exists, on asyncio elsewhere or with ODRADEK_LOOP=asyncio."""
+    if os.environ.get("ODRADEK_LOOP") != "asyncio":
+        try:
+            import uvloop
+        except ImportError:
+            logger.info("uvloop is not installed; running on asyncio's own loop")
+        else:
+            return uvloop.run(main_coroutine())
+    return asyncio.run(main_coroutine())
 
 
 def raise_open_file_limit() -> None:

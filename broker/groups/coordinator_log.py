@@ -110,6 +110,10 @@ class ReplicatedCoordinatorLog:
                     next_offset,
                     error,
                 )
+            except FileNotFoundError:  # the partition has been deleted meanwhile
+                raise
+            except OSError as error:
+                raise log.local.read_failed(error) from error
             if next_offset is None:
                 return
             offset = next_offset

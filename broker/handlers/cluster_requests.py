@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol
 from uuid import UUID
 
 from broker.controller.controller_api import ControllerApi
@@ -31,10 +32,18 @@ _AlteredTopic = AlterPartitionResponse.TopicData
 _Altered = AlterPartitionResponse.PartitionData
 
 
+class OwnController(ControllerApi, Protocol):
+    """The controller of this broker."""
+
+    async def topic_names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        """Names of the topics with these ids, as far as there are such topics. Raises ApiError NOT_CONTROLLER."""
+        ...
+
+
 class ClusterRequestHandlers:
     """Answers from the controller here. A broker that is not the controller answers NOT_CONTROLLER."""
 
-    def __init__(self, controller: ControllerApi, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, controller: OwnController, image: Callable[[], MetadataImage]) -> None:
         """`image` gives the metadata, which knows topics by id."""
         self._controller = controller
         self._image = image
@@ -43,14 +52,14 @@ class ClusterRequestHandlers:
     async def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Change in-sync replicas. Partition by partition: the state now, or why it was not changed."""
         version, image = context.api_version, self._image()
-        names = [_name_of(topic, image, version) for topic in request.topics]
-        changes = [
-            change
-            for topic, name in zip(request.topics, names, strict=True)
-            if name is not None
-            for change in _changes(topic, name, image, version)
-        ]
         try:
+            names = await self._names(request.topics, image, version)
+            changes = [
+                change
+                for topic, name in zip(request.topics, names, strict=True)
+                if name is not None
+                for change in _changes(topic, name, image, version)
+            ]
             answer = await self._controller.alter_partition(request.broker_id, request.broker_epoch, changes)
         except ApiError as error:
             return AlterPartitionResponse(throttle_time_ms=0, error_code=error.error_code, topics=[])
@@ -77,6 +86,17 @@ class ClusterRequestHandlers:
             ],
         )
 
+    async def _names(self, topics: Sequence[_ChangedTopic], image: MetadataImage, version: int) -> list[str | None]:
+        """Names of topics, None for those that do not exist. A new controller has perhaps not told this broker of
+        them, and knows them all when it is asked.
+        """
+        if version < _FIRST_VERSION_WITH_TOPIC_IDS:
+            return [topic.topic_name for topic in topics]
+        names: Mapping[UUID, str] = image.topic_names
+        if any(topic.topic_id not in names for topic in topics):
+            names = await self._controller.topic_names([topic.topic_id for topic in topics])
+        return [names.get(topic.topic_id) for topic in topics]
+
     @api(ApiKey.CONTROLLED_SHUTDOWN, versions=(0, 3))
     async def controlled_shutdown(
         self,
@@ -87,7 +107,10 @@ class ClusterRequestHandlers:
         try:
             remaining = await self._controller.controlled_shutdown(request.broker_id, request.broker_epoch)
         except ApiError as error:
-            return ControlledShutdownResponse(error_code=error.error_code, remaining_partitions=[])
+            # Kafka's code for a request that comes to a broker without the office.
+            moved = error.error_code is ErrorCode.NOT_CONTROLLER
+            code = ErrorCode.STALE_CONTROLLER_EPOCH if moved else error.error_code
+            return ControlledShutdownResponse(error_code=code, remaining_partitions=[])
         return ControlledShutdownResponse(
             error_code=ErrorCode.NONE,
             remaining_partitions=[
@@ -115,12 +138,6 @@ class ClusterRequestHandlers:
             producer_id_start=block.first,
             producer_id_len=block.last - block.first + 1,
         )
-
-
-def _name_of(topic: _ChangedTopic, image: MetadataImage, version: int) -> str | None:
-    if version < _FIRST_VERSION_WITH_TOPIC_IDS:
-        return topic.topic_name
-    return image.topic_names.get(topic.topic_id)
 
 
 def _changes(topic: _ChangedTopic, name: str, image: MetadataImage, version: int) -> Iterator[IsrChange]:
@@ -156,4 +173,5 @@ def _altered(partition: int, state: PartitionImage | ErrorCode) -> _Altered:
         isr=list(state.isr),
         leader_recovery_state=state.leader_recovery_state,
         partition_epoch=state.partition_epoch,
+        eligible_leader_replicas=None if state.eligible is None else list(state.eligible.replicas),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
+from broker.handlers.leader_hints import hint_readers
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
 from broker.replication.delayed_fetch import FetchResult
@@ -14,13 +15,16 @@ from broker.replication.fetch_partition import PartitionData
 from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache
 from broker.replication.replica_manager import ReplicaManager
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
-from cluster.replication.reads import FetchParams, IsolationLevel, LogReadInfo
+from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
+from protocol.topic_partition import TopicPartition
 
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_OF_ZSTD = 10
+FIRST_VERSION_OF_RACKS = 11
+"""KIP-392: older consumers read from leaders alone."""
 REFUSED_UNREAD = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -53,31 +57,42 @@ class FetchHandlers:
         replica = request.replica_state
         replica_id = request.replica_id if replica is None else replica.replica_id
         isolation = IsolationLevel.of(request.isolation_level)
+        is_consumer = replica_id == CONSUMER_REPLICA_ID
         params = FetchParams(
-            isolation if replica_id < 0 else IsolationLevel.READ_UNCOMMITTED,
+            isolation if is_consumer else IsolationLevel.READ_UNCOMMITTED,
             reads_zstd=context.api_version >= FIRST_VERSION_OF_ZSTD,
             max_wait_ms=request.max_wait_ms,
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             replica_id=replica_id,
             replica_epoch=UNKNOWN_BROKER_EPOCH if replica is None else replica.replica_epoch,
+            leader_only=replica_id >= 0 or context.api_version < FIRST_VERSION_OF_RACKS,
+            client_rack=request.rack_id if is_consumer else "",
+            listener_name=context.listener_name,
         )
-        answer = partial(_respond, fetch, params.isolation)
+        answer = partial(self._respond, context, fetch, params.isolation)
         response = self._replica_manager.fetch(params, fetch.partitions, answer, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
-
-def _respond(fetch: FetchContext, isolation: IsolationLevel, results: Sequence[FetchResult]) -> FetchResponse:
-    # A reader of uncommitted records gets null, as from Kafka.
-    nothing_aborted: list[AbortedTransaction] | None = [] if isolation is IsolationLevel.READ_COMMITTED else None
-    told = []
-    for wanted, found in results:
-        if isinstance(found, LogReadInfo):
-            data = _data(wanted.partition, found)
-        else:
-            data = _refusal(wanted.partition, found, nothing_aborted)
-        told.append((wanted, data))
-    return fetch.respond(told)
+    def _respond(
+        self, context: RequestContext, fetch: FetchContext, isolation: IsolationLevel, results: Sequence[FetchResult]
+    ) -> FetchResponse:
+        # A reader of uncommitted records gets null, as from Kafka.
+        nothing_aborted: list[AbortedTransaction] | None = [] if isolation is IsolationLevel.READ_COMMITTED else None
+        told = []
+        refused = []
+        for wanted, found in results:
+            if isinstance(found, LogReadInfo):
+                data = _data(wanted.partition, found)
+            else:
+                data = _refusal(wanted.partition, found, nothing_aborted)
+                if wanted.topic is not None:
+                    refused.append((TopicPartition(wanted.topic, wanted.partition), data))
+            told.append((wanted, data))
+        response = fetch.respond(told)
+        if refused:
+            hint_readers(context, self._replica_manager, response, refused)
+        return response
 
 
 def _data(partition: int, info: LogReadInfo) -> PartitionData:
@@ -92,6 +107,7 @@ def _data(partition: int, info: LogReadInfo) -> PartitionData:
         last_stable_offset=info.last_stable_offset,
         log_start_offset=info.log_start_offset,
         aborted_transactions=None,
+        preferred_read_replica=info.preferred_read_replica,
         records=records,
     )
     if info.aborted is not None:

@@ -37,9 +37,8 @@ ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = MetadataResponse.MetadataResponsePartition
 
-NO_CONTROLLER = -1
-PATIENCE_FOR_CONTROLLER_S = 5.0
-"""How long a client waits while this broker, which has just started, knows nothing of its cluster."""
+PATIENCE_FOR_TOPICS_S = 5.0
+"""How long a client waits while this broker, which has just started, does not know the topics of its cluster."""
 PARTITIONS_AT_ONCE = 1000
 """Topics described in one turn of the event loop: some 3 ms."""
 
@@ -61,13 +60,15 @@ class MetadataHandlers:
     @api(ApiKey.METADATA, versions=(0, 12))
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """Topics by name or id, or all. A name that does not exist is created when that is allowed, and answered
-        LEADER_NOT_AVAILABLE; an impossible name is answered INVALID_TOPIC_EXCEPTION in any case."""
+        LEADER_NOT_AVAILABLE, as is every one that this broker was not told of, as long as it does not know all topics;
+        an impossible name is answered INVALID_TOPIC_EXCEPTION in any case.
+        """
         asked = request.topics
         if asked is not None and _asks_by_id_too_early(asked, context.api_version):
             return _refuse_all(asked)
-        if self._metadata.image.controller_id == NO_CONTROLLER:
+        if not self._metadata.knows_all_topics:
             # Some clients ask no other broker when this one names no controller.
-            await self._metadata.wait_for_controller(PATIENCE_FOR_CONTROLLER_S)
+            await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
         describe = _Describer(context, request, image)
         if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
@@ -143,6 +144,9 @@ class MetadataHandlers:
             validate_topic_name(name)
         except ApiError as error:
             return error.error_code
+        if not self._metadata.knows_all_topics:
+            # UNKNOWN_TOPIC_OR_PARTITION makes librdkafka give up the records that it has for a topic.
+            return ErrorCode.LEADER_NOT_AVAILABLE
         if may_create:
             return await self._auto_topics.create(name)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -6,14 +6,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from broker.environment.contract import Executor
-from broker.logs.log_maintenance import say_log_start_moved
-from broker.network.registry import RequestContext, api
+from broker.network.registry import ANYTHING, RequestContext, Waiting, api
 from broker.replication.replica_manager import ReplicaManager
 from cluster.replication.partition import Partition
-from cluster.replication.reads import IsolationLevel
+from cluster.replication.reads import CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID, IsolationLevel
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -39,8 +38,6 @@ FIRST_VERSION_OF_TIMESTAMP = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL_TIMESTAMP: 8, LAT
 """KIP-734, KIP-405: negative timestamps with a meaning of their own, and the version that brought it."""
 
 UNKNOWN = -1
-CONSUMER = -1
-"""The replica id of a consumer. Others, which are brokers, are told of what lies above the high watermark too."""
 PARTITIONS_PER_SLICE = 250
 """Partitions that are listed before the event loop gets its turn: 2 to 6 ms of work."""
 LONG_MAX = 2**63 - 1
@@ -95,7 +92,7 @@ class OffsetHandlers:
         for topic, asked in searches:
             topic_partition = TopicPartition(topic, asked.partition_index)
             try:
-                log = self._replica_manager.leader_of(topic_partition, asked.current_leader_epoch).log
+                log = listing.replica(topic_partition, asked.current_leader_epoch).log
                 if asked.timestamp == MAX_TIMESTAMP:
                     listing.found[topic_partition] = await self._executor.run(log.offset_of_max_timestamp)
                 else:
@@ -141,14 +138,41 @@ class OffsetHandlers:
     # -- DeleteRecords -------------------------------------------------------------------------------------------------
 
     @api(ApiKey.DELETE_RECORDS, versions=(0, 2))
-    async def delete_records(
+    def delete_records(
         self,
         context: RequestContext,  # noqa: ARG002
         request: DeleteRecordsRequest,
+    ) -> Waiting[DeleteRecordsResponse]:
+        """Move log start offsets up (KIP-107), durably: what was deleted does not return after the answer, whichever
+        replica leads then.
+        """
+        effective: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return Waiting(asyncio.ensure_future(self._delete_records(request, effective)), ANYTHING, effective)
+
+    async def _delete_records(
+        self, request: DeleteRecordsRequest, effective: asyncio.Future[None]
     ) -> DeleteRecordsResponse:
-        """Move log start offsets up (KIP-107), durably: what was deleted does not return after the answer."""
+        try:
+            topics, moved = await self._delete_here(request)
+            await self._persist(moved)
+        finally:
+            effective.set_result(None)
+        waiting = [each for each in moved if each.result.low_watermark < each.offset and not each.result.error_code]
+        if waiting:
+            deletions = [(each.partition.topic_partition, each.offset) for each in waiting]
+            outcome = await self._replica_manager.when_deleted(deletions, request.timeout_ms)
+            for each, low_watermark in zip(waiting, outcome, strict=True):
+                if not isinstance(low_watermark, ApiError):
+                    each.result.low_watermark = low_watermark
+                    continue
+                each.result.error_code = low_watermark.error_code
+                if low_watermark.error_code is not ErrorCode.REQUEST_TIMED_OUT:
+                    each.result.low_watermark = UNKNOWN
+        return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+
+    async def _delete_here(self, request: DeleteRecordsRequest) -> tuple[list[DeletedTopic], list[_Deletion]]:
         topics = []
-        moved: list[tuple[Partition, DeletedPartition]] = []
+        moved: list[_Deletion] = []
         count = 0
         for topic in request.topics:
             deleted = DeletedTopic(name=topic.name, partitions=[])
@@ -161,12 +185,10 @@ class OffsetHandlers:
                         raise ApiError(
                             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic.name}"
                         )
-                    partition = self._replica_manager.partition(TopicPartition(topic.name, asked.partition_index))
-                    before = partition.log.log_start_offset
-                    result.low_watermark = partition.delete_records_before(asked.offset)
-                    if result.low_watermark > before:
-                        say_log_start_moved(partition.log, "client delete records request")
-                    moved.append((partition, result))
+                    name = TopicPartition(topic.name, asked.partition_index)
+                    offset = self._replica_manager.delete_records_before(name, asked.offset)
+                    result.low_watermark = self._replica_manager.low_watermark(name)
+                    moved.append(_Deletion(self._replica_manager.partition(name), offset, result))
                 except ApiError as error:
                     result.error_code = error.error_code
                 deleted.partitions.append(result)
@@ -174,6 +196,9 @@ class OffsetHandlers:
                 if count % PARTITIONS_PER_SLICE == 0:
                     await asyncio.sleep(0)
             topics.append(deleted)
+        return topics, moved
+
+    async def _persist(self, moved: Sequence[_Deletion]) -> None:
         is_durable = True
         try:
             if moved:
@@ -181,10 +206,17 @@ class OffsetHandlers:
         except ApiError as error:
             logger.warning("The log starts of %d partitions could not be written: %s", len(moved), error)
             is_durable = False
-        for partition, result in moved:
+        for partition, _, result in moved:
             if not is_durable or partition.log.directory.failure is not None:
                 result.low_watermark, result.error_code = UNKNOWN, ErrorCode.KAFKA_STORAGE_ERROR
-        return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+
+
+class _Deletion(NamedTuple):
+    """A log start that was moved, the offset that the low watermark is to reach, and what the client is told."""
+
+    partition: Partition
+    offset: int
+    result: DeletedPartition
 
 
 class _Listing:
@@ -195,7 +227,8 @@ class _Listing:
         self._version = version
         self._request = request
         self._isolation = IsolationLevel.of(request.isolation_level)
-        self._is_consumer = request.replica_id == CONSUMER
+        # Others, which are brokers, are told of what lies above the high watermark too.
+        self._is_consumer = request.replica_id == CONSUMER_REPLICA_ID
         self._topics: list[ListedTopic] = []
         self.found: Found = {}
 
@@ -203,6 +236,14 @@ class _Listing:
     def size(self) -> int:
         """Partitions that are asked for."""
         return sum(len(topic.partitions) for topic in self._request.topics)
+
+    def replica(self, topic_partition: TopicPartition, current_leader_epoch: int) -> Partition:
+        """The replica here, which must lead unless the tool asks that compares replicas; see `ReplicaManager`."""
+        if self._request.replica_id != DEBUGGING_REPLICA_ID:
+            return self._replica_manager.leader_of(topic_partition, current_leader_epoch)
+        partition = self._replica_manager.partition(topic_partition)
+        partition.check_epoch(current_leader_epoch)
+        return partition
 
     def searches(self) -> Sequence[tuple[str, AskedPartition]]:
         """The partitions whose records have to be searched."""
@@ -243,9 +284,7 @@ class _Listing:
         _check_timestamp(timestamp, version)
         if version < FIRST_VERSION_WITH_ONE_OFFSET:
             return self._list_segments(topic, asked)
-        partition = self._replica_manager.leader_of(
-            TopicPartition(topic, asked.partition_index), asked.current_leader_epoch
-        )
+        partition = self.replica(TopicPartition(topic, asked.partition_index), asked.current_leader_epoch)
         log = partition.log
         if timestamp == LATEST_TIMESTAMP:
             if not self._is_consumer:

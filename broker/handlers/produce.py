@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from broker.handlers.leader_hints import hint_producers
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
 from broker.replication.replica_manager import ReplicaManager
 from protocol.api_keys import ApiKey
@@ -84,11 +85,20 @@ class ProduceHandlers:
                 self._append(context, request.acks, data.name, data.partition_data, answers, waiting)
                 topics.append(make_topic(name=data.name, partition_responses=answers))
         if waiting:
-            return Waiting(self._when_acknowledged(request, topics, waiting), LETS_PRODUCE_PASS)
+            return Waiting(self._when_acknowledged(context, request, topics, waiting), LETS_PRODUCE_PASS)
         if not request.acks:
             _close_after_failure(topics)
             return None
-        return make_response(responses=topics)
+        return self._response(context, topics)
+
+    def _response(self, context: RequestContext, topics: list[Topic]) -> ProduceResponse:
+        response = make_response(responses=topics)
+        for topic in topics:
+            for answer in topic.partition_responses:
+                if answer.error_code:
+                    hint_producers(context, self._replica_manager, response)
+                    return response
+        return response
 
     async def _produce_in_slices(
         self, context: RequestContext, request: ProduceRequest, appended: asyncio.Future[None]
@@ -98,11 +108,11 @@ class ProduceHandlers:
         finally:
             appended.set_result(None)
         if waiting:
-            return await self._when_acknowledged(request, topics, waiting)
+            return await self._when_acknowledged(context, request, topics, waiting)
         if not request.acks:
             _close_after_failure(topics)
             return None
-        return make_response(responses=topics)
+        return self._response(context, topics)
 
     async def _append_in_slices(
         self, context: RequestContext, request: ProduceRequest
@@ -160,12 +170,12 @@ class ProduceHandlers:
             )
 
     def _when_acknowledged(
-        self, request: ProduceRequest, topics: list[Topic], waiting: list[_Unacknowledged]
+        self, context: RequestContext, request: ProduceRequest, topics: list[Topic], waiting: list[_Unacknowledged]
     ) -> asyncio.Future[ProduceResponse | None]:
         """Done once every append is acknowledged, or will not be: with the answer."""
         answered = self._replica_manager.when_acknowledged(
             [(each.topic_partition, each.last_offset) for each in waiting],
-            partial(self._complete, topics, waiting),
+            partial(self._complete, context, topics, waiting),
             required_acks=request.acks,
             timeout_ms=request.timeout_ms,
         )
@@ -174,7 +184,11 @@ class ProduceHandlers:
         return asyncio.ensure_future(_when_unanswered(answered, topics))
 
     def _complete(
-        self, topics: list[Topic], waiting: list[_Unacknowledged], errors: Sequence[ApiError | None]
+        self,
+        context: RequestContext,
+        topics: list[Topic],
+        waiting: list[_Unacknowledged],
+        errors: Sequence[ApiError | None],
     ) -> ProduceResponse | None:
         for each, error in zip(waiting, errors, strict=True):
             if error is None:
@@ -185,7 +199,7 @@ class ProduceHandlers:
             else:
                 # The records are in the log, and the answer says where.
                 each.answers[each.place].error_code = error.error_code
-        return make_response(responses=topics)
+        return self._response(context, topics)
 
     def _refusal(self, topic_partition: TopicPartition, error: ApiError) -> Partition:
         refusal = Partition(

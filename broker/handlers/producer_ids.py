@@ -1,22 +1,34 @@
-"""InitProducerId: identity for idempotent producers (KIP-98)."""
+"""InitProducerId: ids for idempotent producers (KIP-98). DescribeProducers: who writes to a partition (KIP-664)."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from broker.handlers.coordinators import log_refused_producer
 from broker.metadata.producer_ids import ProducerIds
 from broker.network.registry import RequestContext, api
+from broker.replication.replica_manager import ReplicaManager
+from cluster.metadata_image import MetadataImage
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from protocol.messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from protocol.topic_partition import TopicPartition, validate_topic_name
 
 logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
+
+_Described = DescribeProducersResponse.PartitionResponse
 
 
 class ProducerIdHandlers:
@@ -53,6 +65,74 @@ class ProducerIdHandlers:
         return InitProducerIdResponse(
             throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
         )
+
+
+class ProducerHandlers:
+    """Describes the producers of partitions."""
+
+    def __init__(self, replica_manager: ReplicaManager, image: Callable[[], MetadataImage]) -> None:
+        """`image` gives the metadata, of all partitions."""
+        self._replica_manager = replica_manager
+        self._image = image
+
+    @api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), reads_only=True)
+    async def describe_producers(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeProducersRequest,
+    ) -> DescribeProducersResponse:
+        """The producers that the replica here remembers, whether it leads or follows."""
+        topics = []
+        for topic in request.topics:
+            refusal = self._refusal_of(topic.name)
+            described = []
+            for number in topic.partition_indexes:
+                if refusal is None:
+                    described.append(self._describe(TopicPartition(topic.name, number)))
+                else:
+                    described.append(
+                        _Described(
+                            partition_index=number,
+                            error_code=refusal.error_code,
+                            error_message=refusal.message,
+                            active_producers=[],
+                        )
+                    )
+                await asyncio.sleep(0)
+            topics.append(DescribeProducersResponse.TopicResponse(name=topic.name, partitions=described))
+        return DescribeProducersResponse(throttle_time_ms=0, topics=topics)
+
+    def _refusal_of(self, topic: str) -> ApiError | None:
+        """Why nothing is told of the topic as a whole."""
+        try:
+            validate_topic_name(topic)
+        except ApiError as error:
+            return error
+        if topic in self._image().topics:
+            return None
+        return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+
+    def _describe(self, name: TopicPartition) -> _Described:
+        described = _Described(partition_index=name.partition, error_code=ErrorCode.NONE, active_producers=[])
+        try:
+            entries = self._replica_manager.partition(name).log.producer_state.entries
+        except ApiError as error:
+            is_elsewhere = self._image().partition(name) is not None
+            is_missing = error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            described.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_missing and is_elsewhere else error.error_code
+            return described
+        described.active_producers = [
+            DescribeProducersResponse.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.current_txn_first_offset,
+            )
+            for producer_id, entry in entries.items()
+        ]
+        return described
 
 
 def _refused(error_code: ErrorCode) -> InitProducerIdResponse:

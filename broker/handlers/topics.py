@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
@@ -25,6 +26,8 @@ from protocol.messages import (
 )
 from protocol.uuids import ZERO_UUID
 from protocol.wire.encoded_items import ItemEncoder
+
+logger = logging.getLogger("kafka.server.ZkAdminManager")
 
 CLUSTER_METADATA = "__cluster_metadata"
 """KRaft's own log; a topic of that name could never move to it."""
@@ -98,7 +101,7 @@ class TopicHandlers:
         shown: _ShownConfigs,
     ) -> _CreateResult:
         if isinstance(decided, ApiError):
-            return _CreateResult(name=name, error_code=decided.error_code, error_message=decided.message)
+            return _CreateResult(name=name, error_code=decided.error_code, error_message=_told_of(name, decided))
         topic = None if request.validate_only else self._metadata.image.topics.get(name)
         topic_id = topic.topic_id if topic is not None else ZERO_UUID
         leaderless = topic is not None and any(partition.leader < 0 for partition in topic.partitions)
@@ -196,11 +199,21 @@ class TopicHandlers:
                 topic.name, topic.count, assignments, validate_only=request.validate_only
             )
         except ApiError as error:
-            return _PartitionsResult(name=topic.name, error_code=error.error_code, error_message=error.message)
+            return _PartitionsResult(
+                name=topic.name, error_code=error.error_code, error_message=_told_of(topic.name, error)
+            )
         timed_out = request.timeout_ms <= 0 and not request.validate_only
         return _PartitionsResult(
             name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT if timed_out else ErrorCode.NONE
         )
+
+
+def _told_of(topic: str, error: ApiError) -> str | None:
+    """The words of a refusal for the client: none of an unexpected error, which is logged here."""
+    if error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
+        return error.message
+    logger.error("A request to change topic %s failed: %s", topic, error.message)
+    return None
 
 
 class _ShownConfigs:

@@ -19,7 +19,7 @@ from config.broker_config import BrokerConfig, check_promise
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name
 from config.broker_keys import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
-from config.dynamic_keys import ALTER_LOG_DIRS_RATE, DYNAMIC_BROKER_KEYS
+from config.dynamic_keys import DYNAMIC_BROKER_KEYS
 from config.topic_config import (
     BROKER_SYNONYMS,
     TOPIC_KEYS,
@@ -113,12 +113,11 @@ class ConfigService:
             self._described_broker = None
         return self._current
 
-    @property
-    def alter_log_dirs_bytes_per_second(self) -> int:
-        """Limit of what moves between log directories copy (replica.alter.log.dirs.io.max.bytes.per.second)."""
-        declared = DYNAMIC_BROKER_KEYS[ALTER_LOG_DIRS_RATE]
+    def dynamic_limit(self, name: str) -> int:
+        """The value in force of a key that only the dynamic configuration has (`DYNAMIC_BROKER_KEYS`)."""
+        declared = DYNAMIC_BROKER_KEYS[name]
         defaults, own = self._dynamic(self._metadata.image)
-        text = own.get(ALTER_LOG_DIRS_RATE, defaults.get(ALTER_LOG_DIRS_RATE))
+        text = own.get(name, defaults.get(name))
         try:
             value = declared.default if text is None else declared.parse(text)
         except ConfigError:  # written past `validate_broker`

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from broker.controller.cluster_membership import RETRY_S, ClusterMembership
 from broker.metadata.metadata_cache import MetadataCache
-from broker.zookeeper.kafka_zk_client import each_of
+from broker.zookeeper.pipelined_reads import each_of
 from cluster.controller.commands import TopicStates
 from cluster.controller.transactions import shares
 from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage

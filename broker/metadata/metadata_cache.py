@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
@@ -27,16 +26,30 @@ class MetadataCache:
         self._image = MetadataImage() if image is None else image
         self._listeners: list[ImageListener] = []
         self._told = asyncio.Event()
+        self._is_silent = False
+        """Whether the controller is one that does not say that it has told of all topics."""
 
     @property
     def image(self) -> MetadataImage:
         """The cluster as this broker knows it."""
         return self._image
 
-    async def wait_for_controller(self, patience_s: float) -> None:
-        """Return when a controller has told this broker of the cluster, or `patience_s` is over."""
-        with contextlib.suppress(TimeoutError):
+    @property
+    def knows_all_topics(self) -> bool:
+        """Whether a controller has told this broker of all topics. Until then a topic that is not in the image may
+        exist.
+        """
+        return self._told.is_set()
+
+    async def wait_for_topics(self, patience_s: float) -> None:
+        """Return when a controller has told this broker of all topics, or `patience_s` is over."""
+        was_silent = self._is_silent
+        try:
             await asyncio.wait_for(self._told.wait(), patience_s)
+        except TimeoutError:
+            # For all that time it could have named a topic: there are none.
+            if was_silent and self._is_silent:
+                self._told.set()
 
     def add_listener(self, listener: ImageListener) -> None:
         """`listener(old, new)` is called after every change; listeners in the order in which they were added."""
@@ -57,7 +70,10 @@ class MetadataCache:
         if deleted or command.topics:
             image = image.with_topics(self._changed(command.topics), deleted)
         self._become(image)
-        self._told.set()
+        # A new controller names itself and the live brokers first, and the topics when it has given out the roles.
+        if command.is_full or (command.topics and not command.says_if_full):
+            self._told.set()
+        self._is_silent = not command.says_if_full
 
     def _changed(self, states: tuple[TopicStates, ...]) -> Iterator[TopicImage]:
         for each in states:

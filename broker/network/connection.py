@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         if future.cancelled():
             self.close("the broker cancelled a request")
             return
-        if isinstance(error, CloseConnection | ApiError):
+        if isinstance(error, CloseConnection | DecodeError | ApiError):
             self.close(str(error), level=logging.WARNING)
             return
         if error is not None:

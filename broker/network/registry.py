@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from protocol.api_keys import ApiKey
@@ -78,7 +79,8 @@ class Handle(Protocol):
 class ApiMark(Value):
     """The versions a handler serves, and the lowest it advertises (lower than served only for KAFKA-18659).
 
-    `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up.
+    `reads_only`: it changes nothing, so that its work may be cancelled when the client hangs up. `in_turns`: requests
+    may be about thousands of partitions, so other requests are served while one is decoded; the handler is a coroutine.
     """
 
     api_key: ApiKey
@@ -86,6 +88,7 @@ class ApiMark(Value):
     max_version: int
     advertised_from: int
     reads_only: bool
+    in_turns: bool
 
 
 class RouteStatistics(Value, frozen=False):
@@ -105,6 +108,7 @@ class Route(Value, frozen=False):
     max_version: int
     advertised_from: int
     reads_only: bool
+    in_turns: bool
     request_type: type[Request]
     handle: Handle
     statistics: RouteStatistics = field(default_factory=RouteStatistics)
@@ -126,18 +130,41 @@ class RequestKind:
         self.header = header
         self.body_at = body_at
         self.context = context
-        self.decode = route.request_type.decoder(version)
-        """Reads a request from the position of its body in the frame on."""
+        self.decode: Callable[[memoryview, int], Any] = route.request_type.decoder(version)
+        """Reads a request, or begins to, from the position of its body in the frame on."""
+        if route.in_turns:
+            self.decode = route.request_type.decoder_in_turns(version)
+            self.handle = partial(_decode_and_handle, handle)
         self.encode = RESPONSE_TYPES[route.api_key].encoder(version)
         self.reply_head = _FLEXIBLE_HEAD if route.api_key.response_header_version(version) else _HEAD
 
 
+async def _decode_and_handle(
+    handle: Handle, context: RequestContext, decoding: Generator[None, None, Request]
+) -> Reply:
+    """Decode, giving the event loop its turns, then have it handled by a coroutine."""
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as end:
+            request = end.value
+            break
+        await asyncio.sleep(0)
+    reply: Awaitable[Reply] = handle(context, request)  # type: ignore[assignment]
+    return await reply
+
+
 def api(
-    api_key: ApiKey, *, versions: tuple[int, int], advertised_from: int | None = None, reads_only: bool = False
+    api_key: ApiKey,
+    *,
+    versions: tuple[int, int],
+    advertised_from: int | None = None,
+    reads_only: bool = False,
+    in_turns: bool = False,
 ) -> Callable[[_F], _F]:
-    """Mark a method as the handler of `api_key` for `versions` (both ends included)."""
+    """Mark a method as the handler of `api_key` for `versions` (both ends included); see `ApiMark`."""
     low, high = versions
-    mark = ApiMark(api_key, low, high, low if advertised_from is None else advertised_from, reads_only)
+    mark = ApiMark(api_key, low, high, low if advertised_from is None else advertised_from, reads_only, in_turns)
 
     def attach(function: _F) -> _F:
         setattr(function, _METHOD_ATTRIBUTE, mark)
@@ -177,6 +204,7 @@ class HandlerRegistry:
                 mark.max_version,
                 mark.advertised_from,
                 mark.reads_only,
+                mark.in_turns,
                 request_type,
                 getattr(handler, method_name),
             )

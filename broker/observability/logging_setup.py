@@ -22,8 +22,9 @@ CONFIGURED_LOGGERS = (
 """Loggers of Kafka's log4j.properties. They exist from the start, so that their levels can be changed."""
 
 
-def configure_logging(log_dir: str | None) -> None:
+def configure_logging(log_dir: str | None, *, terminal: bool = True) -> None:
     """Log to the terminal (standard output, as Kafka's console appender), and into files under `log_dir` if given.
+    Without `terminal` only into files: they are bounded, and a file that standard output goes to is not.
 
     Raises OSError when the directory cannot be made or written.
     """
@@ -32,9 +33,10 @@ def configure_logging(log_dir: str | None) -> None:
     formatter = logging.Formatter(FORMAT, DATE_FORMAT)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    terminal = logging.StreamHandler(sys.stdout)
-    terminal.setFormatter(formatter)
-    root.addHandler(terminal)
+    if terminal:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
     for name in CONFIGURED_LOGGERS:
         logging.getLogger(name)
     logging.getLogger("kafka.request.logger").setLevel(logging.WARNING)

@@ -153,6 +153,7 @@ class BrokerCollector:
         for name, size in (
             (replicas.delayed_fetches.name, replicas.delayed_fetches.size + replicas.follower_fetches.size),
             (replicas.delayed_produces.name, replicas.delayed_produces.size),
+            (replicas.delayed_deletions.name, replicas.delayed_deletions.size),
         ):
             purgatory.add_metric([name], size)
         yield purgatory

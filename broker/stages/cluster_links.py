@@ -12,6 +12,7 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.following import fetchers_of
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
+from broker.stages.logs import LoadedLogs
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
 from protocol.value import Value
@@ -33,16 +34,16 @@ class ClusterLinks(Value):
         environment: Environment,
         metadata: MetadataCache,
         fence: CommandFence,
-        replicas: ReplicaManager,
+        logs: LoadedLogs,
     ) -> ClusterLinks:
-        """Connections are made when they are needed. From now on `replicas` fetches for what follows."""
+        """Connections are made when they are needed. From now on the replicas of `logs` that follow are fetched for."""
         listener, timeout_ms = config.inter_broker_listener_name, config.controller_socket_timeout_ms
         client = InterBrokerClient(
             environment.network, lambda: controller_address(metadata.image, listener), str(broker_id), timeout_ms
         )
         channels = remote_channels(environment.network, listener, broker_id, timeout_ms)
-        fetchers = fetchers_of(broker_id, config, environment, metadata, fence, replicas)
-        return cls(channels, fetchers, replicas, client)
+        fetchers = fetchers_of(broker_id, config, environment, metadata, fence, logs.replicas, logs.quotas.follower)
+        return cls(channels, fetchers, logs.replicas, client)
 
     def router(
         self, broker_id: int, config: BrokerConfig, metadata: MetadataCache, controller: ControllerApi
@@ -53,6 +54,10 @@ class ClusterLinks(Value):
         router = ControllerRouter(broker_id, controller, remote, metadata, retry_timeout_ms=timeout_ms)
         self.replicas.isr_changes.connect(router)
         return router
+
+    def config_changed(self, config: BrokerConfig) -> None:
+        """The broker's configuration is another one."""
+        self.fetchers.resize(config.num_replica_fetchers, self.replicas.hosted.follow_anew)
 
     async def close(self) -> None:
         """Fetch no more, and ask for nothing more. To be called before the logs are closed."""

@@ -15,7 +15,9 @@ from broker.environment.contract import Environment
 from broker.groups.coordinator_log import ReplicatedCoordinatorLog
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
 from broker.metadata.auto_topic_creation import AutoTopicCreation
+from broker.metadata.config_service import ConfigService
 from broker.metadata.dynamic_configs import DynamicConfigs
+from broker.metadata.metadata_cache import MetadataCache
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from broker.controller.controller_api import ControllerApi
     from broker.stages.cluster_links import ClusterLinks
 
-_ALLOWS_UNCLEAN = "unclean.leader.election.enable"
+_ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
 
 
 class ClusterMember(Value):
@@ -71,6 +73,8 @@ class ClusterMember(Value):
         metadata, configs, hosted = coordination.metadata, coordination.configs, logs.replicas.hosted
         membership, broker_id = coordination.membership, registration.broker_id
         links = _links(broker_id, config, environment, coordination, logs) if membership.is_shared else None
+        if links is not None:
+            configs.on_change(links.config_changed)
         groups = _coordinator(config, environment, coordination, logs)
         hosted.add_leadership_listener(partial(_tell_groups, groups))
         metadata.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
@@ -94,6 +98,7 @@ class ClusterMember(Value):
                 metadata.update_configs,
                 directories.space.refuse_new_partitions,
                 unclean,
+                None if registration.previous_epoch is None else partial(_min_isr, configs),
             ),
             None if links is None else links.new_channel,
         )
@@ -104,8 +109,7 @@ class ClusterMember(Value):
         membership.on_session_change(hosted.resign_all, _nothing_to_begin)
         broker = await membership.register(registration)
         await dynamic_configs.start()
-        find_replicas = partial(_found_replicas, logs.log_manager)
-        await controller.start(broker, find_replicas, unclean=not logs.report.clean)
+        await controller.start(broker, partial(_found_replicas, logs.log_manager), unclean=not logs.report.clean)
         if logs.report.has_stale_checkpoints:
             await logs.settle_deletions()
         directories.claim(environment, metadata.image.cluster_id)
@@ -119,19 +123,29 @@ class ClusterMember(Value):
         """A block of producer ids for this broker. Raises ApiError."""
         return await self.controller_api.allocate_producer_ids(self.broker_id, self.membership.broker_epoch)
 
+    async def say_cut_replicas(self, log_manager: LogManager) -> None:
+        """Have the tree know the replicas that are not to be elected. A round: to be called regularly."""
+        await self.membership.say_cut_replicas(log_manager.checkpoints.cut_replicas())
+
     async def close(self) -> None:
         """Follow nobody, and heed no configurations any more. To be called before the logs are closed."""
         if self.links is not None:
             await self.links.close()
         await self.dynamic_configs.close()
 
-    async def hand_over(self, config: BrokerConfig) -> None:
+    async def hand_over(self, config: BrokerConfig, metadata: MetadataCache) -> None:
         """Before this broker stops: let others lead what it leads, while it still serves."""
         if not self.membership.is_shared:
             return
         from broker.controller.controlled_shutdown import controlled_shutdown
 
-        await controlled_shutdown(self.controller_api, self.broker_id, lambda: self.membership.broker_epoch, config)
+        await controlled_shutdown(
+            self.controller_api,
+            self.broker_id,
+            lambda: self.membership.broker_epoch,
+            config,
+            lambda: metadata.image.brokers.keys() <= {self.broker_id},
+        )
 
 
 def _links(
@@ -144,7 +158,7 @@ def _links(
     from broker.stages.cluster_links import ClusterLinks
 
     metadata, fence = coordination.metadata, coordination.fence
-    return ClusterLinks.of(broker_id, config, environment, metadata, fence, logs.replicas)
+    return ClusterLinks.of(broker_id, config, environment, metadata, fence, logs)
 
 
 async def _nothing_to_begin(_broker: BrokerImage) -> None:
@@ -168,6 +182,10 @@ def _coordinator(
     )
 
 
+def _min_isr(configs: ConfigService, topic: str) -> int:
+    return configs.log_config(topic).min_insync_replicas
+
+
 def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
     return [FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch()) for log in log_manager.logs.values()]
 
@@ -181,12 +199,15 @@ def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartitio
 
 
 def _look_for_leaders(controller: ControllerService, old: MetadataImage, new: MetadataImage) -> None:
-    """Partitions without a leader may have one once unclean elections are allowed."""
+    """Partitions without a leader may have one once unclean elections are allowed, and leaders with too few replicas in
+    sync may commit again once these are enough.
+    """
     if new.configs is not old.configs and any(
-        _ALLOWS_UNCLEAN in overrides and overrides[_ALLOWS_UNCLEAN] != old.config(*resource).get(_ALLOWS_UNCLEAN)
+        key in overrides and overrides[key] != old.config(*resource).get(key)
         for resource, overrides in new.configs.items()
+        for key in _ELECTION_RULES
     ):
-        controller.unclean_elections_changed()
+        controller.election_rules_changed()
 
 
 def _forget_offsets_of_deleted_topics(groups: GroupCoordinatorService, old: MetadataImage, new: MetadataImage) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.environment.contract import Environment
+from broker.logs.directory_failures import DirectoryFailures
 from broker.logs.log_cleaner import LogCleaner
 from broker.logs.log_maintenance import LogMaintenance
 from broker.logs.startup_loading import close_logs, load_logs
+from broker.metadata.metadata_cache import MetadataCache
 from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replication_quota import ReplicationQuotas
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
+from cluster.metadata_image import MetadataImage
+from cluster.replication.replica_selector import RACK_AWARE_SELECTOR, RackAwareReplicaSelector
+from config.dynamic_keys import ALTER_LOG_DIRS_RATE
 from protocol.config_resources import ConfigResourceType
 from protocol.value import Value
+from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from storage.recovery.log_directory_survey import LoadReport
 
@@ -22,6 +31,7 @@ class LoadedLogs(Value):
     log_manager: LogManager
     report: LoadReport
     replicas: ReplicaManager
+    quotas: ReplicationQuotas
     maintenance: LogMaintenance
     cleaner: LogCleaner
     moves: ReplicaAlterLogDirsManager
@@ -33,14 +43,17 @@ class LoadedLogs(Value):
         """Open all logs, those of a topic that is configured by that configuration from the first moment on."""
         log_manager, clock, executor = directories.log_manager, environment.clock, environment.executor
         configs = coordination.configs
-        default = configs.log_config("")
-        topic_configs = {
-            name: configs.log_config(name) if overrides else default
-            for (resource_type, name), overrides in coordination.metadata.image.configs.items()
-            if resource_type == ConfigResourceType.TOPIC
-        }
         threads = configs.current.num_recovery_threads_per_data_dir
-        report = await load_logs(log_manager, topic_configs, clock, executor, threads)
+        report = await load_logs(log_manager, _topic_configs(coordination), clock, executor, threads)
+        quotas = ReplicationQuotas(
+            directories.identity.broker_id,
+            clock,
+            configs.dynamic_limit,
+            coordination.metadata.image,
+            samples=configs.current.replication_quota_window_num,
+            sample_s=configs.current.replication_quota_window_size_seconds,
+        )
+        coordination.metadata.add_listener(quotas.image_changed)
         replicas = ReplicaManager(
             directories.identity.broker_id,
             log_manager,
@@ -50,8 +63,17 @@ class LoadedLogs(Value):
             coordination.fence,
             configs.log_config,
             configs.current.replica_lag_time_max_ms,
+            quotas.leader,
+            _selector(configs.current.replica_selector_class, coordination.metadata),
         )
-        maintenance = LogMaintenance(log_manager, replicas.high_watermarks, clock, executor, replicas.group_commit)
+        maintenance = LogMaintenance(
+            log_manager,
+            replicas.high_watermarks,
+            clock,
+            executor,
+            replicas.group_commit,
+            replicas.log_start_moved,
+        )
         cleaner = LogCleaner(
             log_manager,
             replicas.high_watermarks,
@@ -66,13 +88,15 @@ class LoadedLogs(Value):
             replicas,
             maintenance,
             cleaner,
-            lambda: configs.alter_log_dirs_bytes_per_second,
+            lambda: configs.dynamic_limit(ALTER_LOG_DIRS_RATE),
             clock,
             executor,
         )
         coordination.metadata.add_listener(replicas.hosted.metadata_changed)
+        coordination.metadata.add_listener(replicas.metadata_changed)
+        coordination.metadata.add_listener(partial(_offer_cut_logs, log_manager, directories.failures))
         configs.on_change(cleaner.config_changed)
-        return cls(log_manager, report, replicas, maintenance, cleaner, moves)
+        return cls(log_manager, report, replicas, quotas, maintenance, cleaner, moves)
 
     async def settle_deletions(self) -> None:
         """See `LogMaintenance.settle_deletions`."""
@@ -92,3 +116,26 @@ class LoadedLogs(Value):
         await self.replicas.group_commit.idle()
         await self.maintenance.checkpoint_high_watermarks()
         await close_logs(self.log_manager, environment.executor, threads_per_directory, broker_epoch)
+
+
+def _topic_configs(coordination: OpenCoordination) -> dict[str, LogConfig]:
+    """The configuration of each topic that may have one of its own."""
+    configs = coordination.configs
+    default = configs.log_config("")
+    return {
+        name: configs.log_config(name) if overrides else default
+        for (resource_type, name), overrides in coordination.metadata.image.configs.items()
+        if resource_type == ConfigResourceType.TOPIC
+    }
+
+
+def _selector(class_name: str | None, metadata: MetadataCache) -> RackAwareReplicaSelector | None:
+    return RackAwareReplicaSelector(lambda: metadata.image) if class_name == RACK_AWARE_SELECTOR else None
+
+
+def _offer_cut_logs(
+    log_manager: LogManager, failures: DirectoryFailures, old: MetadataImage, new: MetadataImage
+) -> None:
+    """A replica whose log is cut below its high watermark may lead once unclean elections are allowed."""
+    if new.configs is not old.configs and log_manager.checkpoints.cut_below:
+        failures.replicas_changed()

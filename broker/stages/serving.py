@@ -16,7 +16,7 @@ from broker.handlers.log_dirs import LogDirHandlers
 from broker.handlers.metadata import MetadataHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
-from broker.handlers.producer_ids import ProducerIdHandlers
+from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
@@ -121,6 +121,7 @@ class ServingBroker(Value):
         if self.member.links is not None:
             # A follower is found to lag after one and a half times its limit at most, as in Kafka.
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
+            supervisor.every(DISK_CHECK_MS, "cut-replicas", lambda: self.member.say_cut_replicas(logs.log_manager))
             if config.auto_leader_rebalance_enable:
                 interval_ms = config.leader_imbalance_check_interval_seconds * 1000
                 supervisor.every(interval_ms, "auto-leader-rebalance", self.member.controller.balance_leaders)
@@ -164,6 +165,7 @@ def _registry(
             GroupOffsetHandlers(member.groups, lambda: metadata.image, old_offsets, config.offset_metadata_max_bytes),
             CoordinatorHandlers(member.groups, lambda: metadata.image, internal_topics),
             ProducerIdHandlers(ProducerIds(member.allocate_producer_ids)),
+            ProducerHandlers(logs.replicas, lambda: metadata.image),
             DisabledFeatureHandlers(),
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
