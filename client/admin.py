@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from client.errors import raise_for
 from client.kafka_client import KafkaClient
 from client.metadata import Metadata
 from protocol.config_resources import AlterConfigOp, ConfigResourceType
@@ -29,14 +30,11 @@ from protocol.messages import (
     DescribeConfigsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 
@@ -69,11 +67,6 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
-
-
-def _raise_for(code: int, message: str | None) -> None:
-    if code:
-        raise ApiError(ErrorCode.of(code), message or "")
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------
@@ -114,7 +107,7 @@ async def create_topic(
     response = await client.ask_controller(
         "createTopics", request, CreateTopicsResponse, lambda answer: [each.error_code for each in answer.topics]
     )
-    _raise_for(response.topics[0].error_code, response.topics[0].error_message)
+    raise_for(response.topics[0].error_code, response.topics[0].error_message)
 
 
 async def delete_topic(client: KafkaClient, name: str) -> None:
@@ -124,7 +117,7 @@ async def delete_topic(client: KafkaClient, name: str) -> None:
     response = await client.ask_controller(
         "deleteTopics", request, DeleteTopicsResponse, lambda answer: [each.error_code for each in answer.responses]
     )
-    _raise_for(response.responses[0].error_code, response.responses[0].error_message)
+    raise_for(response.responses[0].error_code, response.responses[0].error_message)
 
 
 async def create_partitions(
@@ -147,38 +140,7 @@ async def create_partitions(
         CreatePartitionsResponse,
         lambda answer: [each.error_code for each in answer.results],
     )
-    _raise_for(response.results[0].error_code, response.results[0].error_message)
-
-
-async def elect_leaders(
-    client: KafkaClient, election_type: ElectionType, partitions: Iterable[TopicPartition] | None
-) -> dict[TopicPartition, ApiError | None]:
-    """Elect leaders of these partitions, or of all that need it; gives why some have none. Raises ApiError."""
-    asked = None
-    if partitions is not None:
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            by_topic.setdefault(topic, []).append(partition)
-        asked = [ElectLeadersRequest.TopicPartitions(topic=name, partitions=each) for name, each in by_topic.items()]
-    request = ElectLeadersRequest(
-        election_type=election_type, topic_partitions=asked, timeout_ms=client.settings.request_timeout_ms
-    )
-    response = await client.ask_controller(
-        "electLeaders",
-        request,
-        ElectLeadersResponse,
-        lambda answer: [
-            each.error_code for topic in answer.replica_election_results for each in topic.partition_result
-        ],
-    )
-    _raise_for(response.error_code, None)
-    return {
-        TopicPartition(topic.topic, each.partition_id): (
-            ApiError(ErrorCode.of(each.error_code), each.error_message or "") if each.error_code else None
-        )
-        for topic in response.replica_election_results
-        for each in topic.partition_result
-    }
+    raise_for(response.results[0].error_code, response.results[0].error_message)
 
 
 # -- configurations ----------------------------------------------------------------------------------------------------
@@ -201,7 +163,7 @@ async def describe_configs(
         )
         response = await _ask_owner(client, node_id, "describeConfigs", request, DescribeConfigsResponse)
         for result in response.results:
-            _raise_for(result.error_code, result.error_message)
+            raise_for(result.error_code, result.error_message)
             found[result.resource_type, result.resource_name] = result.configs
     return found
 
@@ -226,7 +188,7 @@ async def alter_configs(client: KafkaClient, kind: int, name: str, changes: Iter
     (node_id,) = _by_config_owner([(kind, name)])
     response = await _ask_owner(client, node_id, "incrementalAlterConfigs", request, IncrementalAlterConfigsResponse)
     for result in response.responses:
-        _raise_for(result.error_code, result.error_message)
+        raise_for(result.error_code, result.error_message)
 
 
 def _by_config_owner(resources: Iterable[tuple[int, str]]) -> dict[int | None, list[tuple[int, str]]]:
@@ -396,5 +358,5 @@ async def describe_log_dirs(client: KafkaClient, node_id: int) -> list[DescribeL
     response = await client.ask_node(
         node_id, "describeLogDirs", DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
     )
-    _raise_for(response.error_code, None)
+    raise_for(response.error_code)
     return response.results

@@ -25,6 +25,9 @@ from protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger("kafka.clients.Producer")
 
+BATCHES_KEPT = 5
+"""Of each producer in a partition a broker keeps the numbers of so many batches (Kafka's `ProducerStateEntry`)."""
+
 _FIXED_RECORD_BYTES = 7
 """Attributes, two bytes each for the deltas of timestamp and offset, header count, and the record's length."""
 
@@ -142,11 +145,16 @@ class PartitionQueue:
     With idempotence, batches are numbered under `producer`. What the broker has of them is in doubt once a batch was
     given up. Those that have a number keep it then, so that the broker still recognizes duplicates. The partition
     begins anew, with a higher epoch and sequence 0, when no batch is left with an old number, or the broker misses one.
+
+    A broker takes any number for the first of a producer that it does not know, so the first batch travels alone. It
+    recognizes the last `BATCHES_KEPT` batches. No more than that leave while the outcome of one is open: a batch that
+    waits for a leader cut off, while a new one takes those behind it, has to be recognized when it is sent again.
     """
 
     __slots__ = (
         "_has_gap",
         "_is_in_doubt",
+        "_is_known",
         "_newest_delivered",
         "_next_sequence",
         "_sent",
@@ -173,6 +181,7 @@ class PartitionQueue:
         self._newest_delivered = -1
         self._has_gap = False
         self._is_in_doubt = False
+        self._is_known = False
 
     def append(
         self,
@@ -198,12 +207,20 @@ class PartitionQueue:
 
     def due_s(self, linger_s: float) -> float | None:
         """When the oldest batch should leave, by the loop's clock; None when nothing can say that yet."""
-        if not self.batches or (self.in_flight and (self.is_retrying or self.begins_anew)):
+        if not self.batches or (self.in_flight and (self.is_retrying or self.begins_anew or self._has_to_wait)):
             return None
         batch = self.batches[0]
         if batch.attempts:
-            return self.not_before_s
+            # Alone: an older one may be refused, and the broker take this one for the first of a producer new to it.
+            return None if self.in_flight else self.not_before_s
         return max(self.not_before_s, batch.created_s + (0 if batch.is_full else linger_s))
+
+    @property
+    def _has_to_wait(self) -> bool:
+        """Whether the broker could mistake another batch beside those in flight, which are in their order."""
+        if self.producer.producer_id == NO_PRODUCER_ID:
+            return False
+        return not self._is_known or self._sent - self.in_flight[0].number >= BATCHES_KEPT
 
     @property
     def begins_anew(self) -> bool:
@@ -233,7 +250,7 @@ class PartitionQueue:
     def _begin_anew(self, producer: ProducerId) -> None:
         self.producer = producer
         self._next_sequence = 0
-        self._has_gap = self._is_in_doubt = False
+        self._has_gap = self._is_in_doubt = self._is_known = False
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
 
@@ -256,6 +273,7 @@ class PartitionQueue:
     def delivered(self, batch: Batch) -> None:
         """The broker has acknowledged a batch."""
         self._newest_delivered = max(self._newest_delivered, batch.number)
+        self._is_known = True
 
     def given_up(self, batch: Batch) -> None:
         """A batch is not sent again; the broker may have it or not."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from client.assignors import ASSIGNORS, COOPERATIVE
 from client.broker_connection import Connection
-from client.errors import ClientError, DisconnectedError, FencedError
+from client.errors import ClientError, DisconnectedError, FencedError, raise_for
 from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from client.groups import OffsetAndMetadata, commit_errors, make_commit
 from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, KafkaClient
@@ -121,7 +121,7 @@ class GroupMember:
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = request.member_id = answer.member_id
             answer = await self._ask(request, JoinGroupResponse, timeout_ms)
-        _raise_for(answer.error_code, f"join of group '{self.group_id}'")
+        raise_for(answer.error_code, f"join of group '{self.group_id}'")
         self.member_id = answer.member_id
         self.generation = answer.generation_id
         protocol = answer.protocol_name or ""
@@ -142,7 +142,7 @@ class GroupMember:
             SyncGroupResponse,
             timeout_ms,
         )
-        _raise_for(sync.error_code, f"sync of group '{self.group_id}'")
+        raise_for(sync.error_code, f"sync of group '{self.group_id}'")
         return Joined(self.generation, protocol, decode_assignment(sync.assignment))
 
     def _subscription(self, topics: list[str]) -> bytes:
@@ -285,8 +285,3 @@ class GroupMember:
 _REJOIN_ERRORS: Final = frozenset(
     {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID}
 )
-
-
-def _raise_for(code: int, what: str) -> None:
-    if code:
-        raise ApiError(ErrorCode.of(code), what)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from protocol.errors import ApiError, ErrorCode
+
 
 class ClientError(Exception):
     """Base of the errors that this package raises beside ApiError."""
@@ -29,3 +31,15 @@ class NoOffsetError(ClientError):
 
 class FencedError(ClientError):
     """Another member has taken this one's `group.instance.id`; it must not go on."""
+
+
+def refusal(code: int, message: str | None = None) -> ApiError | None:
+    """The error that a broker has answered, or None."""
+    return ApiError(ErrorCode.of(code), message or "") if code else None
+
+
+def raise_for(code: int, message: str | None = None) -> None:
+    """Raise the error that a broker has answered, if any."""
+    error = refusal(code, message)
+    if error is not None:
+        raise error

@@ -300,7 +300,7 @@ class Fetcher:
             except ApiError as error:
                 state.failure = ApiError(error.error_code, f"{partition} at offset {state.position}: {error.message}")
         elif code in _PASSING:
-            self._metadata.mark_stale()
+            self._metadata.refused(partition)
         else:
             state.is_out_of_range = code == ErrorCode.OFFSET_OUT_OF_RANGE
             state.failure = ApiError(code, f"Fetch position {state.position} of partition {partition} failed")

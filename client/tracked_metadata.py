@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from client.errors import ClientTimeoutError, DisconnectedError
 from client.kafka_client import KafkaClient
@@ -32,6 +32,14 @@ STALE_ERRORS: Final = frozenset(
 """Error codes which say that leaders are not where the client believes them to be."""
 
 
+class _Refusal(NamedTuple):
+    """The leader of `leader_epoch` is not to be asked before `until_s`, on the loop's clock."""
+
+    leader: int
+    leader_epoch: int
+    until_s: float
+
+
 class TrackedMetadata:
     """Metadata of a growing set of topics. `allow_auto_topic_creation` lets asking for one create it."""
 
@@ -43,6 +51,7 @@ class TrackedMetadata:
         self._loop = asyncio.get_running_loop()
         self._fetched_s = float("-inf")
         self._is_stale = False
+        self._refusals: dict[TopicPartition, _Refusal] = {}
         self._lock = asyncio.Lock()
 
     @property
@@ -64,13 +73,31 @@ class TrackedMetadata:
             self._topics = wanted
             self._is_stale = True
 
-    def leader_of(self, partition: TopicPartition) -> PartitionMetadata | None:
-        """The partition, when it has a leader; otherwise None, and the metadata counts as stale."""
+    def refused(self, partition: TopicPartition) -> None:
+        """Mark the leader as wrong: the metadata is stale, and the same leader is not asked for `retry.backoff.ms`."""
+        self._is_stale = True
         known = self.current.partition(*partition)
-        if known is None or known.leader < 0:
+        if known is not None:
+            until_s = self._loop.time() + self._client.settings.retry_backoff_ms / 1000
+            self._refusals[partition] = _Refusal(known.leader, known.leader_epoch, until_s)
+
+    def leader_of(self, partition: TopicPartition) -> PartitionMetadata | None:
+        """The partition, when it has a leader that may be asked; otherwise None, and the metadata counts as stale."""
+        known = self.current.partition(*partition)
+        if known is None or known.leader < 0 or self._has_just_refused(partition, known):
             self._is_stale = True
             return None
         return known
+
+    def _has_just_refused(self, partition: TopicPartition, known: PartitionMetadata) -> bool:
+        refusal = self._refusals.get(partition)
+        if refusal is None:
+            return False
+        is_same = (known.leader, known.leader_epoch) == refusal[:2]
+        if is_same and self._loop.time() < refusal.until_s:
+            return True
+        del self._refusals[partition]
+        return False
 
     async def refresh(self) -> None:
         """Ask a broker. Raises DisconnectedError."""
