@@ -33,8 +33,9 @@ CMD ["spark-lake", "--help"]
 
 FROM base AS broker
 COPY <<'PROPERTIES' /etc/odradek/server.properties
-# One broker in a container. INSIDE is for other containers of its network, OUTSIDE for the host. Override any key with
-# `--override key=value` after the image's name; KAFKA_ADVERTISED_LISTENERS in the environment sets advertised.listeners.
+# One broker in a container, when nothing else configures it. INSIDE is for other containers of its network, OUTSIDE for the
+# host. KAFKA_* variables take the place of this file, but for log.dirs and metrics.listener. A file of your own is mounted at
+# /mnt/shared/config/server.properties.
 broker.id=0
 listeners=INSIDE://0.0.0.0:9093,OUTSIDE://0.0.0.0:9092
 advertised.listeners=INSIDE://broker:9093,OUTSIDE://127.0.0.1:9092
@@ -50,10 +51,9 @@ COPY --chmod=755 <<'START' /usr/local/bin/start-broker
 #!/bin/sh
 # start-broker OPTIONS...: start the broker of this image; options are those of `odradek server-start`.
 set -eu
-if [ -n "${KAFKA_ADVERTISED_LISTENERS:-}" ]; then
-  set -- --override "advertised.listeners=$KAFKA_ADVERTISED_LISTENERS" "$@"
-fi
-exec odradek server-start /etc/odradek/server.properties "$@"
+mounted=/mnt/shared/config/server.properties
+[ ! -e "$mounted" ] || set -- "$mounted" "$@"
+exec odradek server-start --environment /etc/odradek/server.properties "$@"
 START
 USER odradek
 VOLUME /var/lib/odradek

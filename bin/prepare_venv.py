@@ -9,6 +9,8 @@ waits for the first (an `flock` on `VENV.lock`, which the kernel drops with its 
 The stamp is the interpreter's inode and size in bytes, a newline, and the lock file's own text. The shell scripts
 compare them without starting Python: a changed lock or an upgraded interpreter makes the environment stale.
 
+A stale environment is emptied and made anew, but not through a symbolic link: others may be using it.
+
 The checkout's own modules are compiled, too: where PYTHONDONTWRITEBYTECODE is set, no start keeps what it compiles.
 `odradek.compiled` in the environment tells when; the shell scripts call `prepare_venv.py --compile VENV` again when a
 module is newer.
@@ -78,6 +80,10 @@ def main(argv: list[str]) -> int:
         fcntl.flock(mutex, fcntl.LOCK_EX)
         if is_fresh(venv, lock):
             return 0
+        if venv.is_symlink():
+            place = f"{venv}, a link to {venv.readlink()}, is not what {lock.name} says"
+            print(f"{place}: remove the link; an environment of others is not emptied", file=sys.stderr)
+            return 1
         try:
             install(venv, lock)
         except subprocess.CalledProcessError as failure:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
 
 from client import admin
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
-from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, read_text, reason, run_tool
-from tools.support.error_texts import exception_of
+from tools.support.common import BOOTSTRAP_SERVER, COMMAND_CONFIG, ToolError, admin_client, run_tool
+from tools.support.error_texts import exception_text
+from tools.support.json_fields import check_version, json_array, json_object, member, read_file, scalar
 from tools.support.options import Option, OptionParser, Options
-
-SUPPORTED_VERSION = 1
 
 PARSER = OptionParser(
     "Delete the records of partitions below given offsets.",
@@ -32,12 +30,7 @@ PARSER = OptionParser(
 
 async def work(options: Options) -> int:
     """Delete, and print the new log start of each partition as soon as it is known."""
-    path = options.required_text("offset-json-file")
-    try:
-        text = read_text(path)
-    except OSError as error:
-        raise ToolError(f"Unable to read file {path}") from error
-    offsets = parse_offsets(text)
+    offsets = parse_offsets(read_file(options.required_text("offset-json-file")))
     async with admin_client(options) as client:
         print("Executing records delete operation", flush=True)
         heading = ["Records delete operation completed:"]
@@ -46,9 +39,7 @@ async def work(options: Options) -> int:
             while heading:
                 print(heading.pop())
             if isinstance(outcome, ApiError):
-                print(
-                    f"partition: {partition}\terror: {exception_of(outcome.error_code)}: {reason(outcome)}", flush=True
-                )
+                print(f"partition: {partition}\terror: {exception_text(outcome)}", flush=True)
             else:
                 print(f"partition: {partition}\tlow_watermark: {outcome}", flush=True)
 
@@ -66,31 +57,19 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
         raise ToolError("The input string is not a valid JSON") from None
     if not isinstance(root, dict):
         raise ToolError("The input string is not a valid JSON")
-    version = root.get("version", SUPPORTED_VERSION)
-    if version != SUPPORTED_VERSION:
-        raise ToolError(f"Not supported version field value {version}")
+    check_version(root)
     if "partitions" not in root:
         raise ToolError("Missing partitions field")
     offsets: dict[TopicPartition, int] = {}
     twice: list[TopicPartition] = []
-    for entry in root["partitions"]:
-        partition = TopicPartition(_member(entry, "topic", str), _member(entry, "partition", int))
+    for fields in map(json_object, json_array(root["partitions"])):
+        partition = TopicPartition(scalar(member(fields, "topic"), str), scalar(member(fields, "partition"), int))
         if partition in offsets:
             twice.append(partition)
-        offsets[partition] = _member(entry, "offset", int)
+        offsets[partition] = scalar(member(fields, "offset"), int, "Long")
     if twice:
         raise ToolError(f"Offset json file contains duplicate topic partitions: {','.join(map(str, twice))}")
     return offsets
-
-
-def _member(entry: Any, name: str, kind: type) -> Any:
-    if not isinstance(entry, dict) or name not in entry:
-        raise ToolError(f"No such field exists: `{name}`")
-    value = entry[name]
-    if not isinstance(value, kind) or isinstance(value, bool):
-        expected = "String" if kind is str else "Integer" if name == "partition" else "Long"
-        raise ToolError(f"Expected `{expected}` value, received {json.dumps(value)}")
-    return value
 
 
 def main(argv: list[str]) -> int:

@@ -20,6 +20,7 @@ from tools.support.common import ToolError, parse_pairs, run_work
 
 DEFAULT_BROKERS = 3
 DEFAULT_BASE_PORT = 9092
+EMBEDDED = "embedded"
 PER_BROKER = {"advertised.listeners", "broker.id", "listeners", "log.dir", "log.dirs", "zookeeper.connect"}
 _WATCH_S = 1.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[J"
@@ -31,7 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The actions and their options."""
     parser = argparse.ArgumentParser(
         prog="odradek cluster",
-        description="Run a cluster on this machine: several brokers and a ZooKeeper, as processes.",
+        description="Run a cluster on this machine: several brokers and their coordination, as processes.",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -44,8 +45,14 @@ def make_parser() -> argparse.ArgumentParser:
     start = action("start", "make and start a cluster, or start again what has ended")
     start.add_argument("--brokers", type=_count, metavar="N", help=f"how many (default: {DEFAULT_BROKERS})")
     start.add_argument("--base-port", type=_port, metavar="PORT", help=f"of broker 1 (default: {DEFAULT_BASE_PORT})")
-    start.add_argument(
-        "--zookeeper", type=_connect, metavar="HOST:PORT[/CHROOT]", help="one that runs; without it one is started"
+    service = start.add_mutually_exclusive_group()
+    service.add_argument(
+        "--coordination",
+        choices=(EMBEDDED, ZOOKEEPER),
+        help=f"what to start for it: the embedded tree, or a real ZooKeeper, which needs Java (default: {EMBEDDED})",
+    )
+    service.add_argument(
+        "--zookeeper", type=_connect, metavar="HOST:PORT[/CHROOT]", help="a real one that runs already"
     )
     start.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="configure all brokers"
@@ -53,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
     action("status", "show brokers, controller, partitions and memory").add_argument(
         "--watch", action="store_true", help="show it again every second, until Ctrl-C"
     )
-    action("stop", "stop all brokers in order, then ZooKeeper")
+    action("stop", "stop all brokers in order, then their coordination")
     for name, what in (
         ("kill", "end a process at once, as a crash would (SIGKILL)"),
         ("pause", "stop the clock of a process (SIGSTOP)"),
@@ -61,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     ):
         action(name, what).add_argument("process", type=_process, metavar="N|zookeeper", help="the broker's id")
     action("add", "start one more broker")
-    logs = action("logs", "show what brokers and ZooKeeper have logged")
+    logs = action("logs", "show what brokers and their coordination have logged")
     logs.add_argument("process", type=_process, nargs="?", metavar="N|zookeeper", help="one of them (default: all)")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what they log, until Ctrl-C")
     logs.add_argument("-n", "--lines", type=_count, default=20, metavar="N", help="of each log (default: 20)")
@@ -117,6 +124,7 @@ async def start(arguments: argparse.Namespace, directory: ClusterDirectory) -> N
                 brokers=arguments.brokers or DEFAULT_BROKERS,
                 base_port=arguments.base_port or DEFAULT_BASE_PORT,
                 zookeeper=arguments.zookeeper,
+                is_embedded=arguments.coordination != ZOOKEEPER,
                 settings=_settings(arguments),
             )
             try:
@@ -143,6 +151,9 @@ def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, director
         raise ToolError(f"the cluster in {directory.path} has {brokers} brokers; `odradek cluster add` adds one")
     if arguments.zookeeper not in {None, state.zookeeper.connect}:
         raise ToolError(f"the cluster in {directory.path} is on the ZooKeeper {state.zookeeper.connect}")
+    own = EMBEDDED if state.zookeeper.is_embedded else ZOOKEEPER
+    if arguments.coordination not in {None, own} or (arguments.coordination and state.zookeeper.port is None):
+        raise ToolError(f"the cluster in {directory.path} is on {state.zookeeper.title} at {state.zookeeper.connect}")
     if arguments.base_port not in {None, state.brokers[0].port}:
         raise ToolError(f"broker 1 of the cluster in {directory.path} has port {state.brokers[0].port}")
     if arguments.settings:
@@ -259,7 +270,7 @@ def _named(arguments: argparse.Namespace, state: ClusterState) -> tuple[str, Pro
         return f"broker {broker.broker_id}", broker.process
     if state.zookeeper.port is None:
         raise ToolError(f"the ZooKeeper at {state.zookeeper.connect} was not started by this cluster")
-    return "ZooKeeper", state.zookeeper.process
+    return state.zookeeper.title, state.zookeeper.process
 
 
 def _require(what: str, process: ProcessId | None, wanted: Condition) -> None:

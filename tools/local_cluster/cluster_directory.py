@@ -43,11 +43,19 @@ class LocalBroker(Value):
 
 
 class LocalZooKeeper(Value):
-    """The ZooKeeper of the cluster. `port` is None when it is somebody else's, which is never started or stopped."""
+    """The ZooKeeper of the cluster, or the embedded tree in a process of its own, which speaks as one. `port` is None
+    when it is somebody else's, which is never started or stopped.
+    """
 
     connect: str
     port: int | None = None
     process: ProcessId | None = None
+    is_embedded: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return "the coordination tree" if self.is_embedded else "ZooKeeper"
 
 
 class ClusterState(Value):
@@ -133,8 +141,12 @@ class ClusterDirectory:
         return self.path / (ZOOKEEPER if name == ZOOKEEPER else f"broker-{name}")
 
     def log_file(self, name: str | int) -> Path:
-        """The output of a broker, by its id, or of ZooKeeper."""
+        """The log of a broker, by its id, or of ZooKeeper."""
         return self.part(name) / "server.log"
+
+    def output_file(self, name: str | int) -> Path:
+        """The output of a process: ZooKeeper's log, or what a broker says that is not in its log."""
+        return self.log_file(name) if name == ZOOKEEPER else self.part(name) / "kafkaServer.out"
 
     def properties_file(self, name: str | int) -> Path:
         """The configuration of a broker, by its id, or of ZooKeeper."""
@@ -151,7 +163,12 @@ def _json_of(state: ClusterState) -> dict[str, Any]:
     zookeeper = state.zookeeper
     return {
         "format": FORMAT,
-        "zookeeper": {"connect": zookeeper.connect, "port": zookeeper.port, "process": zookeeper.process},
+        "zookeeper": {
+            "connect": zookeeper.connect,
+            "port": zookeeper.port,
+            "process": zookeeper.process,
+            "embedded": zookeeper.is_embedded,
+        },
         "brokers": [{"id": each.broker_id, "port": each.port, "process": each.process} for each in state.brokers],
         "settings": dict(state.settings),
     }
@@ -166,7 +183,9 @@ def _state_of(found: dict[str, Any]) -> ClusterState:
 
     zookeeper = found["zookeeper"]
     return ClusterState(
-        LocalZooKeeper(zookeeper["connect"], zookeeper["port"], process_of(zookeeper)),
+        LocalZooKeeper(
+            zookeeper["connect"], zookeeper["port"], process_of(zookeeper), zookeeper.get("embedded", False)
+        ),
         tuple(LocalBroker(each["id"], each["port"], process_of(each)) for each in found["brokers"]),
         found["settings"],
     )

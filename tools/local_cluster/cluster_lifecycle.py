@@ -26,7 +26,7 @@ from tools.local_cluster.cluster_probe import Probe
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, spawn, wait_for_end
 from tools.local_cluster.generated_properties import broker_properties, zookeeper_properties
 from tools.local_cluster.ports import accepts, free_from, is_free, require_free
-from tools.local_cluster.process_commands import ProcessCommand, broker_command, zookeeper_command
+from tools.local_cluster.process_commands import ProcessCommand, broker_command, tree_command, zookeeper_command
 from tools.support.common import ToolError
 from tools.zookeeper.zookeeper_process import is_serving
 
@@ -55,17 +55,20 @@ class ClusterLifecycle:
         brokers: int,
         base_port: int,
         zookeeper: str | None,
+        is_embedded: bool,
         settings: Mapping[str, str],
     ) -> ClusterLifecycle:
-        """A new cluster in `directory`, not started yet. Raises ToolError when a port is in use."""
+        """A new cluster in `directory`, not started yet; on the given ZooKeeper, or on one of its own, which may be the
+        embedded tree. Raises ToolError when a port is in use, and when no ZooKeeper can be started here.
+        """
         ports = range(base_port, base_port + brokers)
         for number, port in enumerate(ports, 1):
             require_free(port, f"broker {number}")
         if zookeeper is None:
             port = ZOOKEEPER_PORT if is_free(ZOOKEEPER_PORT) else free_from(base_port + 1000)
-            service = LocalZooKeeper(f"{HOST}:{port}", port)
+            service = LocalZooKeeper(f"{HOST}:{port}", port, is_embedded=is_embedded)
             directory.write_properties(ZOOKEEPER, zookeeper_properties(directory, port))
-            zookeeper_command(directory.properties_file(ZOOKEEPER))
+            _coordination_command(service, directory)
         else:
             service = LocalZooKeeper(zookeeper)
         members = tuple(LocalBroker(number, port) for number, port in enumerate(ports, 1))
@@ -115,7 +118,8 @@ class ClusterLifecycle:
             self._spawn(broker)
             await self._await_registered({broker.broker_id})
         except BaseException:
-            await self._end(f"broker {broker.broker_id}", self._state.broker(broker.broker_id).process)
+            name = broker.broker_id
+            await self._end(name, f"broker {name}", self._state.broker(name).process)
             self._save(before)
             raise
         return self._state.broker(broker.broker_id)
@@ -134,11 +138,11 @@ class ClusterLifecycle:
             return
         if not self._lacks_zookeeper:
             return
-        require_free(port, "ZooKeeper")
-        process = self._launch(ZOOKEEPER, zookeeper_command(self._directory.properties_file(ZOOKEEPER)))
-        self._save(self._state.with_zookeeper(LocalZooKeeper(service.connect, port, process)))
-        self._tell(f"starting ZooKeeper on {service.connect}")
-        await self._await_ready("ZooKeeper", ZOOKEEPER, process, partial(asyncio.to_thread, is_serving, HOST, port))
+        require_free(port, service.title)
+        process = self._launch(ZOOKEEPER, _coordination_command(service, self._directory))
+        self._save(self._state.with_zookeeper(LocalZooKeeper(service.connect, port, process, service.is_embedded)))
+        self._tell(f"starting {service.title} on {service.connect}")
+        await self._await_ready(service.title, ZOOKEEPER, process, partial(asyncio.to_thread, is_serving, HOST, port))
 
     async def _await_given_zookeeper(self) -> None:
         """Raises ToolError when no server of `--zookeeper` accepts connections."""
@@ -156,7 +160,7 @@ class ClusterLifecycle:
         self._tell(f"starting broker {broker.broker_id} on {broker.address}")
 
     def _launch(self, name: str | int, command: ProcessCommand) -> ProcessId:
-        return spawn(command.words, self._directory.log_file(name), command.environment)
+        return spawn(command.words, self._directory.output_file(name), command.environment)
 
     async def _await_registered(self, started: Collection[int]) -> None:
         """Until the brokers that were started, and the others that run, all know each other."""
@@ -174,15 +178,22 @@ class ClusterLifecycle:
     async def _await_ready(
         self, what: str, name: str | int, process: ProcessId | None, is_ready: Callable[[], Awaitable[bool]]
     ) -> None:
-        log = self._directory.log_file(name)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 while not await is_ready():
                     if observe(process).condition is Condition.DEAD:
-                        raise ToolError(f"{what} has ended; {log} says\n{last_lines(log)}")
+                        raise ToolError(f"{what} has ended; {self._last_words(name)}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise ToolError(f"{what} is not ready after {START_TIMEOUT_S} s; {log} says\n{last_lines(log)}") from None
+            raise ToolError(f"{what} is not ready after {START_TIMEOUT_S} s; {self._last_words(name)}") from None
+
+    def _last_words(self, name: str | int) -> str:
+        files = (self._directory.log_file(name), self._directory.output_file(name))
+        said = [file for file in files if file.exists() and file.stat().st_size]
+        if not said:
+            return "it said nothing"
+        newest = max(said, key=lambda file: file.stat().st_mtime_ns)
+        return f"{newest} says\n{last_lines(newest)}"
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
@@ -192,10 +203,10 @@ class ClusterLifecycle:
         Raises ToolError, naming the process, when one does not end in time.
         """
         for broker in self._state.brokers:
-            await self._end(f"broker {broker.broker_id}", broker.process)
-        await self._end("ZooKeeper", self._state.zookeeper.process)
+            await self._end(broker.broker_id, f"broker {broker.broker_id}", broker.process)
+        await self._end(ZOOKEEPER, self._state.zookeeper.title, self._state.zookeeper.process)
 
-    async def _end(self, what: str, process: ProcessId | None) -> None:
+    async def _end(self, name: str | int, what: str, process: ProcessId | None) -> None:
         if not send_signal(process, signal.SIGTERM):
             return
         # One that is paused takes the signal up when it goes on.
@@ -205,10 +216,14 @@ class ClusterLifecycle:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await wait_for_end(process)
         except TimeoutError:
-            name = what.removeprefix("broker ").lower()
             raise ToolError(
                 f"{what} has not ended after {STOP_TIMEOUT_S} s; `odradek cluster kill {name}` ends it at once"
             ) from None
+
+
+def _coordination_command(service: LocalZooKeeper, directory: ClusterDirectory) -> ProcessCommand:
+    command = tree_command if service.is_embedded else zookeeper_command
+    return command(directory.properties_file(ZOOKEEPER))
 
 
 def last_lines(path: Path) -> str:

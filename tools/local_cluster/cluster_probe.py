@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from client import admin
 from client.errors import ClientError
 from client.metadata import Metadata
 from protocol.errors import ApiError
+from protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from protocol.topic_partition import TopicPartition
 from tools.support.common import make_client
 
 PATIENCE_MS = 1_500
 """For each question: a broker of this machine answers in milliseconds."""
 
-LogSizes = Mapping[int, Mapping[TopicPartition, int]]
-"""The bytes of each replica, by broker."""
+_LATEST = -1
+_DEBUGGER = -2
+"""The replica id of who compares replicas: a broker that follows answers it too."""
+
+
+class ReplicaLog(NamedTuple):
+    """A replica as its broker has it; `end_offset` is None where it cannot be told."""
+
+    size_bytes: int
+    end_offset: int | None
+
+
+Replicas = Mapping[int, Mapping[TopicPartition, ReplicaLog]]
+"""The replicas of each broker."""
 
 _PROPERTIES = {
     "request.timeout.ms": str(PATIENCE_MS),
@@ -56,16 +70,38 @@ class Probe:
         except ClientError:
             return None
 
-    async def log_sizes(self, brokers: Sequence[int]) -> LogSizes:
-        """The bytes of the replicas of each broker that answers."""
-        found = await asyncio.gather(*map(self._sizes_of, brokers))
-        return {broker: sizes for broker, sizes in zip(brokers, found, strict=True) if sizes is not None}
+    async def replicas(self, brokers: Sequence[int]) -> Replicas:
+        """The replicas of each broker that answers."""
+        found = await asyncio.gather(*map(self._replicas_of, brokers))
+        return {broker: logs for broker, logs in zip(brokers, found, strict=True) if logs is not None}
 
-    async def _sizes_of(self, broker: int) -> Mapping[TopicPartition, int] | None:
+    async def _replicas_of(self, broker: int) -> Mapping[TopicPartition, ReplicaLog] | None:
         try:
-            described = await admin.describe_log_dirs(self._client, broker)
+            sizes = await self._sizes_of(broker)
+            ends = await self._ends_of(broker, sizes)
         except (ApiError, ClientError):
             return None
+        return {name: ReplicaLog(size, ends.get(name)) for name, size in sizes.items()}
+
+    async def _ends_of(self, broker: int, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        topics: dict[str, list[ListOffsetsRequest.ListOffsetsPartition]] = defaultdict(list)
+        for topic, number in partitions:
+            asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=number, timestamp=_LATEST)
+            topics[topic].append(asked)
+        request = ListOffsetsRequest(
+            replica_id=_DEBUGGER,
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=each) for name, each in topics.items()],
+        )
+        response = await self._client.ask_node(broker, "listOffsets", request, ListOffsetsResponse)
+        return {
+            TopicPartition(topic.name, each.partition_index): each.offset
+            for topic in response.topics
+            for each in topic.partitions
+            if not each.error_code
+        }
+
+    async def _sizes_of(self, broker: int) -> Mapping[TopicPartition, int]:
+        described = await admin.describe_log_dirs(self._client, broker)
         return {
             TopicPartition(topic.name, each.partition_index): each.partition_size
             for log_dir in described

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from client.metadata import Metadata, PartitionMetadata
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker
-from tools.local_cluster.cluster_probe import LogSizes, Probe
+from tools.local_cluster.cluster_probe import Probe, ReplicaLog, Replicas
 from tools.local_cluster.cluster_processes import Condition, Observed, observe
 
 MISSING = "-"
 MOST_PARTITIONS = 20
 """Lines of partitions: those that need attention come first."""
+_NO_LOG = ReplicaLog(0, 0)
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -24,7 +26,7 @@ class ClusterStatus(Value):
     zookeeper: Observed
     brokers: Mapping[int, Observed]
     metadata: Metadata | None
-    log_sizes: LogSizes
+    replicas: Replicas
 
 
 async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
@@ -32,14 +34,14 @@ async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
     state = directory.load()
     observed = {each.broker_id: observe(each.process) for each in state.brokers}
     running = [each for each in state.brokers if observed[each.broker_id].condition is Condition.RUNNING]
-    metadata, log_sizes = None, {}
+    metadata, replicas = None, {}
     if running:
         async with Probe(",".join(broker.address for broker in running)) as probe:
             metadata = await probe.metadata()
             if metadata is not None:
                 asked = [each.broker_id for each in running if each.broker_id in metadata.nodes]
-                log_sizes = dict(await probe.log_sizes(asked))
-    return ClusterStatus(state, observe(state.zookeeper.process), observed, metadata, log_sizes)
+                replicas = dict(await probe.replicas(asked))
+    return ClusterStatus(state, observe(state.zookeeper.process), observed, metadata, replicas)
 
 
 def render(status: ClusterStatus) -> list[str]:
@@ -55,11 +57,11 @@ def _headline(status: ClusterStatus) -> str:
     if zookeeper.port is None:
         about = f"ZooKeeper {zookeeper.connect}"
     elif zookeeper.process is None or status.zookeeper.condition is Condition.DEAD:
-        about = f"ZooKeeper {zookeeper.connect} dead"
+        about = f"{zookeeper.title} {zookeeper.connect} dead"
     else:
         memory = in_units(status.zookeeper.memory_bytes)
         condition = status.zookeeper.condition.value
-        about = f"ZooKeeper {zookeeper.connect} {condition}, pid {zookeeper.process.pid}, {memory}"
+        about = f"{zookeeper.title} {zookeeper.connect} {condition}, pid {zookeeper.process.pid}, {memory}"
     cluster_id = MISSING if status.metadata is None else status.metadata.cluster_id
     return f"Cluster {cluster_id}, {about}"
 
@@ -95,23 +97,35 @@ def _broker_row(status: ClusterStatus, broker: LocalBroker) -> tuple[str, ...]:
         len(replicas),
         sum(broker.broker_id in each.isr for each in replicas),
     )
-    behind = bytes_behind(status.metadata, status.log_sizes, broker.broker_id)
+    lag = lag_of(status.metadata, status.replicas, broker.broker_id)
     return (
         *(str(broker.broker_id), condition, pid, broker.address, memory, *map(str, counts)),
-        MISSING if behind is None else in_units(behind),
+        MISSING if lag is None else f"{lag.records} records, {in_units(lag.size_bytes)}",
     )
 
 
-def bytes_behind(metadata: Metadata, log_sizes: LogSizes, broker_id: int) -> int | None:
-    """By how many bytes the replicas of a broker are shorter than those of their leaders; None when it is not known."""
-    own = log_sizes.get(broker_id)
+class Lag(NamedTuple):
+    """By how much the replicas of a broker are shorter than those of their leaders. Records are counted by offsets."""
+
+    records: int
+    size_bytes: int
+
+
+def lag_of(metadata: Metadata, replicas: Replicas, broker_id: int) -> Lag | None:
+    """The lag of one broker; None when it is not known. Leaders that do not answer are left out."""
+    own = replicas.get(broker_id)
     if own is None:
         return None
-    behind = 0
+    records = size_bytes = 0
     for name, partition in _partitions(metadata):
-        if broker_id in partition.replicas and partition.leader in log_sizes:
-            behind += max(0, log_sizes[partition.leader].get(name, 0) - own.get(name, 0))
-    return behind
+        leader = replicas.get(partition.leader, {}).get(name)
+        if broker_id not in partition.replicas or leader is None:
+            continue
+        replica = own.get(name, _NO_LOG)
+        size_bytes += max(0, leader.size_bytes - replica.size_bytes)
+        if leader.end_offset is not None and replica.end_offset is not None:
+            records += max(0, leader.end_offset - replica.end_offset)
+    return Lag(records, size_bytes)
 
 
 # -- partitions --------------------------------------------------------------------------------------------------------

@@ -21,12 +21,24 @@ class ProcessCommand(NamedTuple):
 
 
 def broker_command(properties: Path) -> ProcessCommand:
-    """A broker in the foreground, by this interpreter, so that nothing is prepared or compiled when it starts."""
+    """A broker. It logs beside its configuration, into a daemon's files, which are rotated; what it says otherwise is
+    little.
+    """
+    command = server_module("broker", str(properties))
+    logs = {"ODRADEK_DAEMON": "files", "LOG_DIR": str(properties.parent)}
+    return command._replace(environment={**command.environment, **logs})
+
+
+def tree_command(properties: Path) -> ProcessCommand:
+    """The embedded tree, served in the foreground as a ZooKeeper."""
+    return server_module("broker.zookeeper.tree_process", str(properties))
+
+
+def server_module(module: str, *arguments: str) -> ProcessCommand:
+    """A module of the server, by this interpreter, so that nothing is prepared or compiled when it starts."""
     root = str(server_root())
     path = [root, *(each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each not in {"", root})]
-    return ProcessCommand(
-        [sys.executable, "-P", "-m", "broker", str(properties)], {"PYTHONPATH": os.pathsep.join(path)}
-    )
+    return ProcessCommand([sys.executable, "-P", "-m", module, *arguments], {"PYTHONPATH": os.pathsep.join(path)})
 
 
 def zookeeper_command(properties: Path) -> ProcessCommand:
@@ -34,4 +46,6 @@ def zookeeper_command(properties: Path) -> ProcessCommand:
     try:
         return ProcessCommand(server_command(properties), {})
     except ZookeeperMissingError as error:
-        raise ToolError(f"{error}; or use --zookeeper HOST:PORT for one that runs") from None
+        raise ToolError(
+            f"{error}; or leave --coordination away, or use --zookeeper HOST:PORT for one that runs"
+        ) from None

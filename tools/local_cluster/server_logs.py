@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _POLL_S = 0.2
 
@@ -19,34 +21,56 @@ class NamedLog(NamedTuple):
 
 
 class _Tail:
-    """Reads the lines of one file, of which the last may be unfinished yet."""
+    """Reads the lines of one file, of which the last may be unfinished yet. When the file is rotated, it goes on in the
+    next one, after the end of the one that it has.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._position = 0
+        self._file: BinaryIO | None = None
         self._rest = b""
 
     def new_lines(self) -> list[str]:
         """The lines that were finished since the last call; none while there is no file."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        self._position += len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        data = self._rest
+        if self._file is not None:
+            data += self._file.read()
+            if self._is_rotated(self._file):
+                data += self._file.read()
+                self.close()
+        if self._file is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._file = self._path.open("rb")
+                data += self._file.read()
+        *lines, self._rest = data.split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
+
+    def _is_rotated(self, file: BinaryIO) -> bool:
+        try:
+            return not os.path.samestat(os.fstat(file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False  # in between
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 async def show_logs(logs: Sequence[NamedLog], *, lines: int, follow: bool, tell: Callable[[str], None]) -> None:
     """Tell the last `lines` of each log; with `follow` also what is added, until the task is cancelled."""
-    tails = [(f"{log.name} | " if len(logs) > 1 else "", _Tail(log.path)) for log in logs]
-    for prefix, tail in tails:
-        for line in deque(tail.new_lines(), lines):
-            tell(prefix + line)
-    while follow:
-        await asyncio.sleep(_POLL_S)
+    with contextlib.ExitStack() as stack:
+        tails = []
+        for log in logs:
+            tail = _Tail(log.path)
+            stack.callback(tail.close)
+            tails.append((f"{log.name} | " if len(logs) > 1 else "", tail))
         for prefix, tail in tails:
-            for line in tail.new_lines():
+            for line in deque(tail.new_lines(), lines):
                 tell(prefix + line)
+        while follow:
+            await asyncio.sleep(_POLL_S)
+            for prefix, tail in tails:
+                for line in tail.new_lines():
+                    tell(prefix + line)

@@ -6,7 +6,7 @@ the tools come across.
 
 from __future__ import annotations
 
-from protocol.errors import ErrorCode
+from protocol.errors import ApiError, ErrorCode
 
 _TEXTS: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: (
@@ -62,6 +62,26 @@ _TEXTS: dict[ErrorCode, tuple[str, str]] = {
         "Replication factor is below 1 or larger than the number of available brokers.",
     ),
     ErrorCode.INVALID_CONFIG: ("InvalidConfigurationException", "Configuration is invalid."),
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: (
+        "InvalidReplicaAssignmentException",
+        "Replica assignment is invalid.",
+    ),
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: (
+        "NoReassignmentInProgressException",
+        "No partition reassignment is in progress.",
+    ),
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: (
+        "PreferredLeaderNotAvailableException",
+        "The preferred leader was not available.",
+    ),
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: (
+        "EligibleLeadersNotAvailableException",
+        "Eligible topic partition leaders are not available.",
+    ),
+    ErrorCode.ELECTION_NOT_NEEDED: (
+        "ElectionNotNeededException",
+        "Leader election not needed for topic partition.",
+    ),
     ErrorCode.TOPIC_DELETION_DISABLED: ("TopicDeletionDisabledException", "Topic deletion is disabled."),
 }
 
@@ -78,3 +98,8 @@ def exception_of(code: ErrorCode) -> str:
     """The Java class that stands for a code, with its package."""
     known = _TEXTS.get(code)
     return _PACKAGE + (known[0] if known else code.name)
+
+
+def exception_text(error: ApiError) -> str:
+    """An error as Java shows it: its class, and what it says."""
+    return f"{exception_of(error.error_code)}: {error.message or message_of(error.error_code)}"

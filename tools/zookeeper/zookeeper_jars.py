@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,7 @@ def java() -> str:
 
 def server_command(properties: Path, *, heap: str = "256M") -> list[str]:
     """The command of a server that reads `properties`. Raises ZookeeperMissingError."""
-    options = os.environ.get("KAFKA_HEAP_OPTS", f"-Xmx{heap}").split()
+    options = os.environ.get("KAFKA_HEAP_OPTS", f"-Xmx{heap}").split() + shlex.split(os.environ.get("KAFKA_OPTS", ""))
     return [java(), *options, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_logging("zookeeper"), "-cp",
             class_path(), SERVER_CLASS, str(properties)]  # fmt: skip
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.zookeeper.zookeeper_jars import ZookeeperMissingError, server_command
@@ -36,10 +36,12 @@ class ZookeeperProcess:
         host: str = "127.0.0.1",
         tick_time_ms: int = 2000,
         settings: Mapping[str, str] | None = None,
+        command: Callable[[Path], Sequence[str]] = server_command,
     ) -> None:
         """A session's timeout may be between 2 and 20 ticks, unless `settings` say otherwise (minSessionTimeout,
-        maxSessionTimeout).
+        maxSessionTimeout). `command` gives the command line for a zookeeper.properties.
         """
+        self._command = command
         self.host = host
         self.port = port
         self.output = directory / "zookeeper.log"
@@ -58,6 +60,11 @@ class ZookeeperProcess:
         self.properties.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
 
     @property
+    def needs_java(self) -> bool:
+        """Whether it is a real one."""
+        return self._command is server_command
+
+    @property
     def address(self) -> str:
         """host:port, as in zookeeper.connect."""
         return f"{self.host}:{self.port}"
@@ -72,7 +79,7 @@ class ZookeeperProcess:
 
     def spawn(self, *, detached: bool = False) -> None:
         """Start, and do not wait. Raises ZookeeperMissingError, and RuntimeError when the port is taken."""
-        command = server_command(self.properties)
+        command = self._command(self.properties)
         with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1.0):
             raise RuntimeError(f"something listens at {self.address} already")
         with self.output.open("ab") as output:
