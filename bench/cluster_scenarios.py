@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
+from collections.abc import Callable
 
-from kazoo.client import KazooClient
-
-from bench.brokers import SESSION_TIMEOUT_MS, Broker
-from bench.clusters import Cluster
+from bench import cluster_partitions as partitions
+from bench.brokers import SESSION_TIMEOUT_MS, Broker, await_listening
+from bench.clusters import Cluster, SessionWatch, cluster_of
 from bench.scenario import Context, Sample, Scenario
-from bench.scenarios import produce
+from bench.scenarios import idle_memory, produce, start
 from protocol.messages import MetadataRequest, MetadataResponse
 from tests.kit.wire_client import WireClient
 
@@ -21,7 +20,10 @@ LATENCY_RATE = 1_000
 BEFORE_S = 3.0
 """Of load before a broker dies."""
 STALL_S = 30
+MOVE_S = 15
 _PATIENCE_S = 30.0
+_CATCH_UP_LIMIT_S = 300
+_POLL_S = 0.02
 
 
 def latency(context: Context, broker: Broker, topic: str) -> Sample:
@@ -42,67 +44,98 @@ def fail_over(context: Context, broker: Broker, topic: str) -> Sample:
 
     Raises RuntimeError when a record is lost or refused, or when the session does not end.
     """
-    if not isinstance(broker, Cluster):
-        raise TypeError("fail-over needs a cluster")
+    cluster = cluster_of(broker)
     context.load.run("first", broker.address, topic)
-    leader = leader_of(broker, topic)
-    zookeeper = KazooClient(broker.zookeeper.address)
-    zookeeper.start()
-    load = context.load.spawn("stall", broker.address, topic, STALL_S)
+    leader = partition_zero(cluster, topic).leader_id
+    with SessionWatch(cluster, leader) as session:
+        result = longest_stall(context, broker, topic, STALL_S, session.kill)
+    return Sample(
+        (result["stalled_until"] - session.ended_s) * 1000,
+        details={"whole_gap_ms": result["stalled_s"] * 1000, "session_timeout_ms": SESSION_TIMEOUT_MS},
+    )
+
+
+def leader_move(context: Context, broker: Broker, topic: str) -> Sample:
+    """The longest milliseconds without an acknowledgement while the leader's broker is stopped in order.
+
+    Raises RuntimeError when a record is lost or refused.
+    """
+    cluster = cluster_of(broker)
+    context.load.run("first", broker.address, topic)
+    leader = partition_zero(cluster, topic).leader_id
+    result = longest_stall(context, broker, topic, MOVE_S, cluster.member(leader).end)
+    return Sample(result["stalled_s"] * 1000)
+
+
+def longest_stall(
+    context: Context, broker: Broker, topic: str, seconds: float, happen: Callable[[], None]
+) -> dict[str, float]:
+    """Run the load `stall` for `seconds`, have something happen amid it, and return what it printed.
+
+    Raises RuntimeError when a record is lost or refused.
+    """
+    load = context.load.spawn("stall", broker.address, topic, seconds)
     try:
-        ended = watch_end(zookeeper, leader)
         time.sleep(BEFORE_S)
-        Broker.kill(broker.member(leader))
-        if not ended.wait(_PATIENCE_S):
-            raise RuntimeError(f"the session of broker {leader} did not end in {_PATIENCE_S} s")
-        ended_at = ended.at
-        said, _ = load.communicate(timeout=STALL_S * 3)
+        happen()
+        said, _ = load.communicate(timeout=seconds * 3)
         if load.returncode:
             raise RuntimeError("records were lost or refused")
     finally:
         load.kill()
         load.communicate()
-        zookeeper.stop()
-        zookeeper.close()
-    result = json.loads(said)
-    return Sample(
-        (result["stalled_until"] - ended_at) * 1000,
-        details={"whole_gap_ms": result["stalled_s"] * 1000, "session_timeout_ms": SESSION_TIMEOUT_MS},
-    )
+    result: dict[str, float] = json.loads(said)
+    return result
 
 
-class Ended(threading.Event):
-    """The end of a session, with the time of the wall clock at which it was seen."""
+def catch_up(context: Context, broker: Broker, topic: str) -> Sample:
+    """Megabytes a second that a follower copies which was away, from the opening of its port until it is in sync.
 
-    at = 0.0
+    Raises RuntimeError when that takes too long.
+    """
+    cluster = cluster_of(broker)
+    context.load.run("first", broker.address, topic)
+    leader = partition_zero(cluster, topic).leader_id
+    # Not the first one, which is asked below; two of three brokers remain.
+    follower = cluster.member(next(number for number in (2, 3) if number != leader))
+    follower.end()
+    result = context.load.run("produce", broker.address, topic, context.count(2_000_000), 1000, ALL)
+    follower.launch()
+    if follower.process is not None:
+        await_listening(follower.port, follower.process)
+    cpu_before, began = cluster.cpu_s_now(), time.monotonic()
+    while len(partition_zero(cluster, topic).isr_nodes) < BROKERS:
+        if time.monotonic() > began + _CATCH_UP_LIMIT_S:
+            raise RuntimeError(f"a follower of {topic} was not in sync after {_CATCH_UP_LIMIT_S} s")
+        time.sleep(_POLL_S)
+    seconds, spent = time.monotonic() - began, cluster.cpu_s_now() - cpu_before
+    return Sample(result["bytes"] / seconds / 1e6, spent, gigabytes=result["bytes"] / 1e9)
 
 
-def watch_end(zookeeper: KazooClient, broker_id: int) -> Ended:
-    """An event that is set when the broker's node is gone. Raises RuntimeError when there is none."""
-    ended = Ended()
-
-    def on_change(_: object) -> None:
-        ended.at = time.time()
-        ended.set()
-
-    if zookeeper.exists(f"/brokers/ids/{broker_id}", watch=on_change) is None:
-        raise RuntimeError(f"broker {broker_id} is not registered")
-    return ended
-
-
-def leader_of(cluster: Cluster, topic: str) -> int:
-    """The broker that leads partition 0."""
+def partition_zero(cluster: Cluster, topic: str) -> MetadataResponse.MetadataResponsePartition:
+    """Partition 0 of the topic, once the first broker knows it. Raises RuntimeError when it does not hear of it."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )
-    with WireClient("127.0.0.1", cluster.members[0].port) as client:
-        answer = client.ask(request, 8)
-    if not isinstance(answer, MetadataResponse):
-        raise TypeError("not the answer to Metadata")
-    return answer.topics[0].partitions[0].leader_id
+    deadline = time.monotonic() + _PATIENCE_S
+    with WireClient("127.0.0.1", cluster.port) as client:
+        while time.monotonic() < deadline:
+            answer = client.ask(request, 8)
+            if not isinstance(answer, MetadataResponse):
+                raise TypeError("not the answer to Metadata")
+            if answer.topics[0].partitions:
+                return answer.topics[0].partitions[0]
+            time.sleep(_POLL_S)
+    raise RuntimeError(f"the first broker did not hear of {topic} in {_PATIENCE_S} s")
 
 
 SCENARIOS = [
+    Scenario("cluster-start", "three brokers, start to first acks=all", "ms",
+        start, higher_is_better=False, target=0.5, limit=1500, launches=True, brokers=BROKERS,
+    ),
+    Scenario("cluster-memory", "resident memory of three brokers, idle", "MB",
+        idle_memory, higher_is_better=False, target=0.15, limit=150, brokers=BROKERS,
+    ),
     Scenario("cluster-produce-1000", "three brokers, produce 1 kB, acks=all", "records/s",
         produce(500_000, 1000, acks=ALL), target=2.5, cpu_target=0.2, brokers=BROKERS,
     ),
@@ -114,5 +147,27 @@ SCENARIOS = [
     ),
     Scenario("cluster-fail-over", "three brokers, fail-over after kill -9", "ms",
         fail_over, higher_is_better=False, target=0.7, brokers=BROKERS,
+    ),
+    Scenario("cluster-controller-10000", "a controller dies, 10,000 partitions", "s",
+        partitions.controller_dies_with(10_000), 1, higher_is_better=False, target=0.7, brokers=BROKERS,
+        leaves_many_files=True,
+    ),
+    Scenario("cluster-move", "three brokers, a leader is stopped", "ms",
+        leader_move, higher_is_better=False, brokers=BROKERS,
+    ),
+    Scenario("cluster-catch-up", "a follower catches up 2 GB", "MB/s",
+        catch_up, target=1.0, brokers=BROKERS,
+    ),
+    Scenario("cluster-start-10000", "three brokers start, 10,000 partitions", "s",
+        partitions.start_with(10_000), 1, higher_is_better=False, target=0.5, brokers=BROKERS, leaves_many_files=True,
+    ),
+    Scenario("cluster-memory-10000", "a replica, one of 10,000 a broker", "kB",
+        partitions.memory_with(10_000), 1, higher_is_better=False, limit=6, brokers=BROKERS, leaves_many_files=True,
+    ),
+    Scenario("cluster-flat-10000", "a produce, 10,000 partitions to 10", "times",
+        partitions.produce_with(10_000), 1, higher_is_better=False, limit=1.2, brokers=BROKERS, leaves_many_files=True,
+    ),
+    Scenario("cluster-idle-1000", "a broker of three, 1,000 partitions", "% CPU",
+        partitions.idle_with(1_000), 1, higher_is_better=False, limit=2, brokers=BROKERS,
     ),
 ]  # fmt: skip

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Self
+
+from kazoo.client import KazooClient
 
 from bench.brokers import SESSION_TIMEOUT_MS, Broker, ZooKeeper, await_listening
+from bench.processes import cpu_s
 
 REPLICAS: Final = 3
+_PATIENCE_S: Final = 30.0
 
 SETTINGS = {
     "default.replication.factor": str(REPLICAS),
@@ -24,6 +30,7 @@ class Cluster(Broker):
         self.members = [make() for _ in range(count)]
         self.name = self.members[0].name
         super().__init__()
+        self.port = self.members[0].port
         self.address = ",".join(member.address for member in self.members)
         self.zookeeper = ZooKeeper(self.directory)
 
@@ -83,6 +90,50 @@ class Cluster(Broker):
         """CPU seconds of all brokers; ZooKeeper's are not counted."""
         return sum(member.cpu_s() for member in self.members if member.process is not None)
 
+    def cpu_s_now(self) -> float:
+        """CPU seconds of all brokers so far, whatever they are about."""
+        return sum(cpu_s(member.pid) for member in self.members if member.process is not None)
+
     def rss_bytes(self) -> int:
         """Resident memory of all brokers."""
         return sum(member.rss_bytes() for member in self.members if member.process is not None)
+
+
+def cluster_of(broker: Broker) -> Cluster:
+    """The cluster that a scenario for several brokers runs on. Raises TypeError for a single broker."""
+    if not isinstance(broker, Cluster):
+        raise TypeError(f"this scenario needs a cluster, not one {broker.name}")
+    return broker
+
+
+class SessionWatch:
+    """Kills one broker of a cluster with -9, and sees its session with ZooKeeper end. To be used with `with`."""
+
+    ended_s = 0.0
+    """When ZooKeeper dropped the broker's node, by the clock of the wall."""
+
+    def __init__(self, cluster: Cluster, broker_id: int) -> None:
+        self._cluster = cluster
+        self._broker_id = broker_id
+        self._zookeeper = KazooClient(cluster.zookeeper.address)
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._zookeeper.start()
+        if self._zookeeper.exists(f"/brokers/ids/{self._broker_id}", watch=self._on_change) is None:
+            raise RuntimeError(f"broker {self._broker_id} is not registered")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zookeeper.stop()
+        self._zookeeper.close()
+
+    def _on_change(self, _: object) -> None:
+        self.ended_s = time.time()
+        self._ended.set()
+
+    def kill(self) -> None:
+        """Kill, and return when the session has ended. Raises RuntimeError when it does not."""
+        Broker.kill(self._cluster.member(self._broker_id))
+        if not self._ended.wait(_PATIENCE_S):
+            raise RuntimeError(f"the session of broker {self._broker_id} did not end in {_PATIENCE_S} s")

@@ -6,7 +6,7 @@
  *   load consume   BOOTSTRAP TOPIC RECORDS               one partition from its beginning
  *   load latency   BOOTSTRAP TOPIC RECORDS RATE [ACKS]   RATE records a second, produced and consumed by this process
  *   load stall     BOOTSTRAP TOPIC SECONDS               a record a millisecond, acks=all; the longest time without an acknowledgement
- *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it
+ *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it, acks=all
  *   load waiting   BOOTSTRAP TOPIC SECONDS BYTES PRODUCERS  so many producers, each with one record under way at a time, acks=1
  *   load create    BOOTSTRAP TOPIC PARTITIONS [NAME=VALUE]  a topic, until every partition has a leader
  *   load delete    BOOTSTRAP TOPIC
@@ -455,7 +455,7 @@ static int leaders(rd_kafka_t *rk, rd_kafka_topic_t *rkt, int timeout_ms) {
 static int first(const char *bootstrap, const char *topic) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-    set(conf, "acks", "1");
+    set(conf, "acks", "all");
     set(conf, "linger.ms", "0");
     set(conf, "reconnect.backoff.ms", "5");
     set(conf, "reconnect.backoff.max.ms", "5");
@@ -481,7 +481,7 @@ static int create(const char *bootstrap, const char *topic, int partitions, char
     set(conf, "allow.auto.create.topics", "false");
     rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, conf, bootstrap);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
-    rd_kafka_NewTopic_t *topics[] = {rd_kafka_NewTopic_new(topic, partitions, 1, text, sizeof text)};
+    rd_kafka_NewTopic_t *topics[] = {rd_kafka_NewTopic_new(topic, partitions, -1 /* default.replication.factor */, text, sizeof text)};
     if (!topics[0]) die("create: %s", text);
     if (config) {
         char *value = strchr(config, '=');

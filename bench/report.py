@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +28,9 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """The second side's figure by the first's; None when the first is 0."""
-        return self.figures[1] / self.figures[0] if self.figures[0] else None
+        """The second side's figure by the first's; None when the first is 0, or one side has none."""
+        ratio = self.figures[1] / self.figures[0] if self.figures[0] else math.nan
+        return None if math.isnan(ratio) else ratio
 
     @property
     def reached(self) -> bool | None:
@@ -54,6 +56,11 @@ def median_of(samples: Sequence[Sample], name: str) -> float | None:
     return statistics.median(figures) if figures else None
 
 
+def detail_of(samples: Sequence[Sample], name: str) -> float:
+    """The median of a detail; not a number for a side that does not tell it."""
+    return statistics.median(sample.details.get(name, math.nan) for sample in samples)
+
+
 def rows(scenario: Scenario, samples: Samples) -> list[Row]:
     """The figure's line, the broker's and the client's CPU, and what the brokers did once they were warm."""
     first, second = samples.values()
@@ -75,9 +82,10 @@ def rows(scenario: Scenario, samples: Samples) -> list[Row]:
         if pair[0] is not None and pair[1] is not None:
             target = scenario.cpu_target if whose == "broker" else None
             lines.append(Row(f"  {whose}", unit, (pair[0], pair[1]), target, at_least=False))
-    for name in first[0].details:
-        pair = statistics.median(s.details[name] for s in first), statistics.median(s.details[name] for s in second)
-        lines.append(Row(f"  {name.replace('_', ' ')}", "", pair))
+    lines += [
+        Row(f"  {name.replace('_', ' ')}", "", (detail_of(first, name), detail_of(second, name)))
+        for name in first[0].details | second[0].details
+    ]
     warm = {side: [sample.warm for sample in both if sample.warm is not None] for side, both in samples.items()}
     if all(warm.values()):
         without_targets = dataclasses.replace(scenario, title="", target=None, cpu_target=None, limit=None)
@@ -89,7 +97,9 @@ def rows(scenario: Scenario, samples: Samples) -> list[Row]:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something."""
+    """Three digits that mean something; `-` for what is not a number."""
+    if math.isnan(value):
+        return "-"
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

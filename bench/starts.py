@@ -47,15 +47,15 @@ def launch_until_led(broker: Broker, topic: str, partitions: int) -> float:
     raise RuntimeError(f"{broker.name} did not lead {partitions} partitions of {topic} after {_LIMIT_S} s")
 
 
-def led(client: WireClient, topic: str) -> int:
-    """How many partitions of the topic have a leader, as a client is told."""
+def led(client: WireClient, topic: str, but_by: int = -1) -> int:
+    """How many partitions of the topic have a leader, as a client is told: another one than `but_by`."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
     )
     answer = client.ask(request, 8)
     assert isinstance(answer, MetadataResponse)
     partitions = answer.topics[0].partitions
-    return sum(each.leader_id >= 0 and each.error_code == ErrorCode.NONE for each in partitions)
+    return sum(each.leader_id not in (-1, but_by) and each.error_code == ErrorCode.NONE for each in partitions)
 
 
 def grow(data: Path, topic: str, partitions: int) -> None:
