@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from typing import Any
 
@@ -11,6 +12,20 @@ from spark_jobs.common.source import SourceConfig, read_client_properties, start
 AVAILABLE_NOW = "available-now"
 INTERVAL = re.compile(r"(\d+)\s*(ms|s|m|h)")
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """How a query runs, whatever it does.
+
+    `trigger` holds the arguments of `DataStreamWriter.trigger`; `group_id` is the consumer group that shows the query's
+    progress, or empty; `metrics_port` is None without metrics.
+    """
+
+    checkpoint: str
+    trigger: dict[str, Any]
+    group_id: str
+    metrics_port: int | None
 
 
 def trigger_options(text: str) -> dict[str, Any]:
@@ -39,14 +54,24 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Session, source, trigger and checkpoint options."""
+def port_number(text: str) -> int:
+    """A TCP port, 0 for any free one; raises ArgumentTypeError."""
+    if not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a port from 0 to 65535")
+    return int(text)
+
+
+def add_common_options(parser: argparse.ArgumentParser, *, names_topics: bool = True) -> None:
+    """Source, trigger and checkpoint options; `names_topics` is whether topics are named by --topics or --pattern."""
     source = parser.add_argument_group("source")
     source.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
     source.add_argument("--command-config", metavar="FILE", help="Kafka client properties")
-    which = source.add_mutually_exclusive_group(required=True)
-    which.add_argument("--topics", metavar="T1,T2,...")
-    which.add_argument("--pattern", metavar="REGEX", help="topics whose whole name matches (a Java regular expression)")
+    if names_topics:
+        which = source.add_mutually_exclusive_group(required=True)
+        which.add_argument("--topics", metavar="T1,T2,...")
+        which.add_argument(
+            "--pattern", metavar="REGEX", help="topics whose whole name matches (a Java regular expression)"
+        )
     source.add_argument(
         "--starting",
         type=starting_position,
@@ -76,8 +101,40 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         metavar="WHEN",
         help="available-now: read what is there and end; 30s: run on, a batch every 30 s (default: available-now)",
     )
-    running.add_argument("--master", help="Spark master when not started by spark-submit (default: local[*])")
-    running.add_argument("--kafka-jars", metavar="DIR", help="the connector's jars, instead of asking Maven Central")
+    running.add_argument(
+        "--group-id",
+        metavar="GROUP",
+        help="consumer group that shows the progress to every lag tool; '' for none (default: spark-JOB-CHECKPOINT)",
+    )
+    running.add_argument("--metrics-port", type=port_number, metavar="PORT", help="serve Prometheus metrics there")
+    running.add_argument(
+        "--explain", action="store_true", help="show the plan and the offsets that would be read, and read nothing"
+    )
+
+
+def add_session_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the Spark session."""
+    spark = parser.add_argument_group("spark")
+    spark.add_argument("--master", help="Spark master when not started by spark-submit (default: local[*])")
+    spark.add_argument("--kafka-jars", metavar="DIR", help="the connector's jars, instead of asking Maven Central")
+    spark.add_argument(
+        "--log-level",
+        choices=["OFF", "ERROR", "WARN", "INFO", "DEBUG"],
+        default="OFF",
+        help="of Spark's own log; the job says in one line what stops it (default: OFF)",
+    )
+
+
+def run_config(arguments: argparse.Namespace, job: str) -> RunConfig:
+    """How the common options want the query of `job` to run."""
+    checkpoint = str(arguments.checkpoint)
+    default_group = f"spark-{job}-{checkpoint.rstrip('/').rpartition('/')[2]}"
+    return RunConfig(
+        checkpoint=checkpoint,
+        trigger=arguments.trigger,
+        group_id=default_group if arguments.group_id is None else arguments.group_id,
+        metrics_port=arguments.metrics_port,
+    )
 
 
 def source_config(arguments: argparse.Namespace) -> SourceConfig:

@@ -12,6 +12,7 @@ class TableDirectory:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path
+        self._spark = spark
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._configuration = self._jvm.org.apache.spark.deploy.SparkHadoopUtil.get().conf()
@@ -33,6 +34,12 @@ class TableDirectory:
             stream.close()
         return text
 
+    def names(self) -> list[str]:
+        """Names of the direct children; none when the directory is not there."""
+        if not self._file_system.exists(self._directory):
+            return []
+        return [status.getPath().getName() for status in self._file_system.listStatus(self._directory)]
+
     def write_text(self, name: str, text: str) -> None:
         """Write the file, whole or not at all (a temporary one is renamed); the file must not exist yet."""
         temporary = self._child(f".{name}.tmp")
@@ -43,6 +50,11 @@ class TableDirectory:
             stream.close()
         if not self._file_system.rename(temporary, self._child(name)):
             raise FileExistsError(f"{self.path}/{name} appeared while it was being written")
+
+    def replace_text(self, name: str, text: str) -> None:
+        """Write the file in place of the one that is there; for directories that nothing else reads meanwhile."""
+        self._file_system.delete(self._child(name), False)
+        self.write_text(name, text)
 
     def remove_children(self, prefix: str) -> int:
         """Remove the direct children whose names begin with `prefix`; returns how many there were."""
@@ -56,3 +68,13 @@ class TableDirectory:
         for path in doomed:
             self._file_system.delete(path, True)
         return len(doomed)
+
+    def copy_to(self, path: str) -> TableDirectory:
+        """Copy the directory whole; returns the copy. Raises FileExistsError when there is something at `path`."""
+        made = TableDirectory(self._spark, path)
+        if made._file_system.exists(made._directory):
+            raise FileExistsError(f"{path} exists already")
+        self._jvm.org.apache.hadoop.fs.FileUtil.copy(
+            self._file_system, self._directory, made._file_system, made._directory, False, self._configuration
+        )
+        return made

@@ -1,14 +1,72 @@
-"""Lag and rate of a running query, one line a batch."""
+"""Watching a running query: one line a batch, Prometheus metrics, and its offsets as those of a consumer group."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any, TextIO
 
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
-Offsets = dict[str, dict[str, int]]
+from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.common.errors import REPORTED, one_line
+from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.metrics import JobMetrics
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchProgress:
+    """Account of one batch. `lag` is by `topic-partition`, measured after the batch; None when no broker answered."""
+
+    batch: int
+    records: int
+    duration_ms: int
+    lag: dict[str, int] | None
+    state_rows: int
+    late_rows: int
+    duplicate_rows: int
+
+    def line(self) -> str:
+        """Line for people: `batch 7: 1,000 records in 0.5 s (2,000 records/s), lag 0`."""
+        seconds = self.duration_ms / 1000
+        rate = f"{self.records / seconds:,.0f} records/s" if seconds else "at once"
+        text = f"batch {self.batch}: {self.records:,} records in {seconds:.1f} s ({rate})"
+        if self.lag is None:
+            text += ", lag unknown"
+        else:
+            text += f", lag {sum(self.lag.values()):,}"
+            if self.lag and max(self.lag.values()):
+                furthest = max(self.lag, key=self.lag.__getitem__)
+                text += f" ({furthest}: {self.lag[furthest]:,})"
+        for count, what in (
+            (self.state_rows, "rows of state"),
+            (self.late_rows, "late rows dropped"),
+            (self.duplicate_rows, "duplicates dropped"),
+        ):
+            if count:
+                text += f", {count:,} {what}"
+        return text
+
+
+def kafka_offsets(progress: dict[str, Any]) -> Offsets:
+    """Where a batch ended in its Kafka sources, from its progress (its JSON as a dict)."""
+    ends: Offsets = {}
+    for source in progress["sources"]:
+        end = source["endOffset"]
+        parsed = json.loads(end) if isinstance(end, str) else end
+        if isinstance(parsed, dict):
+            for topic, partitions in parsed.items():
+                ends.setdefault(topic, {}).update(partitions)
+    return ends
 
 
 def records_between(earlier: Offsets, later: Offsets) -> dict[str, int]:
@@ -21,49 +79,99 @@ def records_between(earlier: Offsets, later: Offsets) -> dict[str, int]:
     }
 
 
-def parse_offsets(value: Any) -> Offsets:
-    """A source's offsets as the progress event carries them: JSON, text or parsed, or null before the first batch."""
-    parsed: Offsets | None = json.loads(value) if isinstance(value, str) else value
-    return parsed or {}
+class SourceCluster:
+    """Questions that the watcher of a query asks the cluster that the query reads from."""
+
+    def __init__(self, admin: KafkaAdmin, isolation_level: str, group_id: str) -> None:
+        self._admin = admin
+        self._isolation_level = isolation_level
+        self._group_id = group_id
+
+    def lag(self, offsets: Offsets) -> dict[str, int]:
+        """Records after `offsets` by `topic-partition`, as of now."""
+        counts = {topic: max(map(int, partitions)) + 1 for topic, partitions in offsets.items()}
+        return records_between(offsets, self._admin.offsets(counts, "latest", self._isolation_level))
+
+    def commit(self, offsets: Offsets) -> None:
+        """Make `offsets` those of the consumer group, so that every lag tool sees the query; no group: do nothing."""
+        if self._group_id:
+            self._admin.commit(self._group_id, offsets)
 
 
-def progress_line(progress: dict[str, Any]) -> str | None:
-    """One line about a batch from a query's progress (its JSON as a dict); None when the batch had no records."""
-    source = progress["sources"][0]
-    end = parse_offsets(source["endOffset"])
-    # Offsets, where the batch before is known: Spark's own count doubles when dead letters make it read a batch twice.
-    read = sum(records_between(parse_offsets(source["startOffset"]), end).values()) or source["numInputRows"]
-    if not read:
-        return None
-    seconds = progress["batchDuration"] / 1000
-    rate = f"{read / seconds:,.0f} records/s" if seconds else "at once"
-    behind = records_between(end, parse_offsets(source.get("latestOffset")))
-    text = f"batch {progress['batchId']}: {read:,} records in {seconds:.1f} s ({rate}), lag {sum(behind.values()):,}"
-    if behind and max(behind.values()):
-        furthest = max(behind, key=behind.__getitem__)
-        text += f" ({furthest}: {behind[furthest]:,})"
-    return text
+class ProgressListener(StreamingQueryListener):
+    """Prints each batch of one query that had records, counts it in `metrics`, and commits where it ended.
 
-
-class ProgressReporter:
-    """Prints `progress_line` of each batch of one query, once, when `report` is called.
-
-    Called by the job's own loop: a listener would run in a callback thread, and lose its last batch at the end.
+    Spark calls it from a thread of its own, after the batch is committed to the checkpoint; `finished` waits for the
+    last call.
     """
 
-    def __init__(self, query: StreamingQuery, out: TextIO = sys.stderr) -> None:
-        self._query = query
+    def __init__(
+        self,
+        cluster: SourceCluster,
+        metrics: JobMetrics,
+        records_of: Callable[[int], int | None],
+        out: TextIO = sys.stderr,
+        watch: Callable[[dict[str, Any]], None] = lambda _progress: None,
+    ) -> None:
+        """`watch` is told each batch's progress, as a dict of its JSON, before it is reported."""
+        self._cluster = cluster
+        self._metrics = metrics
+        self._records_of = records_of
         self._out = out
-        self._reported = -1
+        self._watch = watch
+        self._ended = threading.Event()
+        self.batches = 0
+        """How many batches are done."""
+        self._warned = False
 
-    def report(self) -> None:
-        """Print the batches that ended since the last call (of the last hundred, which is what Spark remembers)."""
-        for event in self._query.recentProgress:
-            # Its JSON text: the object that PySpark makes of it holds offsets as the text of Python dicts.
-            progress = json.loads(event.json)
-            if progress["batchId"] <= self._reported:
-                continue
-            line = progress_line(progress)
-            if line is not None:
-                print(line, file=self._out, flush=True)
-                self._reported = progress["batchId"]
+    def finished(self, timeout_s: float = 30) -> bool:
+        """Wait until the query's end was told, which is after its last batch; False when it was not in time."""
+        return self._ended.wait(timeout_s)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: there is no batch yet."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Do nothing: there was no batch."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Report a batch that is done, or a look that found nothing."""
+        # Its JSON text: the object that PySpark makes of it holds offsets as the text of Python dicts.
+        progress = json.loads(event.progress.json)
+        self._watch(progress)
+        counted = self._records_of(progress["batchId"])
+        offsets = kafka_offsets(progress)
+        operators = progress["stateOperators"]
+        done = BatchProgress(
+            batch=progress["batchId"],
+            records=sum(source["numInputRows"] for source in progress["sources"]) if counted is None else counted,
+            duration_ms=progress["batchDuration"],
+            lag=self._ask_for_lag(offsets),
+            state_rows=sum(operator["numRowsTotal"] for operator in operators),
+            late_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
+            duplicate_rows=sum(operator["customMetrics"].get("numDroppedDuplicateRows", 0) for operator in operators),
+        )
+        self._metrics.count(done)
+        self.batches += 1
+        if done.records:
+            print(done.line(), file=self._out, flush=True)
+        self._commit(offsets)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: ARG002, N802 - Spark's name
+        """Note that nothing follows."""
+        self._ended.set()
+
+    def _ask_for_lag(self, offsets: Offsets) -> dict[str, int] | None:
+        try:
+            return self._cluster.lag(offsets)
+        except REPORTED:
+            return None
+
+    def _commit(self, offsets: Offsets) -> None:
+        """A group that cannot be committed shows old progress, and harms nothing else: say it once, go on."""
+        try:
+            self._cluster.commit(offsets)
+        except REPORTED as failure:
+            if not self._warned:
+                print(f"progress is not committed to the consumer group: {one_line(failure)}", file=self._out)
+            self._warned = True

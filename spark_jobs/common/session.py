@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 SCALA_VERSION = "2.13"
 """The only Scala that Spark 4 is built for."""
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The state store that keeps state out of the JVM's heap."""
 
 
 def cache_dir() -> Path:
@@ -24,19 +30,27 @@ def connector_coordinate() -> str:
 
 
 def build_session(
-    app_name: str, *, master: str | None = None, kafka_jars: str | None = None, shuffle_partitions: int = 4
+    app_name: str,
+    *,
+    master: str | None = None,
+    kafka_jars: str | None = None,
+    log_level: str = "OFF",
+    shuffle_partitions: int = 4,
 ) -> SparkSession:
-    """A session whose JVM has the Kafka connector, in UTC.
+    """A session whose JVM has the Kafka connector, in UTC, with state in RocksDB; says which connector it takes.
 
     `kafka_jars` names a directory of jars to use instead of asking Maven Central. Under spark-submit the session that
-    it made is returned, and its own --master, --packages and --jars hold. Raises FileNotFoundError when `kafka_jars`
-    has no jar.
+    it made is returned, and its own --master, --packages and --jars hold. Raises OSError with what to do when Java is
+    missing, `kafka_jars` has no jar, or the connector cannot be fetched.
     """
+    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+        raise OSError("Java is missing: Spark needs Java 17; install it, or set JAVA_HOME")
     builder = (
         SparkSession.builder.appName(app_name)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", shuffle_partitions)
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     )
     if master is not None:
         builder = builder.master(master)
@@ -49,9 +63,20 @@ def build_session(
         if not jars:
             raise FileNotFoundError(f"no *.jar in --kafka-jars {kafka_jars}")
         builder = builder.config("spark.jars", ",".join(jars))
+        connector = f"the {len(jars)} jars of {kafka_jars}"
     else:
         # A directory of our own: a half-downloaded artifact in the user's ~/.m2 or ~/.ivy2 must not fail the job.
         builder = builder.config("spark.jars.packages", connector_coordinate())
         builder = builder.config("spark.jars.ivy", str(cache_dir() / "ivy"))
-    session: SparkSession = builder.getOrCreate()
+        connector = connector_coordinate()
+    print(f"{app_name}: Spark {pyspark.__version__} with Kafka connector: {connector}", file=sys.stderr)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as failure:
+        raise OSError(
+            f"Spark did not start with {connector} (the lines above say why); without a way to Maven Central, put the "
+            "connector, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2 in a directory and name it "
+            "with --kafka-jars"
+        ) from failure
+    session.sparkContext.setLogLevel(log_level)
     return session

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_jobs.common.checkpoint import Offsets
+
 FETCH_OPTIONS = {
     "kafka.max.poll.records": "10000",
     "kafka.fetch.max.bytes": "104857600",
@@ -34,6 +36,10 @@ class SourceConfig:
     isolation_level: str = "read_committed"
     fail_on_data_loss: bool = True
     client_properties: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def topic_names(self) -> list[str]:
+        """The topics that are named."""
+        return [name.strip() for name in (self.topics or "").split(",") if name.strip()]
 
 
 def read_client_properties(path: str) -> dict[str, str]:
@@ -102,3 +108,16 @@ def source_options(config: SourceConfig) -> dict[str, str]:
 def read_stream(spark: SparkSession, config: SourceConfig) -> DataFrame:
     """The records as an unbounded frame with the connector's columns, headers included."""
     return spark.readStream.format("kafka").options(**source_options(config)).load()
+
+
+def read_range(spark: SparkSession, config: SourceConfig, start: Offsets, end: Offsets) -> DataFrame:
+    """The records from `start` to `end`, which must name the same partitions, with the columns of `read_stream`."""
+    options = source_options(config)
+    for streaming in ("subscribePattern", "startingTimestamp", "startingOffsetsByTimestampStrategy"):
+        options.pop(streaming, None)
+    options |= {
+        "subscribe": ",".join(sorted(end)),
+        "startingOffsets": json.dumps(start),
+        "endingOffsets": json.dumps(end),
+    }
+    return spark.read.format("kafka").options(**options).load()

@@ -1,0 +1,1 @@
+"""Windows of time, and what is computed of the records in one."""

@@ -1,0 +1,1 @@
+"""Checkpoints of queries beside the topics that they were written about."""

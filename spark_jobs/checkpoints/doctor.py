@@ -1,0 +1,128 @@
+"""Comparison of a query's offsets with what its topics hold now, and the offsets that a repaired checkpoint would have.
+
+Pure: what the broker says is handed in, so that the rules can be read and tested without one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from spark_jobs.common.checkpoint import Offsets
+
+Kind = Literal["lost", "deleted", "future"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopicNow:
+    """A topic as the broker has it: its id (None where it has none), its partitions' first offsets and ends."""
+
+    topic_id: str | None
+    first: dict[str, int]
+    ends: dict[str, int]
+    configs: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One wrong offset. `moved_to` is what a repaired checkpoint says; None when it leaves the partition out."""
+
+    kind: Kind
+    topic: str
+    partition: str
+    offset: int
+    cause: str
+    moved_to: int | None
+
+    def line(self) -> str:
+        """Line for people: `lost t-0: offset 5, moves to 10: 5 records ... `."""
+        moves = "leaves the checkpoint" if self.moved_to is None else f"moves to {self.moved_to:,}"
+        return f"{self.kind} {self.topic}-{self.partition}: offset {self.offset:,}, {moves}: {self.cause}"
+
+
+def examine(offsets: Offsets, now: dict[str, TopicNow], recorded_ids: dict[str, str]) -> Iterator[Finding]:
+    """Findings on `offsets`, the next that a query reads; `recorded_ids` are the ids of its topics, if known."""
+    for topic, partitions in sorted(offsets.items()):
+        for partition, offset in sorted(partitions.items(), key=lambda item: int(item[0])):
+            finding = _examine_partition(topic, partition, offset, now.get(topic), recorded_ids.get(topic))
+            if finding is not None:
+                yield finding
+
+
+def _examine_partition(
+    topic: str, partition: str, offset: int, now: TopicNow | None, recorded_id: str | None
+) -> Finding | None:
+    def found(kind: Kind, cause: str, moved_to: int | None) -> Finding:
+        return Finding(kind=kind, topic=topic, partition=partition, offset=offset, cause=cause, moved_to=moved_to)
+
+    if now is None:
+        return found("deleted", "the topic does not exist", None)
+    made_again = recorded_id is not None and now.topic_id is not None and recorded_id != now.topic_id
+    again = f"the topic was made again (its id was {recorded_id}, and is {now.topic_id})" if made_again else ""
+    if partition not in now.first:
+        cause = again or "the topic was made again with fewer partitions (partitions are never taken away)"
+        return found("deleted", cause, None)
+    first, end = now.first[partition], now.ends[partition]
+    if made_again:
+        # The offset counts records of the old topic: nothing of the new one has been read, whatever the numbers say.
+        return found("future" if offset > end else "deleted", again, first)
+    if offset < first:
+        return found("lost", f"the log begins at {first:,}, {first - offset:,} offsets later: {lost_to(now)}", first)
+    if offset > end:
+        return found("future", *_future(now, recorded_id, first, end))
+    return None
+
+
+def lost_to(now: TopicNow) -> str:
+    """Cause of the loss of the records before the log's start, as far as the topic's configuration tells."""
+    policy = now.configs.get("cleanup.policy", "")
+    if policy and "delete" not in policy:
+        return f"by DeleteRecords (cleanup.policy={policy} has no retention)"
+    limits = [f"{key}={now.configs[key]}" for key in ("retention.ms", "retention.bytes") if _is_limit(now.configs, key)]
+    if now.configs and not limits:
+        return "by DeleteRecords (the topic has unlimited retention)"
+    return f"by retention ({', '.join(limits) or 'not known'}) or by DeleteRecords: the broker does not keep which"
+
+
+def _is_limit(configs: dict[str, str], key: str) -> bool:
+    return configs.get(key, "-1") != "-1"
+
+
+def _future(now: TopicNow, recorded_id: str | None, first: int, end: int) -> tuple[str, int]:
+    beyond = f"the log ends at {end:,}"
+    if recorded_id is not None and recorded_id == now.topic_id:
+        return f"{beyond}, in the same topic: records were lost (an unclean election, or a restored disk)", end
+    if first == 0:
+        # Taken for a new topic, whose records are all unread: reading some twice loses none.
+        return f"{beyond} and begins at 0: the topic was made again, or lost records", 0
+    return f"{beyond}, and begins at {first:,}: records were lost (an unclean election, or a restored disk)", end
+
+
+def repaired(offsets: Offsets, findings: list[Finding]) -> Offsets:
+    """`offsets` with the findings' partitions moved or left out; topics without partitions are left out."""
+    moves = {(finding.topic, finding.partition): finding.moved_to for finding in findings}
+    kept: Offsets = {}
+    for topic, partitions in offsets.items():
+        for partition, offset in partitions.items():
+            moved = moves.get((topic, partition), offset)
+            if moved is not None:
+                kept.setdefault(topic, {})[partition] = moved
+    return kept
+
+
+def repaired_end(end: Offsets, start: Offsets, now: dict[str, TopicNow], findings: list[Finding]) -> Offsets:
+    """`end`, of a batch that was planned and not finished, so that it lies between `start` and the ends of the logs.
+
+    A partition that moved to another topic's offsets has nothing in the batch: the next batch reads it.
+    """
+    moved = {(finding.topic, finding.partition) for finding in findings if finding.kind != "lost"}
+    kept: Offsets = {}
+    for topic, partitions in end.items():
+        for partition, offset in partitions.items():
+            if topic not in now or partition not in now[topic].first:
+                continue
+            begin = start.get(topic, {}).get(partition, now[topic].first[partition])
+            last = begin if (topic, partition) in moved else min(offset, now[topic].ends[partition])
+            kept.setdefault(topic, {})[partition] = max(begin, last)
+    return kept

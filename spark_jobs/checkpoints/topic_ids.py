@@ -1,0 +1,39 @@
+"""Ids of the topics that a query reads, kept in its checkpoint: a topic made again has its old name and a new id."""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.common.files import TableDirectory
+
+FILE = "_odradek_topic_ids.json"
+
+
+def recorded_topic_ids(spark: SparkSession, checkpoint: str) -> dict[str, str]:
+    """The ids that the checkpoint's queries have recorded, by topic."""
+    text = TableDirectory(spark, checkpoint).read_text(FILE)
+    ids: dict[str, str] = json.loads(text) if text is not None else {}
+    return ids
+
+
+def record_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str]) -> None:
+    """Replace the record of the checkpoint; nothing is written when it says the same already."""
+    if ids != recorded_topic_ids(spark, checkpoint):
+        TableDirectory(spark, checkpoint).replace_text(FILE, json.dumps(ids, sort_keys=True))
+
+
+def check_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str], *, fail_on_data_loss: bool) -> None:
+    """Record `ids`, those of the topics now; raises ValueError for a topic made again since, unless loss is allowed.
+
+    Spark itself goes by offsets: it would begin in the middle of a new topic that is longer than the old one was.
+    """
+    recorded = recorded_topic_ids(spark, checkpoint)
+    again = sorted(topic for topic in ids if recorded.get(topic, ids[topic]) != ids[topic])
+    if again and fail_on_data_loss:
+        raise ValueError(
+            f"topic {', '.join(again)} was made again since checkpoint {checkpoint}: its offsets are of the old topic; "
+            "checkpoint-doctor can write a repaired one"
+        )
+    record_topic_ids(spark, checkpoint, recorded | ids)

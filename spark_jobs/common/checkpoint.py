@@ -1,0 +1,129 @@
+"""Reader of the checkpoint of a query: the offsets that each batch reads, and the batches that are committed.
+
+Layout (Spark's `OffsetSeqLog`, `CommitLog` and `KafkaSourceInitialOffsetWriter`): `offsets/N` holds a version, a line
+of metadata and a line for each source; `commits/N` is there once batch N is done; `sources/I/0` holds where source I
+began.
+"""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.common.files import TableDirectory
+
+Offsets = dict[str, dict[str, int]]
+"""Topic, partition (as text, as in JSON), offset."""
+
+
+class Checkpoint:
+    """The checkpoint directory of one query, by URI or local path."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        self._root = TableDirectory(spark, path)
+        self._spark = spark
+
+    def _directory(self, name: str) -> TableDirectory:
+        return TableDirectory(self._spark, f"{self.path.rstrip('/')}/{name}")
+
+    def committed_batch(self) -> int | None:
+        """The last batch that is done, or None."""
+        return max(self._batches("commits"), default=None)
+
+    def planned_batch(self) -> int | None:
+        """The last batch whose offsets were written, done or not, or None."""
+        return max(self._batches("offsets"), default=None)
+
+    def _batches(self, log: str) -> list[int]:
+        return [int(name) for name in self._directory(log).names() if name.isdigit()]
+
+    def end_of(self, batch: int, source: int = 0) -> Offsets | None:
+        """Where `batch` ends in its source number `source`; None where the file or its line is missing."""
+        text = self._directory("offsets").read_text(str(batch))
+        lines = text.splitlines()[2:] if text is not None else []
+        if source >= len(lines) or lines[source] == "-":
+            return None
+        offsets: Offsets = json.loads(lines[source])
+        return offsets
+
+    def beginning(self, source: int = 0) -> Offsets | None:
+        """Where the query began in its source number `source`, or None before its first batch."""
+        text = self._directory(f"sources/{source}").read_text("0")
+        if text is None:
+            return None
+        # A zero byte comes first, so that Spark 2.1.0 fails on the file (SPARK-19517).
+        _, _, body = text.lstrip("\0").partition("\n")
+        offsets: Offsets | None = json.loads(body) if body.lstrip().startswith("{") else None
+        return offsets
+
+    def start_of_next(self, source: int = 0) -> Offsets | None:
+        """Where the next batch begins: the end of the last committed batch, or the beginning; None for a new query."""
+        committed = self.committed_batch()
+        if committed is None:
+            return self.beginning(source)
+        return self.end_of(committed, source)
+
+    def starts_of_next(self) -> Offsets | None:
+        """As `start_of_next`, of all Kafka sources together, which read different topics."""
+        starts: Offsets = {}
+        for source in self.kafka_sources():
+            starts |= self.start_of_next(source) or {}
+        return starts or None
+
+    def range_of(self, batch: int, source: int = 0) -> tuple[Offsets, Offsets] | None:
+        """Where `batch` begins and ends in its source number `source`; None where it read nothing of it.
+
+        A partition that is new in this batch begins at -2, its first record.
+        """
+        end = self.end_of(batch, source)
+        begin = self.end_of(batch - 1, source) or self.beginning(source)
+        if end is None or begin is None or begin == end:
+            return None
+        known = {
+            topic: {number: begin.get(topic, {}).get(number, -2) for number in numbers}
+            for topic, numbers in end.items()
+        }
+        return known, end
+
+    def watermark_ms(self, batch: int) -> int:
+        """The watermark of `batch`, in milliseconds since 1970; 0 before the first."""
+        text = self._directory("offsets").read_text(str(batch)) if batch >= 0 else None
+        return int(json.loads(text.splitlines()[1])["batchWatermarkMs"]) if text is not None else 0
+
+    def kafka_sources(self) -> list[int]:
+        """Numbers of the sources that hold offsets of Kafka's topics. Raises ValueError when this is no checkpoint."""
+        planned = self.planned_batch()
+        names = self._directory("sources").names()
+        numbers = [int(name) for name in names if name.isdigit()]
+        if not numbers and planned is None:
+            raise ValueError(f"{self.path} is not a checkpoint of a query: it has no sources and no offsets")
+        return [number for number in sorted(numbers) if self.beginning(number) is not None]
+
+    def copy_to(self, path: str) -> Checkpoint:
+        """Copy the checkpoint whole, state included. Raises FileExistsError when there is something at `path`."""
+        self._root.copy_to(path)
+        return Checkpoint(self._spark, path)
+
+    def move_start(self, source: int, offsets: Offsets) -> None:
+        """Let the next batch of `source` begin at `offsets`. For a copy that no query runs on."""
+        committed = self.committed_batch()
+        if committed is None:
+            begun = self._directory(f"sources/{source}").read_text("0") or ""
+            head = begun.split("\n", 1)[0]
+            self._directory(f"sources/{source}").replace_text("0", f"{head}\n{_offsets_json(offsets)}")
+        else:
+            self.move_end(committed, source, offsets)
+
+    def move_end(self, batch: int, source: int, offsets: Offsets) -> None:
+        """Let `batch` end at `offsets` in `source`. For a copy that no query runs on."""
+        log = self._directory("offsets")
+        lines = (log.read_text(str(batch)) or "").split("\n")
+        lines[2 + source] = _offsets_json(offsets)
+        log.replace_text(str(batch), "\n".join(lines))
+
+
+def _offsets_json(offsets: Offsets) -> str:
+    """Offsets as Spark writes them."""
+    return json.dumps(offsets, separators=(",", ":"))

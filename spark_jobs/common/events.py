@@ -1,0 +1,64 @@
+"""Records as events: a value of a schema, and a time."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import IntegralType, StructType, TimestampType
+
+from spark_jobs.common import values
+
+PARSED = "_parsed"
+TIME = "_time"
+FAILED = "_failed"
+REASON = "dead_letter_reason"
+
+LATE = "late: "
+"""How the reason begins of a record that came after the watermark."""
+
+
+def check_timestamp_field(schema: StructType, field: str | None, option: str) -> None:
+    """Raise ValueError unless `field` is None, or a TIMESTAMP or whole number of `schema`."""
+    if field is None:
+        return
+    if field not in schema.fieldNames():
+        raise ValueError(f"{option} {field}: the schema has no such field")
+    is_time = isinstance(schema[field].dataType, TimestampType | IntegralType)
+    if not is_time:
+        raise ValueError(f"{option} {field}: must be a TIMESTAMP, or a whole number of milliseconds since 1970")
+
+
+def _time(schema: StructType, field: str | None) -> Column:
+    if field is None:
+        return sql.col("timestamp")
+    value = sql.col(PARSED).getField(field)
+    return value if isinstance(schema[field].dataType, TimestampType) else sql.timestamp_millis(value)
+
+
+def events(df: DataFrame, schema: StructType, timestamp_field: str | None) -> DataFrame:
+    """The connector's rows with `PARSED` (a struct of the schema), `TIME`, and `FAILED`: whether they are no event.
+
+    The time is that of `timestamp_field`, or with None the record's.
+    """
+    rows = df.withColumn(PARSED, values.parse(sql.col("value"), schema))
+    rows = rows.withColumn(TIME, _time(schema, timestamp_field))
+    return rows.withColumn(FAILED, values.failed(sql.col("value"), sql.col(PARSED), schema) | sql.col(TIME).isNull())
+
+
+def observed(rows: DataFrame, name: str) -> DataFrame:
+    """`rows` of `events`, counted as they pass: all, and those that are none. `name` is one of the query's own."""
+    return rows.observe(name, sql.count(sql.lit(1)).alias("records"), sql.count_if(sql.col(FAILED)).alias("failed"))
+
+
+def rejected(rows: DataFrame, schema: StructType, timestamp_field: str | None, is_late: Column) -> DataFrame:
+    """Those of `events`' rows that are no event, or of which `is_late` holds, as they came, and why: `REASON`."""
+    value = sql.col("value")
+    no_time = sql.lit(f"field {timestamp_field}: expected a time, found null")
+    misfit = values.failed(value, sql.col(PARSED), schema)
+    out = rows.where(sql.col(FAILED) | is_late).select(
+        *(name for name in rows.columns if name not in {PARSED, TIME, FAILED}),
+        sql.col(FAILED),
+        misfit.alias("_misfit"),
+    )
+    why = sql.when(sql.col("_misfit"), values.reason(value, schema)).when(sql.col(FAILED), no_time)
+    return out.withColumn(REASON, why.otherwise(f"{LATE}the watermark had passed")).drop(FAILED, "_misfit")

@@ -1,0 +1,203 @@
+"""Kafka's own Admin client, in the driver's JVM: it takes every client property that the sources take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from spark_jobs.common.checkpoint import Offsets
+
+REQUEST_TIMEOUT_MS = 30_000
+
+BOUND_TO_A_CLUSTER = frozenset(
+    {
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    }
+)
+"""Topic settings about replicas, which another cluster has other ones of."""
+
+
+def _cause(failure: Py4JJavaError) -> str:
+    """The class of Kafka's exception, or an empty string."""
+    thrown = failure.java_exception.getCause()
+    return "" if thrown is None else str(thrown.getClass().getSimpleName())
+
+
+class KafkaAdmin:
+    """A client of one cluster; close it. Methods raise Py4JJavaError with Kafka's exception as its cause."""
+
+    def __init__(self, spark: SparkSession, bootstrap_servers: str, properties: dict[str, str]) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        settings = jvm.java.util.Properties()
+        given = {"default.api.timeout.ms": str(REQUEST_TIMEOUT_MS), **properties}
+        for key, value in {**given, "bootstrap.servers": bootstrap_servers}.items():
+            settings.setProperty(key, value)
+        self._clients = jvm.org.apache.kafka.clients
+        self._admin = self._clients.admin.Admin.create(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+    def topics(self, *, names: Iterable[str] = (), pattern: str | None = None) -> dict[str, int]:
+        """Partition counts of the topics `names`, or of those whose name matches `pattern`, without internal ones.
+
+        Raises ValueError for a topic of `names` that does not exist.
+        """
+        wanted = list(names)
+        if pattern is not None:
+            known = [str(name) for name in self._admin.listTopics().names().get()]
+            wanted = [name for name in known if self._jvm.java.util.regex.Pattern.matches(pattern, name)]
+        described = self._admin.describeTopics(self._java_list(wanted)).topicNameValues()
+        return {name: self._partition_count(name, described[name]) for name in wanted}
+
+    def existing_topics(self, names: Iterable[str]) -> dict[str, int]:
+        """Partition counts of those of `names` that exist."""
+        known = {str(name) for name in self._admin.listTopics().names().get()}
+        return self.topics(names=[name for name in names if name in known])
+
+    def _partition_count(self, topic: str, described: Any) -> int:
+        try:
+            return len(described.get().partitions())
+        except Py4JJavaError as failure:
+            if _is_unknown_topic(failure):
+                raise ValueError(f"topic {topic} does not exist at {self._bootstrap_servers}") from None
+            raise
+
+    def offsets(
+        self,
+        topics: dict[str, int],
+        at: Literal["earliest", "latest"] | int,
+        isolation_level: str = "read_committed",
+    ) -> Offsets:
+        """Offsets of every partition: its first, its end, or the first record at or after a time in milliseconds.
+
+        A partition without a record at or after that time has its end.
+        """
+        spec = self._clients.admin.OffsetSpec
+        named = {"earliest": spec.earliest, "latest": spec.latest}
+        wanted = named[at]() if isinstance(at, str) else spec.forTimestamp(at)
+        level = self._jvm.org.apache.kafka.common.IsolationLevel.valueOf(isolation_level.upper())
+        asked = self._jvm.java.util.HashMap()
+        for topic, partitions in topics.items():
+            for partition in range(partitions):
+                asked[self._partition(topic, partition)] = wanted
+        answer = self._admin.listOffsets(asked, self._clients.admin.ListOffsetsOptions(level)).all().get()
+        found: Offsets = {topic: {} for topic in topics}
+        for key in answer:
+            found[key.topic()][str(key.partition())] = answer[key].offset()
+        if any(offset < 0 for partitions in found.values() for offset in partitions.values()):
+            ends = self.offsets(topics, "latest", isolation_level)
+            return {
+                topic: {number: offset if offset >= 0 else ends[topic][number] for number, offset in partitions.items()}
+                for topic, partitions in found.items()
+            }
+        return found
+
+    def partitions_and_id(self, topic: str) -> tuple[int, str | None] | None:
+        """How many partitions a topic has and its id (None where it has none); None when there is no such topic."""
+        try:
+            described = self._admin.describeTopics(self._java_list([topic])).allTopicNames().get()[topic]
+        except Py4JJavaError as failure:
+            if _is_unknown_topic(failure):
+                return None
+            raise
+        topic_id = described.topicId()
+        without = topic_id is None or topic_id.equals(self._jvm.org.apache.kafka.common.Uuid.ZERO_UUID)
+        return len(described.partitions()), None if without else str(topic_id.toString())
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Ids of those of the topics that exist and have one."""
+        known = {topic: self.partitions_and_id(topic) for topic in topics}
+        return {topic: found[1] for topic, found in known.items() if found is not None and found[1] is not None}
+
+    def topic_configs(self, topic: str) -> dict[str, str]:
+        """Every configuration of a topic, defaults included."""
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        kind = getattr(self._jvm.org.apache.kafka.common.config, "ConfigResource$Type").TOPIC
+        asked = resource(kind, topic)
+        described = self._admin.describeConfigs(self._java_list([asked])).all().get()[asked]
+        entries = self._jvm.java.util.ArrayList(described.entries())
+        return {str(entry.name()): str(entry.value()) for entry in entries if entry.value() is not None}
+
+    def commit(self, group: str, offsets: Offsets) -> None:
+        """Commit `offsets` as those of the consumer group `group`, which must have no members."""
+        committed = self._jvm.java.util.HashMap()
+        for topic, partitions in offsets.items():
+            for number, offset in partitions.items():
+                metadata = self._clients.consumer.OffsetAndMetadata(offset)
+                committed[self._partition(topic, int(number))] = metadata
+        self._admin.alterConsumerGroupOffsets(group, committed).all().get()
+
+    def committed(self, group: str) -> Offsets:
+        """The offsets that the consumer group `group` has committed; empty when it has none or does not exist."""
+        answer = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
+        found: Offsets = {}
+        for key in answer:
+            if answer[key] is not None:
+                found.setdefault(key.topic(), {})[str(key.partition())] = answer[key].offset()
+        return found
+
+    def cluster_id(self) -> str:
+        """The id of the cluster; raises ValueError when it has none (before Kafka 0.10.1)."""
+        found = self._admin.describeCluster().clusterId().get()
+        if not found:
+            raise ValueError(f"the cluster at {self._bootstrap_servers} has no id")
+        return str(found)
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """Settings of `topic` itself, without defaults and without those about replicas."""
+        kinds = self._jvm.org.apache.kafka.common.config
+        resource = kinds.ConfigResource(kinds.ConfigResource.Type.TOPIC, topic)
+        config = self._admin.describeConfigs(self._java_list([resource])).all().get()[resource]
+        return {
+            entry.name(): entry.value()
+            for entry in config.entries().toArray()
+            if str(entry.source()) == "DYNAMIC_TOPIC_CONFIG" and entry.name() not in BOUND_TO_A_CLUSTER
+        }
+
+    def create_topic(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
+        """Create `topic`, with the cluster's default replication factor; one that is there stays as it is."""
+        optional = self._jvm.java.util.Optional
+        wanted = self._clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+        configs = self._jvm.java.util.HashMap()
+        for name, value in settings.items():
+            configs[name] = value
+        try:
+            self._admin.createTopics(self._java_list([wanted.configs(configs)])).all().get()
+        except Py4JJavaError as failure:
+            if _cause(failure) != "TopicExistsException":
+                raise
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """Let `topic` have `partitions` partitions in all."""
+        wanted = self._jvm.java.util.HashMap()
+        wanted[topic] = self._clients.admin.NewPartitions.increaseTo(partitions)
+        self._admin.createPartitions(wanted).all().get()
+
+    def _partition(self, topic: str, partition: int) -> Any:
+        return self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+
+    def _java_list(self, values: Iterable[Any]) -> Any:
+        made = self._jvm.java.util.ArrayList()
+        for value in values:
+            made.add(value)
+        return made
+
+
+def _is_unknown_topic(failure: Py4JJavaError) -> bool:
+    return _cause(failure) == "UnknownTopicOrPartitionException"

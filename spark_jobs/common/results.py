@@ -1,0 +1,160 @@
+"""Results of a query that keeps state: where they go, what was read for them, and what did not get into them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from spark_jobs.common.checkpoint import Checkpoint
+from spark_jobs.common.errors import REPORTED, one_line
+from spark_jobs.common.events import LATE, REASON
+from spark_jobs.common.sink import KafkaSink, ParquetSink, json_records, query_id
+from spark_jobs.common.source import SourceConfig, read_range
+
+RESULTS = "results"
+
+RejectsOf = Callable[[DataFrame, int], DataFrame]
+"""Records of one batch that are in no result, of the connector's rows and the watermark in milliseconds."""
+
+
+def add_result_options(parser: argparse.ArgumentParser) -> None:
+    """Where results go."""
+    results = parser.add_argument_group("results")
+    where = results.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out-topic", metavar="TOPIC", help="JSON, with headers that tell a row that is written again")
+    where.add_argument("--output", metavar="DIR", help="Parquet, each batch in batch_id=N, exactly once")
+    results.add_argument(
+        "--dead-letters",
+        metavar="DIR",
+        help="keep, as Parquet, the records that do not parse or come too late (reads the records a second time)",
+    )
+
+
+def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSink | ParquetSink:
+    """The sink that the options name; topics are those of the cluster that is read."""
+    if arguments.output is not None:
+        return ParquetSink(path=arguments.output)
+    return KafkaSink(
+        bootstrap_servers=source.bootstrap_servers,
+        topic=arguments.out_topic,
+        client_properties=source.client_properties,
+    )
+
+
+def counted(results: DataFrame) -> DataFrame:
+    """Results of a streaming query, counted as they pass, for `ResultWriter.watch`.
+
+    Not an `Observation` of the batch: Spark's Kafka sink runs a query of its own, that no observation sees.
+    """
+    return results.observe(RESULTS, sql.count(sql.lit(1)).alias("rows"))
+
+
+@dataclasses.dataclass
+class Counts:
+    """Totals of one run of a query."""
+
+    records: int = 0
+    unparsed: int = 0
+    late: int = 0
+    rows: int = 0
+    batches: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records:,} records, {self.unparsed:,} that do not parse, {self.late:,} late; "
+            f"{self.rows:,} rows in {self.batches:,} batches"
+        )
+
+
+class ResultWriter:
+    """Writer that the query calls for each batch, and watcher that counts what is in no result.
+
+    Where Spark counts late rows after it has put those of one group together, and drops any, the records of the batch
+    are read again to count them one by one.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: str,
+        sink: KafkaSink | ParquetSink,
+        key: Sequence[str],
+        sources: Sequence[SourceConfig],
+        rejects_of: Sequence[RejectsOf],
+        dead_letters: ParquetSink | None,
+        *,
+        drops_rows: bool = False,
+    ) -> None:
+        """`rejects_of` belongs to `sources`, one for each; `drops_rows` is whether Spark drops late records as they
+        came, and not after it has put those of one group together. Raises ValueError when the sink is not there to
+        write to.
+        """
+        self.counts = Counts()
+        self._spark = spark
+        self._checkpoint = Checkpoint(spark, checkpoint)
+        self._sink = sink
+        self._key = list(key)
+        self._sources = list(zip(sources, rejects_of, strict=True))
+        self._dead_letters = dead_letters
+        self._drops_rows = drops_rows
+        if isinstance(sink, KafkaSink):
+            sink.check(spark)
+        for table in (sink, dead_letters):
+            if isinstance(table, ParquetSink):
+                table.bind(spark, checkpoint)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Write the results of one batch, and what is in none."""
+        if isinstance(self._sink, KafkaSink):
+            query = query_id(self._spark, self._checkpoint.path)
+            self._sink.write(json_records(batch, self._key), query, batch_id)
+        else:
+            self._sink.write(batch, batch_id)
+        if self._dead_letters is not None:
+            rejects = self._rejects(batch_id)
+            if rejects is not None:
+                self._dead_letters.write(rejects, batch_id)
+
+    def watch(self, progress: dict[str, Any]) -> None:
+        """Count one batch that is done, of its progress."""
+        metrics = [seen for seen in progress["observedMetrics"].values() if "failed" in seen]
+        self.counts.records += sum(seen["records"] for seen in metrics)
+        self.counts.unparsed += sum(seen["failed"] for seen in metrics)
+        written = progress["observedMetrics"].get(RESULTS, {}).get("rows", 0)
+        self.counts.rows += written
+        self.counts.batches += written > 0
+        dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
+        if dropped:
+            self.counts.late += dropped if self._drops_rows else self._late(progress["batchId"], dropped)
+
+    def _late(self, batch_id: int, dropped: int) -> int:
+        try:
+            rejects = self._rejects(batch_id)
+            late = rejects.where(sql.col(REASON).startswith(LATE)).count() if rejects is not None else 0
+        except REPORTED as failure:
+            print(f"late records are counted by group: {one_line(failure)}", file=sys.stderr)
+            return dropped
+        return max(late, 1)
+
+    def _rejects(self, batch_id: int) -> DataFrame | None:
+        """Records that the batch read and has in no result; None where it read nothing."""
+        # Rows are dropped by the watermark of the batch before; the one of this batch only makes results final.
+        watermark = self._checkpoint.watermark_ms(batch_id - 1)
+        found: DataFrame | None = None
+        for number, (source, rejects_of) in enumerate(self._sources):
+            span = self._checkpoint.range_of(batch_id, number)
+            if span is None:
+                continue
+            rejects = rejects_of(read_range(self._spark, source, *span), watermark)
+            found = rejects if found is None else found.unionByName(rejects)
+        return found
+
+    def summary(self) -> str:
+        """Tell what was read, and what became of it."""
+        return str(self.counts)

@@ -1,0 +1,170 @@
+"""Runner of streaming jobs: options, session, query, progress, stop, and one line for what goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_jobs.checkpoints.topic_ids import check_topic_ids
+from spark_jobs.common.cli import RunConfig, add_common_options, add_session_options, run_config, source_config
+from spark_jobs.common.errors import REPORTED, one_line
+from spark_jobs.common.explain import explain
+from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.metrics import JobMetrics
+from spark_jobs.common.progress import ProgressListener, SourceCluster
+from spark_jobs.common.session import build_session
+from spark_jobs.common.source import SourceConfig
+
+Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """A query that is not started: the runner gives it its name, checkpoint and trigger.
+
+    `summary` is the line that the job ends with.
+    """
+
+    writer: DataStreamWriter
+    summary: Callable[[], str]
+    records_of: Callable[[int], int | None] = lambda _batch_id: None
+    """How many records a batch held, for jobs that read a batch twice; None: as Spark counts them."""
+    watch: Callable[[dict[str, Any]], None] = lambda _progress: None
+    """Told the progress of each batch that is done, as a dict of its JSON, by another thread than the batch's."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job(Generic[Config]):
+    """Parts that one job adds to the common command line.
+
+    `configure` makes its configuration of the parsed options, and raises ValueError or OSError with one line about a
+    bad one. `plan` is the frame that the query writes, without writing it.
+    """
+
+    name: str
+    description: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    configure: Callable[[argparse.Namespace, SourceConfig, RunConfig], Config]
+    plan: Callable[[SparkSession, Config], DataFrame]
+    build_query: Callable[[SparkSession, Config], Query]
+    topics: Callable[[argparse.Namespace], str] | None = None
+    """Topics that options of the job's own name, comma separated; None: those of --topics or --pattern."""
+
+
+def parser_of(name: str, description: str) -> argparse.ArgumentParser:
+    """A parser that calls the job what the user called it."""
+    return argparse.ArgumentParser(prog=os.environ.get("ODRADEK_COMMAND", name), description=description)
+
+
+@contextmanager
+def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
+    """The session that the options describe, stopped in the end."""
+    spark = build_session(
+        f"odradek-{name}", master=arguments.master, kafka_jars=arguments.kafka_jars, log_level=arguments.log_level
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def guarded(name: str, body: Callable[[], int]) -> int:
+    """Run `body`: the code it returns, or 1 after one line about what stopped it."""
+    try:
+        return body()
+    except REPORTED as failure:
+        print(f"{name}: {one_line(failure)}", file=sys.stderr)
+        return 1
+
+
+def stop_signals() -> threading.Event:
+    """An event that SIGINT and SIGTERM set, in place of ending the process."""
+    stopping = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    return stopping
+
+
+def build_parser(job: Job[Config]) -> argparse.ArgumentParser:
+    """The common options and those of the job."""
+    parser = parser_of(job.name, job.description)
+    add_common_options(parser, names_topics=job.topics is None)
+    add_session_options(parser)
+    job.add_options(parser)
+    return parser
+
+
+def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
+    """Run `job` until its trigger is done or SIGINT or SIGTERM, which lets the batch end that is under way.
+
+    Exit codes: 0 when it came to its end, 1 after one line about what went wrong, 2 for bad options.
+    """
+    arguments = build_parser(job).parse_args(argv)
+
+    def body() -> int:
+        if job.topics is not None:
+            arguments.topics, arguments.pattern = job.topics(arguments), None
+        source, running = source_config(arguments), run_config(arguments, job.name)
+        with (
+            session_of(job.name, arguments) as spark,
+            KafkaAdmin(spark, source.bootstrap_servers, source.client_properties) as admin,
+        ):
+            config = job.configure(arguments, source, running)
+            topics = admin.topics(names=source.topic_names(), pattern=source.pattern)
+            if arguments.explain:
+                explain(job.plan(spark, config), spark, source, running.checkpoint, admin)
+                return 0
+            query = job.build_query(spark, config)
+            ids = admin.topic_ids(topics)
+            check_topic_ids(spark, running.checkpoint, ids, fail_on_data_loss=source.fail_on_data_loss)
+            return _watch(job.name, query, spark, source, running, admin)
+
+    return guarded(job.name, body)
+
+
+def _watch(
+    name: str, query: Query, spark: SparkSession, source: SourceConfig, running: RunConfig, admin: KafkaAdmin
+) -> int:
+    metrics = JobMetrics(name)
+    if running.metrics_port is not None:
+        port = metrics.serve(running.metrics_port)
+        print(f"{name}: metrics on port {port}, /metrics", file=sys.stderr)
+    stopping = stop_signals()
+    cluster = SourceCluster(admin, source.isolation_level, running.group_id)
+    listener = ProgressListener(cluster, metrics, query.records_of, watch=query.watch)
+    spark.streams.addListener(listener)
+    writer = query.writer.queryName(name).option("checkpointLocation", running.checkpoint).trigger(**running.trigger)
+    started = writer.start()
+    try:
+        while not stopping.is_set() and not started.awaitTermination(1):
+            pass
+        _await_end_of_batch(started, listener)
+    finally:
+        started.stop()
+        listener.finished()
+    print(f"{name}: {query.summary()}")
+    return 0
+
+
+def _await_end_of_batch(started: StreamingQuery, listener: ProgressListener) -> None:
+    """Wait for the batch that is under way. One that begins meanwhile is cut off, and run again by the next start."""
+    before = listener.batches
+    while started.isActive and started.status["isTriggerActive"] and listener.batches == before:
+        time.sleep(0.05)

@@ -1,0 +1,150 @@
+"""Sinks that a batch can be written to again: a topic, whose records say which row they are, or a Parquet table.
+
+A batch that is run again, because the job or the broker died in it, is written again. A table replaces what the first
+attempt had left. A topic cannot: its readers see both, and the headers `query`, `batch`, `partition` and `row`, equal
+in both, tell them that it is the same row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.kafka_admin import KafkaAdmin
+
+ROW_HEADERS = ("query", "batch", "partition", "row")
+"""Names of the headers, in their order: the last four of a record. Their values are text in UTF-8."""
+
+BATCH = "batch_id"
+MARKER = "_odradek_output.json"
+"""In the output and in the checkpoint, the same text: which output belongs to which checkpoint. Hidden from readers."""
+
+STAGING_PREFIX = ".spark-staging-"
+_ROW_BITS = 33
+"""Bits of a row's number in `monotonically_increasing_id`; the partition is above them."""
+
+
+def query_id(spark: SparkSession, checkpoint: str) -> str:
+    """The id of the query that owns `checkpoint`, the same in every run; raises ValueError before its first start."""
+    text = TableDirectory(spark, checkpoint).read_text("metadata")
+    if text is None:
+        raise ValueError(f"--checkpoint {checkpoint}: no query was started there")
+    return str(json.loads(text)["id"])
+
+
+def with_row_headers(records: DataFrame, query: str, batch_id: int, place: tuple[str, str] | None = None) -> DataFrame:
+    """`records` (key, value, and where wanted headers, topic, partition) with `ROW_HEADERS` behind their own headers.
+
+    The rows of each Spark partition are put in the order of their columns first, so that the same rows in the same
+    partitions get the same headers, whatever order they came in. `place` names two columns that tell a row's partition
+    and number already (where a source record stood, say): they become the headers, and the order stays. Pure.
+    """
+    if place is not None:
+        added = _row_headers(query, batch_id, sql.col(place[0]), sql.col(place[1]))
+        return _with_headers(records, added).drop(*place)
+    orderable = [name for name in ("topic", "partition", "key", "value", "headers") if name in records.columns]
+    numbered = records.sortWithinPartitions(*orderable).withColumn("place", sql.monotonically_increasing_id())
+    row = sql.col("place").bitwiseAND(sql.lit((1 << _ROW_BITS) - 1))
+    return _with_headers(numbered, _row_headers(query, batch_id, sql.shiftright("place", _ROW_BITS), row)).drop("place")
+
+
+def _row_headers(query: str, batch_id: int, partition: Column, row: Column) -> Column:
+    values = (sql.lit(query), sql.lit(str(batch_id)), partition, row)
+    return sql.array(*(_header(name, value) for name, value in zip(ROW_HEADERS, values, strict=True)))
+
+
+def _with_headers(records: DataFrame, added: Column) -> DataFrame:
+    own = sql.coalesce(sql.col("headers"), sql.array()) if "headers" in records.columns else None
+    return records.withColumn("headers", added if own is None else sql.concat(own, added))
+
+
+def _header(name: str, value: Column) -> Column:
+    return sql.struct(sql.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+
+
+def json_records(rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Rows as records: `key` a JSON object of the columns `key`, `value` one of all columns, nulls included."""
+    options = {"ignoreNullFields": "false"}
+    return rows.select(
+        sql.to_json(sql.struct(*(sql.col(f"`{name}`") for name in key)), options).alias("key"),
+        sql.to_json(sql.struct(*(sql.col(f"`{name}`") for name in rows.columns)), options).alias("value"),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KafkaSink:
+    """A topic, or with `topic` None the topics that the column `topic` names.
+
+    Records arrive at least once; a retried batch repeats records with the `ROW_HEADERS` that they had.
+    """
+
+    bootstrap_servers: str
+    topic: str | None = None
+    client_properties: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def options(self) -> dict[str, str]:
+        """Every option of Spark's Kafka sink."""
+        options = {f"kafka.{key}": value for key, value in self.client_properties.items()}
+        options["kafka.bootstrap.servers"] = self.bootstrap_servers
+        if self.topic is not None:
+            options["topic"] = self.topic
+        return options
+
+    def check(self, spark: SparkSession) -> None:
+        """Raise ValueError when the topic does not exist: a batch would make it, or fail after its retries."""
+        with KafkaAdmin(spark, self.bootstrap_servers, self.client_properties) as admin:
+            admin.topics(names=[self.topic] if self.topic is not None else [])
+
+    def admin(self, spark: SparkSession) -> KafkaAdmin:
+        """An admin client of the sink's cluster; close it."""
+        return KafkaAdmin(spark, self.bootstrap_servers, self.client_properties)
+
+    def write(self, records: DataFrame, query: str, batch_id: int, place: tuple[str, str] | None = None) -> None:
+        """Write the records of one batch, with their headers (`place` as in `with_row_headers`).
+
+        Returns when all are acknowledged.
+        """
+        with_row_headers(records, query, batch_id, place).write.format("kafka").options(**self.options()).save()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParquetSink:
+    """A table in which each batch owns its directories, `.../batch_id=N/`, and replaces them when it is run again."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+
+    def bind(self, spark: SparkSession, checkpoint: str) -> None:
+        """Tie the table to `checkpoint`, or check that it is; clear what attempts that died left half written.
+
+        Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers.
+        """
+        output, ours = TableDirectory(spark, self.path), TableDirectory(spark, checkpoint)
+        there, marker = output.read_text(MARKER), ours.read_text(MARKER)
+        if there is not None and there != marker:
+            raise ValueError(
+                f"{self.path} belongs to another checkpoint than {checkpoint}: their batches would replace each other; "
+                "use that checkpoint, or another output"
+            )
+        if marker is None:
+            marker = json.dumps({"output": str(uuid.uuid4())})
+            ours.write_text(MARKER, marker)
+        if there is None:
+            output.write_text(MARKER, marker)
+        output.remove_children(STAGING_PREFIX)
+
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Write the rows of one batch, in place of those that an earlier attempt at it left."""
+        (
+            rows.withColumn(BATCH, sql.lit(batch_id))
+            .write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")
+            .partitionBy(*self.partition_by, BATCH)
+            .parquet(self.path)
+        )

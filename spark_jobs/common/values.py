@@ -1,0 +1,254 @@
+"""Parsing of values by a schema, and the reasons of those that do not parse.
+
+Spark's own `from_json` parses, and decides what does not: a field of a wrong type, bad JSON, a missing NOT NULL field.
+Why a value does not parse is worked out in Python, by a second look at that value: put it behind a filter on `failed`,
+so that it costs nothing for the values that parse.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+CORRUPT = "_corrupt_record"
+"""The field of a parsed value that holds its text when it did not parse; no schema may have a field of this name."""
+
+SHOWN = 40
+"""How many characters of a value a reason repeats."""
+
+MOST_FIELDS = 3
+"""How many wrong fields a reason names; it counts the others."""
+
+_BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
+_NON_FINITE = {"NaN", "+INF", "INF", "+Infinity", "Infinity", "-INF", "-Infinity"}
+
+
+def parse(value: Column, schema: StructType) -> Column:
+    """The struct that JSON values (binary or text) parse to, with one more field, `CORRUPT`."""
+    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
+    # Strict, so that what Spark accepts and what `reason_of` accepts is the same JSON.
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
+    return sql.from_json(value.cast("string"), with_corrupt, options)
+
+
+def failed(value: Column, parsed: Column, schema: StructType) -> Column:
+    """Whether `value`, which `parse` made `parsed` of, does not fit `schema`; true or false, never null."""
+    # Spark's parser puts a replacement character where bytes are no UTF-8, and says nothing.
+    verdict = ~sql.is_valid_utf8(value.cast("string")) | parsed.isNull() | parsed.getField(CORRUPT).isNotNull()
+    for missing in _missing(parsed, schema):
+        verdict |= missing
+    return sql.coalesce(verdict, sql.lit(True))
+
+
+def _missing(struct: Column, schema: StructType) -> Iterator[Column]:
+    """For each NOT NULL of the schema, at any depth, whether a null stands there. Spark itself does not look."""
+    for field in schema.fields:
+        inner = struct.getField(field.name)
+        if not field.nullable:
+            yield struct.isNotNull() & inner.isNull()
+        yield from _missing_within(inner, field.dataType)
+
+
+def _missing_within(value: Column, kind: DataType) -> Iterator[Column]:
+    if isinstance(kind, StructType):
+        yield from _missing(value, kind)
+    elif isinstance(kind, ArrayType):
+        yield from _missing_elements(value, kind.elementType, may_be_null=kind.containsNull)
+    elif isinstance(kind, MapType):
+        yield from _missing_elements(sql.map_values(value), kind.valueType, may_be_null=kind.valueContainsNull)
+
+
+def _missing_elements(array: Column, kind: DataType, *, may_be_null: bool) -> Iterator[Column]:
+    def wrong(element: Column) -> Column:
+        verdict = sql.lit(False) if may_be_null else element.isNull()
+        for missing in _missing_within(element, kind):
+            verdict |= missing
+        return verdict
+
+    if not may_be_null or _has_not_null(kind):
+        yield sql.coalesce(sql.exists(array, wrong), sql.lit(False))
+
+
+def _has_not_null(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(not field.nullable or _has_not_null(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return not kind.containsNull or _has_not_null(kind.elementType)
+    return isinstance(kind, MapType) and (not kind.valueContainsNull or _has_not_null(kind.valueType))
+
+
+def reason(value: Column, schema: StructType) -> Column:
+    """Why `value` does not fit `schema`, as text. Only for values that `failed`: it runs Python for each row."""
+
+    def explain(raw: bytes | None) -> str:
+        # Text of a value may hold half a surrogate pair, which no UTF-8 can.
+        return reason_of(None if raw is None else bytes(raw), schema).encode(errors="replace").decode()
+
+    return sql.udf(explain, StringType())(value.cast("binary"))
+
+
+def reason_of(raw: bytes | None, schema: StructType) -> str:
+    """Why a value does not fit `schema`: where its JSON ends to be JSON, or each field, what it is and should be.
+
+    For example `field a.b: expected INT, found string "x"`; `not JSON at line 1, column 7 (byte 6): Expecting value`.
+    """
+    if raw is None:
+        return "value is null"
+    if not raw.strip():
+        return "value is empty"
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as failure:
+        return f"not UTF-8 at byte {failure.start}: 0x{raw[failure.start]:02x}"
+    start = len(text) - len(text.lstrip(" \t\r\n"))
+    try:
+        value, _ = json.JSONDecoder(parse_float=Decimal).raw_decode(text, start)
+    except json.JSONDecodeError as failure:
+        at = len(text[: failure.pos].encode())
+        return f"not JSON at line {failure.lineno}, column {failure.colno} (byte {at}): {failure.msg}"
+    except (RecursionError, ArithmeticError, ValueError) as failure:
+        return f"not JSON that can be read: {failure}"
+    if not isinstance(value, dict):
+        return f"expected an object, found {_found(value)}"
+    wrong = list(_wrong_fields(value, schema, ""))
+    if not wrong:
+        return "Spark's JSON parser refuses it for the schema"
+    more = f"; and {len(wrong) - MOST_FIELDS} more" if len(wrong) > MOST_FIELDS else ""
+    return "; ".join(wrong[:MOST_FIELDS]) + more
+
+
+def _wrong_fields(value: dict[str, Any], schema: StructType, prefix: str) -> Iterator[str]:
+    for field in schema.fields:
+        path = f"{prefix}{field.name}"
+        if value.get(field.name) is not None:
+            yield from _wrong(value[field.name], field.dataType, path)
+        elif not field.nullable:
+            found = "null" if field.name in value else "no such field"
+            yield f"field {path}: expected {_expected(field.dataType)}, found {found}"
+
+
+def _wrong(value: Any, kind: DataType, path: str) -> Iterator[str]:
+    if isinstance(kind, StructType) and isinstance(value, dict):
+        yield from _wrong_fields(value, kind, f"{path}.")
+    elif isinstance(kind, ArrayType) and isinstance(value, list):
+        yield from _wrong_elements(
+            [(f"{path}[{index}]", element) for index, element in enumerate(value)], kind.elementType, kind.containsNull
+        )
+    elif isinstance(kind, MapType) and isinstance(value, dict):
+        yield from _wrong_elements(
+            [(f"{path}[{json.dumps(key)}]", element) for key, element in value.items()],
+            kind.valueType,
+            kind.valueContainsNull,
+        )
+    elif not _fits(value, kind):
+        yield f"field {path}: expected {_expected(kind)}, found {_found(value)}{_why_not(value, kind)}"
+
+
+def _wrong_elements(elements: list[tuple[str, Any]], kind: DataType, may_be_null: bool) -> Iterator[str]:
+    for path, element in elements:
+        if element is not None:
+            yield from _wrong(element, kind, path)
+        elif not may_be_null:
+            yield f"field {path}: expected {_expected(kind)}, found null"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _fits(value: Any, kind: DataType) -> bool:
+    """Whether Spark reads this JSON value, not null, as a `kind` that is no struct, array or map."""
+    if isinstance(kind, StringType):
+        return True
+    if isinstance(kind, BooleanType):
+        return isinstance(value, bool)
+    if type(kind) in _BITS:
+        limit = 1 << (_BITS[type(kind)] - 1)
+        return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+    if isinstance(kind, DoubleType | FloatType):
+        return _is_number(value) or (isinstance(value, str) and value in _NON_FINITE)
+    if isinstance(kind, TimestampType) and isinstance(value, int):
+        return not isinstance(value, bool)
+    if isinstance(kind, DecimalType):
+        return _fits_decimal(value, kind)
+    read = _TEXT_READERS.get(type(kind))
+    return read is not None and isinstance(value, str) and _reads(read, value)
+
+
+def _fits_decimal(value: Any, kind: DecimalType) -> bool:
+    if not (_is_number(value) or isinstance(value, str)):
+        return False
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return False
+    return number.is_finite() and number.copy_abs() < Decimal(10) ** (kind.precision - kind.scale)
+
+
+def _reads(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except (ValueError, binascii.Error):
+        return False
+    return True
+
+
+_TEXT_READERS: dict[type[DataType], Callable[[str], object]] = {
+    DateType: dt.date.fromisoformat,
+    TimestampType: dt.datetime.fromisoformat,
+    TimestampNTZType: dt.datetime.fromisoformat,
+    BinaryType: lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def _expected(kind: DataType) -> str:
+    """The type as the schema's DDL has it; the outermost part of it for nested types."""
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return {StructType: "an object (STRUCT)", ArrayType: "an array (ARRAY)", MapType: "an object (MAP)"}[type(kind)]
+    return kind.simpleString().upper()
+
+
+def _why_not(value: Any, kind: DataType) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return " (out of range)" if whole and isinstance(kind, (DecimalType, *_BITS)) else ""
+
+
+def _found(value: Any) -> str:
+    """A JSON value as a reason shows it: its type, and the beginning of a scalar."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "an array"
+    if value is None:
+        return "null"
+    kind = "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+    return f"{kind} {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"

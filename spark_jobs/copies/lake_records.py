@@ -1,0 +1,83 @@
+"""Records of a table that the job `lake` wrote, with the columns that the Kafka connector gives."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BinaryType, StructType
+
+from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.copies.ranges import At, Ranges
+
+OWN_COLUMNS = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_headers", "topic", "date")
+INFER_PARTITION_TYPES = "spark.sql.sources.partitionColumnTypeInference.enabled"
+
+
+def read_lake(spark: SparkSession, path: str, schema: StructType | None) -> DataFrame:
+    """The records of the table at `path`: topic, partition, offset, timestamp, key, value and headers.
+
+    A lake without a schema kept the values as they were. Another kept their fields, of which a JSON object is made,
+    null fields left out; `schema` is the one that the lake was given, and needed where a table is partitioned by
+    fields that are no texts. Raises ValueError for a table without the columns of a lake.
+    """
+    inferred = spark.conf.get(INFER_PARTITION_TYPES)
+    # A topic named 007 is no number.
+    spark.conf.set(INFER_PARTITION_TYPES, "false")
+    try:
+        table = spark.read.parquet(path)
+    finally:
+        spark.conf.set(INFER_PARTITION_TYPES, str(inferred))
+    missing = [name for name in OWN_COLUMNS if name not in table.columns]
+    if missing:
+        raise ValueError(f"{path} is no table of the job lake: it has no column {', '.join(missing)}")
+    fields = [name for name in table.columns if name not in {*OWN_COLUMNS, "batch_id"}]
+    if schema is not None:
+        value = sql.to_json(sql.struct(*(sql.col(f"`{f.name}`").cast(f.dataType).alias(f.name) for f in schema)))
+    elif fields == ["value"] and table.schema["value"].dataType == BinaryType():
+        value = sql.col("value")
+    else:
+        value = sql.to_json(sql.struct(*(sql.col(f"`{name}`") for name in fields)))
+    return table.select(
+        "topic",
+        sql.col("kafka_partition").alias("partition"),
+        sql.col("kafka_offset").alias("offset"),
+        sql.col("kafka_timestamp").alias("timestamp"),
+        sql.col("kafka_key").alias("key"),
+        value.cast("binary").alias("value"),
+        sql.col("kafka_headers").alias("headers"),
+    )
+
+
+class LakePositions:
+    """Offsets of the records of a lake."""
+
+    def __init__(self, records: DataFrame) -> None:
+        self._records = records
+
+    def offsets(self, at: At) -> Offsets:
+        """Offsets of every partition that has records, as `KafkaAdmin.offsets` gives them."""
+        offset, end = sql.col("offset"), sql.max("offset") + 1
+        if at == "earliest":
+            found = sql.min(offset)
+        elif at == "latest":
+            found = end
+        else:
+            found = sql.coalesce(sql.min(sql.when(sql.unix_millis("timestamp") >= at, offset)), end)
+        asked: Offsets = {}
+        for row in self._records.groupBy("topic", "partition").agg(found.alias("at")).collect():
+            asked.setdefault(row["topic"], {})[str(row["partition"])] = row["at"]
+        return asked
+
+
+def within(records: DataFrame, ranges: Ranges) -> DataFrame | None:
+    """Those of `records` that lie in `ranges`, each partition in the order of its offsets; None where all are empty."""
+    wanted = [row for row in ranges.rows() if row[2] < row[3]]
+    if not wanted:
+        return None
+    spark = records.sparkSession
+    limits = spark.createDataFrame(wanted, "topic STRING, partition INT, start BIGINT, stop BIGINT")
+    inside = records.join(sql.broadcast(limits), ["topic", "partition"]).where(
+        (sql.col("offset") >= sql.col("start")) & (sql.col("offset") < sql.col("stop"))
+    )
+    # One task has all of a partition: its records are written in their order.
+    return inside.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")

@@ -1,0 +1,398 @@
+"""`upsert`: keep a table of the current rows, or of their history, from a stream of changes.
+
+    python -m spark_jobs.jobs.upsert --bootstrap-servers 127.0.0.1:9092 --topics shop.public.orders \
+        --envelope debezium --schema orders.ddl --keys id \
+        --output /tables/orders --checkpoint /tables/checkpoints/orders
+
+Guarantee: the table is what the committed batches make of it, each applied exactly once, and readers see the table as
+one batch left it, also when the job dies at any moment and is started again. Changes of a key are applied in their
+order, whatever order they arrive in when `--sequence-by` or Debezium gives one.
+
+How: a batch is merged with the newest snapshot into a new one, which a commit file then makes the table
+(`spark_jobs.upserts.snapshots`). The commit carries the batch's number: a batch that Spark runs again after it was
+committed changes nothing. Deletes are remembered, out of readers' sight, so that an older change that comes late does
+not bring the row back.
+The table is written anew by every batch: take a trigger that suits its size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import uuid
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import functions as sql
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
+
+from spark_jobs.common.cli import INTERVAL, RunConfig
+from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.runner import Job, Query, run
+from spark_jobs.common.schema import read_schema
+from spark_jobs.common.source import SourceConfig, read_stream
+from spark_jobs.jobs.lake import DERIVED_PARTITIONS, replace_batch
+from spark_jobs.upserts.changes import (
+    DEBEZIUM,
+    INTERNAL,
+    PLAIN,
+    REASON,
+    RECORD_COLUMNS,
+    TIME,
+    ChangeFormat,
+    explained,
+    parse_changes,
+)
+from spark_jobs.upserts.snapshots import ARRIVAL, DELETED, OWN_COLUMNS, SEQUENCE, SnapshotWriter, read_table
+
+__all__ = ["JOB", "UpsertConfig", "build_query", "main", "merge", "plan", "read_table", "transform"]
+
+MARKER = "_odradek_upsert.json"
+"""In the output and in the checkpoint, the same text: which output belongs to which checkpoint, and how it is kept."""
+
+HISTORY = ("valid_from", "valid_to", "is_current")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpsertConfig:
+    """One table: its source, its run, where it is and what changes look like.
+
+    `scd` 1 keeps the current rows, 2 every version of each with `valid_from`, `valid_to` and `is_current`.
+    `keep_replaced_ms`: how long a reader can go on with a snapshot after the next one was committed.
+    """
+
+    source: SourceConfig
+    run: RunConfig
+    output: str
+    dead_letters: str
+    changes: ChangeFormat
+    scd: int = 1
+    file_format: str = "parquet"
+    keep_replaced_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        own = {
+            *RECORD_COLUMNS,
+            *DERIVED_PARTITIONS,
+            REASON,
+            *HISTORY,
+            *OWN_COLUMNS,
+            *INTERNAL,
+            "_rank",
+            "_before",
+            "raw_value",
+            "batch_id",
+        }
+        taken = [name for name in self.changes.schema.fieldNames() if name in own]
+        if taken:
+            raise ValueError(f"--schema: the table has columns of its own with these names: {', '.join(taken)}")
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Settings that must not change under a table."""
+        form = self.changes
+        return {
+            "keys": list(form.keys),
+            "envelope": form.envelope,
+            "sequence_by": list(form.sequence_by),
+            "scd": self.scd,
+        }
+
+
+def transform(df: DataFrame, config: UpsertConfig) -> DataFrame:
+    """The connector's rows as changes, as `spark_jobs.upserts.changes.parse_changes` describes them."""
+    return parse_changes(df, config.changes)
+
+
+def dead_letter_rows(changes: DataFrame, config: UpsertConfig) -> DataFrame:
+    """Those of `transform`'s rows that are no change: the record as it came, and the reason."""
+    letters = changes.where(sql.col(REASON).isNotNull())
+    why = explained(config.changes).alias(REASON)
+    return letters.select(*RECORD_COLUMNS, sql.col("raw_value").alias("value"), why, *DERIVED_PARTITIONS)
+
+
+def _columns(names: Sequence[str]) -> list[Column]:
+    return [sql.col(f"`{name}`") for name in names]
+
+
+def _entries(changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFrame:
+    """Changes of one batch with the order in which they arrived.
+
+    Offsets order a partition. Where a key has changes in several (the topic was given more partitions), the one that
+    was written to last counts as the last: its records come after those of the others.
+    """
+    form = config.changes
+    last_write = sql.max("kafka_timestamp").over(Window.partitionBy(*_columns(form.keys), "topic", "kafka_partition"))
+    arrival = sql.struct(
+        sql.lit(batch_id).cast("long").alias("batch"),
+        last_write.alias("at"),
+        "topic",
+        sql.col("kafka_partition").alias("partition"),
+        sql.col("kafka_offset").alias("offset"),
+    )
+    # Of a deleted row nothing but the key is kept: what was deleted is not to be found in the table's files.
+    fields = [
+        column if name in form.keys else sql.when(~sql.col(DELETED), column).alias(name)
+        for name, column in zip(form.schema.fieldNames(), _columns(form.schema.fieldNames()), strict=True)
+    ]
+    own = [SEQUENCE] if form.sequenced else []
+    applied = changes.where(sql.col(REASON).isNull())
+    return applied.select(*fields, sql.col(TIME).alias("valid_from"), *own, arrival.alias(ARRIVAL), DELETED)
+
+
+def stored_schema(entries: StructType, config: UpsertConfig) -> StructType:
+    """Columns of the table's files, given those of `_entries`."""
+    names = config.changes.schema.fieldNames()
+    fields = [entries[name] for name in names]
+    if config.scd == 2:
+        fields += [StructField(name, TimestampType()) for name in ("valid_from", "valid_to")]
+        fields.append(StructField("is_current", BooleanType()))
+    own = [SEQUENCE] if config.changes.sequenced else []
+    return StructType([*fields, *(entries[name] for name in (*own, ARRIVAL))])
+
+
+def merge(stored: DataFrame | None, changes: DataFrame, config: UpsertConfig, batch_id: int) -> DataFrame:
+    """The table after a batch: `stored` (None: no table yet) with the changes among `transform`'s rows.
+
+    Has the table's columns, then `_sequence`, `_arrival` and `_deleted`. What the order of the changes decides, their
+    distribution over batches does not.
+    """
+    entries = _entries(changes, config, batch_id)
+    schema = stored_schema(entries.schema, config)
+    if stored is not None:
+        times = [] if config.scd == 2 else [sql.lit(None).cast("timestamp").alias("valid_from")]
+        names = [name for name in entries.columns if config.scd == 2 or name != "valid_from"]
+        entries = stored.select(*_columns(names), *times).unionByName(entries)
+    order = [ARRIVAL]
+    of_key = Window.partitionBy(*_columns(config.changes.keys))
+    if config.changes.sequenced:
+        order = [SEQUENCE, ARRIVAL]
+        so_far = of_key.orderBy(ARRIVAL).rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        # A delete without a sequence comes after everything that came before it; after nothing, it deletes nothing.
+        entries = entries.withColumn(SEQUENCE, sql.coalesce(SEQUENCE, sql.max(SEQUENCE).over(so_far)))
+        entries = entries.where(sql.col(SEQUENCE).isNotNull())
+    kept = _history(entries, config, order) if config.scd == 2 else _latest(entries, config, order)
+    return kept.select(*_columns(schema.fieldNames()), DELETED)
+
+
+def _latest(entries: DataFrame, config: UpsertConfig, order: Sequence[str]) -> DataFrame:
+    backwards = Window.partitionBy(*_columns(config.changes.keys)).orderBy(*(sql.col(name).desc() for name in order))
+    latest = entries.withColumn("_rank", sql.row_number().over(backwards)).where("_rank = 1").drop("_rank")
+    # In the order of arrival nothing can come late: no delete has to be remembered.
+    return latest if config.changes.sequenced else latest.where(~sql.col(DELETED))
+
+
+def _history(entries: DataFrame, config: UpsertConfig, order: Sequence[str]) -> DataFrame:
+    keys = _columns(config.changes.keys)
+    if config.changes.sequenced:
+        # Sent twice (a connector that was restarted does so): one version, the one that came last.
+        again = Window.partitionBy(*keys, SEQUENCE, DELETED).orderBy(sql.col(ARRIVAL).desc())
+        entries = entries.withColumn("_rank", sql.row_number().over(again)).where("_rank = 1").drop("_rank")
+    ordered = Window.partitionBy(*keys).orderBy(*order)
+    # A second delete in a row says nothing new: the first one ended the version.
+    before = sql.coalesce(sql.lag(DELETED).over(ordered), sql.lit(False))
+    entries = entries.withColumn("_before", before).where(~(sql.col(DELETED) & sql.col("_before"))).drop("_before")
+    # Clocks may disagree with the order; no version ends before it begins.
+    so_far = ordered.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    entries = entries.withColumn("valid_from", sql.max("valid_from").over(so_far))
+    entries = entries.withColumn("valid_to", sql.lead("valid_from").over(ordered))
+    return entries.withColumn("is_current", ~sql.col(DELETED) & sql.lead(DELETED).over(ordered).isNull())
+
+
+class UpsertWriter:
+    """Writer that the query calls for each batch; counts the changes it has applied."""
+
+    def __init__(self, config: UpsertConfig, table: SnapshotWriter) -> None:
+        self.config = config
+        self.table = table
+        self.changes = 0
+        self.dead = 0
+        self.batches = 0
+        self._last = -1, 0
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Apply one batch, unless it is in the table already."""
+        current = self.table.current
+        if current is not None and current.batch_id >= batch_id:
+            return
+        changes = transform(batch, self.config)
+        counts, sizes = Observation(f"changes-{batch_id}"), Observation(f"table-{batch_id}")
+        one = sql.lit(1)
+        observed = changes.observe(counts, sql.count(one).alias("all"), sql.count(sql.col(REASON)).alias("dead"))
+        schema = stored_schema(_entries(changes, self.config, batch_id).schema, self.config)
+        merged = merge(self.table.read(batch.sparkSession, schema), observed, self.config, batch_id)
+        gone = sql.count(sql.when(sql.col(DELETED), one))
+        directory = self.table.write(merged.observe(sizes, sql.count(one).alias("all"), gone.alias("gone")), batch_id)
+        total, dead = int(counts.get["all"]), int(counts.get["dead"])
+        if dead:
+            # Before the commit: a batch that is in the table is not run again.
+            replace_batch(
+                dead_letter_rows(changes, self.config), batch_id, DERIVED_PARTITIONS, self.config.dead_letters
+            )
+        entries, deleted = int(sizes.get["all"]), int(sizes.get["gone"])
+        self.table.commit(batch_id, directory, schema, live=entries - deleted, deleted=deleted)
+        self.changes += total - dead
+        self.dead += dead
+        self.batches += total > 0
+        self._last = batch_id, total
+
+    def records_of(self, batch_id: int) -> int | None:
+        """How many records the last batch held; None for another."""
+        last, records = self._last
+        return records if last == batch_id else None
+
+    def summary(self) -> str:
+        """Tell the changes, the dead letters, the batches and the rows of the table."""
+        rows = self.table.current.live if self.table.current is not None else 0
+        done = f"{self.changes:,} changes and {self.dead:,} dead letters in {self.batches:,} batches"
+        return f"{done}; the table has {rows:,} rows"
+
+
+def bind_output(spark: SparkSession, config: UpsertConfig) -> SnapshotWriter:
+    """Tie output and checkpoint together, or check that they are; gives the table's writer.
+
+    Raises ValueError when the output belongs to another checkpoint, or is kept in another way or with other fields.
+    """
+    output, checkpoint = TableDirectory(spark, config.output), TableDirectory(spark, config.run.checkpoint)
+    there, ours = output.read_text(MARKER), checkpoint.read_text(MARKER)
+    if there is not None and there != ours:
+        raise ValueError(
+            f"--output {config.output} belongs to another checkpoint than {config.run.checkpoint}: a batch of one "
+            "would pass for a batch of the other; use that checkpoint, or another output"
+        )
+    if ours is None:
+        ours = json.dumps({"table": str(uuid.uuid4()), **config.settings})
+        checkpoint.write_text(MARKER, ours)
+    for name, wanted in config.settings.items():
+        kept = json.loads(ours)[name]
+        if kept != wanted:
+            option, text = name.replace("_", "-"), ",".join(kept) if isinstance(kept, list) else kept
+            raise ValueError(f"--{option}: {config.output} was begun with {text or 'none'}")
+    if there is None:
+        output.write_text(MARKER, ours)
+    table = SnapshotWriter(
+        spark, config.output, file_format=config.file_format, keep_replaced_ms=config.keep_replaced_ms
+    )
+    if table.current is not None:
+        _check_fields(table.current.schema, config)
+    return table
+
+
+def _check_fields(stored: StructType, config: UpsertConfig) -> None:
+    """New fields are null in the rows that are there; others must stay as they are."""
+    ours = {field.name: field.dataType for field in config.changes.schema}
+    for field in stored:
+        if field.name in (*HISTORY, SEQUENCE, ARRIVAL):
+            continue
+        if ours.get(field.name) != field.dataType:
+            kept = f"{field.name} {field.dataType.simpleString().upper()}"
+            raise ValueError(f"--schema: the table in {config.output} has the field {kept}: it must stay so")
+
+
+def plan(spark: SparkSession, config: UpsertConfig) -> DataFrame:
+    """The changes that batches are made of."""
+    return transform(read_stream(spark, config.source), config)
+
+
+def build_query(spark: SparkSession, config: UpsertConfig) -> Query:
+    """The query that keeps the table. Raises ValueError as `bind_output` does."""
+    plan(spark, config)  # what is wrong with --delete-when shows before anything is written
+    writer = UpsertWriter(config, bind_output(spark, config))
+    stream = read_stream(spark, config.source).writeStream.foreachBatch(writer)
+    return Query(stream, writer.summary, writer.records_of)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of `90s`, `10m` and the like; raises ArgumentTypeError."""
+    interval = INTERVAL.fullmatch(text)
+    if interval is None:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a duration like 500ms, 30s, 5m, 1h")
+    return int(interval[1]) * _UNIT_MS[interval[2]]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the table and of the changes."""
+    changes = parser.add_argument_group("changes")
+    changes.add_argument("--schema", required=True, metavar="FILE", help="fields of a row: DDL or Spark's JSON")
+    changes.add_argument(
+        "--keys", required=True, type=_names, metavar="A,B,...", help="fields that identify a row; from value or key"
+    )
+    changes.add_argument(
+        "--envelope",
+        choices=[PLAIN, DEBEZIUM],
+        default=PLAIN,
+        help="none: a value is the row, a null value deletes it; debezium: Debezium's events in JSON (default: none)",
+    )
+    changes.add_argument(
+        "--sequence-by",
+        type=_names,
+        default=(),
+        metavar="A,B,...",
+        help="fields that order the changes of a row (default: Debezium's source.lsn, then ts_ms; else the offsets)",
+    )
+    changes.add_argument("--delete-when", metavar="SQL", help="rows for which this holds are deleted")
+    table = parser.add_argument_group("table")
+    table.add_argument("--output", required=True, metavar="DIR")
+    table.add_argument(
+        "--scd", type=int, choices=[1, 2], default=1, help="1: current rows; 2: every version of each (default: 1)"
+    )
+    table.add_argument(
+        "--format", choices=["parquet", "orc"], default="parquet", help="of the files (default: parquet)"
+    )
+    table.add_argument(
+        "--keep-replaced",
+        type=duration_ms,
+        default=600_000,
+        metavar="TIME",
+        help="how long readers can go on with a snapshot that was replaced (default: 10m)",
+    )
+    table.add_argument(
+        "--dead-letters", metavar="DIR", help="where records go that are no change (default: OUTPUT-dead-letters)"
+    )
+
+
+def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> UpsertConfig:
+    """The table that the options describe; raises OSError or ValueError with one line about a bad one."""
+    output = arguments.output.rstrip("/")
+    return UpsertConfig(
+        source=source,
+        run=running,
+        output=output,
+        dead_letters=arguments.dead_letters or f"{output}-dead-letters",
+        changes=ChangeFormat(
+            schema=read_schema(arguments.schema),
+            keys=arguments.keys,
+            envelope=arguments.envelope,
+            sequence_by=arguments.sequence_by,
+            delete_when=arguments.delete_when,
+        ),
+        scd=arguments.scd,
+        file_format=arguments.format,
+        keep_replaced_ms=arguments.keep_replaced,
+    )
+
+
+JOB = Job(
+    name="upsert",
+    description="Keep a table of current rows, or of their history, from a stream of changes.",
+    add_options=add_options,
+    configure=configure,
+    plan=plan,
+    build_query=build_query,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job, as `spark_jobs.common.runner.run` says."""
+    return run(JOB, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

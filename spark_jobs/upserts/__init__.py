@@ -1,0 +1,1 @@
+"""Changes of rows, and the tables that are made of them."""

@@ -1,0 +1,196 @@
+"""Changes of rows, parsed from records: Debezium's envelopes, or values under their keys; a null value deletes.
+
+A record whose change cannot be known is given a reason in `dead_letter_reason`, never a guessed change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_jobs.common import values
+from spark_jobs.upserts.snapshots import DELETED, SEQUENCE
+
+PLAIN, DEBEZIUM = "none", "debezium"
+UPSERTS = ("c", "u", "r")
+UNAVAILABLE = "__debezium_unavailable_value"
+"""Text that Debezium sends for a large column that an update left alone and that the database did not log."""
+
+TIME = "_time"
+REASON = "dead_letter_reason"
+RECORD_COLUMNS = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_headers")
+UNPARSED = "not JSON of the schema"
+INTERNAL = (TIME, values.CORRUPT, "_row", "_why", "_delete", "_lsn", "_value", "_envelope")
+"""Names that fields of a row cannot have, beside those of the columns above."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChangeFormat:
+    """How records say what changed. `keys` are fields of `schema`; `sequence_by` too, and orders the changes of a key.
+
+    `delete_when` is a condition in SQL over the fields. Raises ValueError naming the option that is wrong.
+    """
+
+    schema: StructType
+    keys: tuple[str, ...]
+    envelope: str = PLAIN
+    sequence_by: tuple[str, ...] = ()
+    delete_when: str | None = None
+
+    def __post_init__(self) -> None:
+        fields = self.schema.fieldNames()
+        for option, names in (("--keys", self.keys), ("--sequence-by", self.sequence_by)):
+            unknown = [name for name in names if name not in fields]
+            if unknown:
+                raise ValueError(f"{option} {','.join(unknown)}: must be fields of the schema")
+        if not self.keys:
+            raise ValueError("--keys: at least one field is needed")
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether changes have an order of their own, beside that of their offsets."""
+        return bool(self.sequence_by) or self.envelope == DEBEZIUM
+
+
+def _field(name: str, parent: str | None = None) -> Column:
+    return sql.col(f"`{name}`") if parent is None else sql.col(f"{parent}.`{name}`")
+
+
+def _envelope_type(schema: StructType) -> StructType:
+    """Both layouts of a Debezium value: the envelope itself, and the envelope as payload beside its own schema."""
+    nullable = StructType([StructField(field.name, field.dataType) for field in schema])
+    source = StructType().add("lsn", "long").add("ts_ms", "long")
+    envelope = StructType().add("before", nullable).add("after", nullable).add("op", "string")
+    envelope = envelope.add("ts_ms", "long").add("source", source)
+    return StructType([*envelope, StructField("payload", envelope)])
+
+
+def value_type(form: ChangeFormat) -> StructType:
+    """The type that values are parsed with: which fields have to be there depends on the change."""
+    if form.envelope == DEBEZIUM:
+        return _envelope_type(form.schema)
+    return StructType([StructField(field.name, field.dataType) for field in form.schema])
+
+
+def explained(form: ChangeFormat) -> Column:
+    """The reasons of `parse_changes`, with what is wrong in the value where it is that: put it behind a filter."""
+    why = values.reason(sql.col("raw_value"), value_type(form))
+    return sql.when(sql.col(REASON) == UNPARSED, why).otherwise(sql.col(REASON))
+
+
+def _key_field(field: StructField, *, alone: bool) -> Column:
+    """A key field, of the record's key: a JSON object (also below `payload`), or for one field also a bare value."""
+    text = sql.col("kafka_key").cast("string")
+    fields = StructType([StructField(field.name, field.dataType)])
+    inner = sql.from_json(text, StructType().add("payload", fields)).getField("payload").getField(field.name)
+    outer = sql.from_json(text, fields).getField(field.name)
+    if not alone:
+        return sql.coalesce(inner, outer)
+    unquoted = sql.from_json(sql.concat(sql.lit("["), text, sql.lit("]")), "array<string>")
+    quoted = sql.when(text.startswith('"') & text.endswith('"') & (sql.size(unquoted) == 1), unquoted[0])
+    bare = sql.when(~text.startswith("{"), sql.coalesce(quoted, text)).try_cast(field.dataType)
+    return sql.coalesce(inner, outer, bare)
+
+
+def parse_changes(df: DataFrame, form: ChangeFormat) -> DataFrame:
+    """The connector's rows as changes: the row's fields, `_deleted`, `_time`, `_sequence` (when `form` has one), then
+    the record it came from and `dead_letter_reason` (null: the change is known).
+
+    A deleted row has its key fields, and others only as far as the record tells them.
+    Pure: the same records give the same changes at any time.
+    """
+    records = df.select(
+        sql.col("key").alias("kafka_key"),
+        sql.col("partition").alias("kafka_partition"),
+        sql.col("offset").alias("kafka_offset"),
+        sql.col("timestamp").alias("kafka_timestamp"),
+        sql.col("headers").alias("kafka_headers"),
+        sql.col("topic"),
+        sql.to_date("timestamp").alias("date"),
+        sql.col("value").alias("raw_value"),
+    )
+    parse = _debezium if form.envelope == DEBEZIUM else _plain
+    parsed = parse(records, form)
+    fields = []
+    for field in form.schema:
+        column = _field(field.name, "_row")
+        if field.name in form.keys:
+            column = sql.coalesce(column, _key_field(field, alone=len(form.keys) == 1))
+        fields.append(column.alias(field.name))
+    tombstone = sql.col("raw_value").isNull()
+    condition = sql.lit(False) if form.delete_when is None else sql.coalesce(sql.expr(form.delete_when), sql.lit(False))
+    changes = parsed.select(*fields, *RECORD_COLUMNS, "topic", "date", "raw_value", "_why", "_delete", TIME, "_lsn")
+    changes = changes.withColumn(DELETED, tombstone | sql.col("_delete") | (~tombstone & condition))
+    changes = changes.withColumn(REASON, _reason(form))
+    if form.sequenced:
+        changes = changes.withColumn(SEQUENCE, _sequence(form))
+    return changes.drop("_why", "_delete", "_lsn")
+
+
+def _plain(records: DataFrame, form: ChangeFormat) -> DataFrame:
+    raw, schema = sql.col("raw_value"), value_type(form)
+    parsed = values.parse(raw, schema)
+    why = sql.when(values.failed(raw, sql.col("_row"), schema), sql.lit(UNPARSED))
+    return (
+        records.withColumn("_row", parsed)
+        .withColumn("_why", why)
+        .withColumn("_delete", sql.lit(False))
+        .withColumn(TIME, sql.col("kafka_timestamp"))
+        .withColumn("_lsn", sql.lit(None).cast("struct<lsn: bigint, ts_ms: bigint>"))
+    )
+
+
+def _debezium(records: DataFrame, form: ChangeFormat) -> DataFrame:
+    raw, schema = sql.col("raw_value"), value_type(form)
+    parsed = records.withColumn("_value", values.parse(raw, schema))
+    bare = sql.struct(*(sql.col(f"_value.{name}") for name in ("before", "after", "op", "ts_ms", "source")))
+    parsed = parsed.withColumn("_envelope", sql.coalesce(sql.col("_value.payload"), bare))
+    op, after = sql.col("_envelope.op"), sql.col("_envelope.after")
+    changed_ms = sql.coalesce(sql.col("_envelope.source.ts_ms"), sql.col("_envelope.ts_ms"))
+    unavailable = [
+        sql.when(
+            (op != "d") & (_field(field.name, "_envelope.after") == UNAVAILABLE),
+            sql.lit(f"field {field.name} is not in the event: set REPLICA IDENTITY FULL on the table"),
+        )
+        for field in form.schema
+        if isinstance(field.dataType, StringType)
+    ]
+    why = sql.coalesce(
+        sql.when(values.failed(raw, sql.col("_value"), schema), sql.lit(UNPARSED)),
+        sql.when(op.isNull(), sql.lit("not a Debezium envelope: no op")),
+        sql.when(~op.isin(*UPSERTS, "d"), sql.concat(sql.lit("op "), op, sql.lit(" is not a change of one row"))),
+        sql.when((op != "d") & after.isNull(), sql.concat(sql.lit("op "), op, sql.lit(" without after"))),
+        sql.when(changed_ms.isNull(), sql.lit("no ts_ms")),
+        *unavailable,
+    )
+    order = sql.struct(sql.col("_envelope.source.lsn").alias("lsn"), changed_ms.alias("ts_ms"))
+    return (
+        parsed.withColumn("_row", sql.when(op == "d", sql.col("_envelope.before")).otherwise(after))
+        .withColumn("_why", why)
+        .withColumn("_delete", sql.coalesce(op == "d", sql.lit(False)))
+        .withColumn(TIME, sql.coalesce(sql.timestamp_millis(changed_ms), sql.col("kafka_timestamp")))
+        .withColumn("_lsn", sql.when(changed_ms.isNotNull(), order))
+    )
+
+
+def _sequence(form: ChangeFormat) -> Column:
+    """Null for a delete that has none of its own: it comes after what came before it."""
+    if not form.sequence_by:
+        return sql.col("_lsn")
+    missing = sql.lit(False)
+    for name in form.sequence_by:
+        missing = missing | _field(name).isNull()
+    return sql.when(~missing, sql.struct(*(_field(name) for name in form.sequence_by)))
+
+
+def _reason(form: ChangeFormat) -> Column:
+    needed = [field.name for field in form.schema if not field.nullable and field.name not in form.keys]
+    lacking = [sql.when(_field(name).isNull(), sql.lit(f"key {name} is missing or null")) for name in form.keys]
+    for name in [*needed, *(name for name in form.sequence_by if name not in needed)]:
+        text = sql.lit(f"field {name} is missing or null")
+        lacking.append(sql.when(~sql.col(DELETED) & _field(name).isNull(), text))
+    parsed = sql.when(sql.col("raw_value").isNotNull(), sql.col("_why"))
+    return sql.coalesce(parsed, *lacking)
