@@ -26,33 +26,62 @@ _JVM = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Quick to start; nobody measures this broker."""
 
 
-@contextlib.contextmanager
-def java_server(
-    main_class: str, properties: Path, port: int, *, level: str = "INFO", end: signal.Signals = signal.SIGTERM
-) -> Iterator[None]:
-    """Run a server that reads `properties` and listens on `port`; it is ended by the signal `end`. What it says, from
-    `level` on, is beside its properties, with the suffix `.log`. Skips the test where Java or Maven is missing.
+class JavaServer:
+    """A server that reads `properties` and listens on `port`; `start` may follow `end`.
+
+    What it says, from `level` on, is beside its properties, with the suffix `.log`.
     """
-    log4j, log = properties.with_suffix(".log4j"), properties.with_suffix(".log")
-    log4j.write_text(_LOG4J.format(level=level))
-    options = [*_JVM, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            java(*options, main_class, str(properties)),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        await_port(port, process, log, START_TIMEOUT_S)
-        yield
-    finally:
-        process.send_signal(end)
+
+    def __init__(self, main_class: str, properties: Path, port: int, *, level: str = "INFO") -> None:
+        self._main_class = main_class
+        self._properties = properties
+        self._port = port
+        self._level = level
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Return when it listens; raises RuntimeError otherwise. Skips the test where Java or Maven is missing."""
+        properties = self._properties
+        log4j, log = properties.with_suffix(".log4j"), properties.with_suffix(".log")
+        log4j.write_text(_LOG4J.format(level=self._level))
+        options = [*_JVM, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}"]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                java(*options, self._main_class, str(properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            await_port(self._port, self._process, log, START_TIMEOUT_S)
+        except RuntimeError:
+            self.end(signal.SIGKILL)
+            raise
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """End it by this signal; nothing happens when it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def java_server(
+    main_class: str, properties: Path, port: int, *, level: str = "INFO", end: signal.Signals = signal.SIGTERM
+) -> Iterator[None]:
+    """A `JavaServer` for a block; it is ended by the signal `end`."""
+    server = JavaServer(main_class, properties, port, level=level)
+    server.start()
+    try:
+        yield
+    finally:
+        server.end(end)
 
 
 @contextlib.contextmanager

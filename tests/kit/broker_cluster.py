@@ -1,20 +1,26 @@
-"""Several brokers and a real ZooKeeper as processes, to kill, to pause and to start again on their data."""
+"""Several brokers and a ZooKeeper, real or not, as processes, to kill, to pause and to start again on their data."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata, PartitionMetadata
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata
 
-from tests.kit.broker_process import BrokerProcess
+from tests.kit.broker_process import LOOPBACK, BrokerProcess
+from tests.kit.network.namespaces import ZOOKEEPER, NetworkNamespaces
+from tests.kit.reassigning import metadata_of
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_zookeeper, start_zookeeper
+from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 SESSION_TIMEOUT_MS = 4_000
 
@@ -22,21 +28,39 @@ SESSION_TIMEOUT_MS = 4_000
 class BrokerCluster:
     """Brokers 1, 2, ... on one ZooKeeper. A context manager that starts and stops all of them."""
 
-    def __init__(self, directory: Path, brokers: int = 3, settings: Mapping[str, str] | None = None) -> None:
-        self.zookeeper = new_zookeeper(directory / "zookeeper")
+    def __init__(
+        self,
+        directory: Path,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        own_settings: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+        new_server: Callable[[Path], ZookeeperProcess] = new_zookeeper,
+        network: NetworkNamespaces | None = None,
+        ensemble: Sequence[ZookeeperProcess] = (),
+    ) -> None:
+        """On loopback, or on the hosts of a `network`; with a ZooKeeper of its own, or an `ensemble` that serves.
+        `settings` are those of all brokers, `own_settings` those of single ones.
+        """
+        self._ensemble = ensemble
+        if network is not None:
+            new_server = functools.partial(new_zookeeper, host=network.host(ZOOKEEPER).ip)
+        self.zookeeper = new_server(directory / "zookeeper")
+        addresses = [each.address for each in ensemble or [self.zookeeper]]
         self.brokers = {
             number: BrokerProcess(
                 directory / f"broker-{number}",
                 {
                     "broker.id": str(number),
-                    "zookeeper.connect": self.zookeeper.address,
+                    "zookeeper.connect": ",".join(addresses),
                     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
                     "offsets.topic.replication.factor": str(brokers),
                     "offsets.topic.num.partitions": "4",
                     "default.replication.factor": str(brokers),
                     "controlled.shutdown.retry.backoff.ms": "500",
                     **(settings or {}),
+                    **own_settings.get(number, {}),
                 },
+                host=LOOPBACK if network is None else network.host(number),
             )
             for number in range(1, brokers + 1)
         }
@@ -45,11 +69,11 @@ class BrokerCluster:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             stack.callback(self.stop)
-            start_zookeeper(self.zookeeper)
+            if not self._ensemble:
+                start_zookeeper(self.zookeeper)
             for broker in self.brokers.values():
                 broker.start()
-            for number in self.brokers:
-                self.await_brokers(set(self.brokers), told_by=number)
+            self.await_brokers(set(self.brokers))
             stack.pop_all()
         return self
 
@@ -67,9 +91,7 @@ class BrokerCluster:
     def metadata(self, broker: int | None = None) -> ClusterMetadata:
         """The cluster as one of its brokers describes it, or this one. Raises KafkaException while none answers."""
         address = self.address if broker is None else self.brokers[broker].address
-        # A connection to a broker that is paused is given up soon, and another one asked.
-        settings = {"log_level": 0, "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 2_000}
-        return AdminClient({"bootstrap.servers": address, **settings}).list_topics(timeout=5)
+        return metadata_of(address)
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata:
         """One partition. Raises KafkaException and KeyError while it is not known."""
@@ -93,33 +115,46 @@ class BrokerCluster:
             not_yet=(KafkaException,),
         )
 
-    def await_brokers(self, wanted: set[int], *, told_by: int | None = None) -> None:
-        """Until exactly these are registered, one of them as the controller. So says any broker, or `told_by`."""
+    def await_brokers(self, wanted: set[int]) -> None:
+        """Until exactly these are registered, one of them as the controller, and each of them has heard of it.
 
-        def seen() -> tuple[set[int], int]:
-            metadata = self.metadata(told_by)
-            return set(metadata.brokers), metadata.controller_id
+        One that was cut off or paused tells what it knew before, until the controller has told it more.
+        """
+
+        def seen() -> list[tuple[set[int], int]]:
+            told = [self.metadata(number) for number in sorted(wanted)]
+            return [(set(metadata.brokers), metadata.controller_id) for metadata in told]
 
         eventually(
             f"brokers {sorted(wanted)}",
             seen,
-            lambda found: found[0] == wanted and found[1] in wanted,
+            lambda found: found[0][1] in wanted and found == [(wanted, found[0][1])] * len(wanted),
             not_yet=(KafkaException,),
         )
 
-    def await_full_isr(self, topic: str) -> None:
-        """Until every replica of the topic is in sync again."""
+    def await_whole(self) -> None:
+        """Until all brokers are registered; starts those that do not run."""
+        for broker in self.brokers.values():
+            if not broker.is_running:
+                broker.start()
+        self.await_brokers(set(self.brokers))
 
-        def out_of_sync() -> dict[int, list[int]]:
-            partitions = self.metadata().topics[topic].partitions
-            return {
-                number: sorted(set(each.replicas) - set(each.isrs))
-                for number, each in partitions.items()
-                if set(each.replicas) != set(each.isrs) or each.leader < 0
-            }
+    def await_full_isr(self, topic: str) -> None:
+        """Until every replica of the topic is in sync again, and all brokers tell so, and the same leaders."""
+
+        def seen() -> dict[int, set[tuple[int, frozenset[int]]]]:
+            """By partition: the leader, and the replicas out of sync, as each broker tells."""
+            found = defaultdict(set)
+            for told_by in self.brokers:
+                for number, each in self.metadata(told_by).topics[topic].partitions.items():
+                    found[number].add((each.leader, frozenset(each.replicas) - frozenset(each.isrs)))
+            return found
 
         eventually(
-            f"all replicas of {topic} in sync", out_of_sync, lambda found: not found, not_yet=(KafkaException, KeyError)
+            f"all replicas of {topic} in sync",
+            seen,
+            lambda found: all(len(told) == 1 and min(told)[0] >= 0 and not min(told)[1] for told in found.values()),
+            not_yet=(KafkaException, KeyError),
         )
 
     def logs_of(self, topic: str, partition: int) -> dict[int, bytes]:

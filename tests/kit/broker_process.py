@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
@@ -36,25 +37,46 @@ def free_port() -> int:
             return port
 
 
-def await_port(port: int, process: subprocess.Popen[Any], output: Path, timeout_s: float) -> None:
+def await_port(
+    port: int, process: subprocess.Popen[Any], output: Path, timeout_s: float, *, host: str = "127.0.0.1"
+) -> None:
     """Return when `process` listens; raises RuntimeError with the end of its output when it ends, or does not."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
         time.sleep(0.02)
     raise RuntimeError(f"nothing listens on {port}:\n{output.read_text()[-4000:]}")
+
+
+class Host(NamedTuple):
+    """Where a process lives: its address there, and the command that brings it there."""
+
+    ip: str
+    command: Sequence[str]
+
+
+LOOPBACK = Host("127.0.0.1", ())
 
 
 class BrokerProcess:
     """One broker on `directory`; `start` may follow `kill` or `stop`, and then finds the same port and data."""
 
     def __init__(
-        self, directory: Path, overrides: dict[str, str] | None = None, *, open_files: int | None = None
+        self,
+        directory: Path,
+        overrides: dict[str, str] | None = None,
+        *,
+        open_files: int | None = None,
+        host: Host = LOOPBACK,
     ) -> None:
         """`open_files` limits how many files the process may have open (ulimit -n)."""
-        self._wrapper = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
-        self.address = f"127.0.0.1:{free_port()}"
+        limit = [] if open_files is None else ["sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh"]
+        self._wrapper = [*host.command, *limit]
+        self._host = host.ip
+        self.address = f"{host.ip}:{free_port()}"
+        self.checkout = ROOT
+        """The code that the next `start` runs."""
         self.output = directory / "broker.log"
         self._properties = directory / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,12 +99,26 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, timeout_s: float = PATIENCE_S) -> None:
-        """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start, and wait for nothing."""
         with self.output.open("ab") as output:
             self._process = self.spawn(output)
+
+    def await_listening(self, timeout_s: float = PATIENCE_S) -> None:
+        """Until the port accepts; raises RuntimeError with the broker's output when it ends, or takes longer."""
+        assert self._process is not None
+        await_port(int(self.address.rpartition(":")[2]), self._process, self.output, timeout_s, host=self._host)
+
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
+        """Start and wait until the port accepts; raises RuntimeError with the broker's output when it does not."""
+        self.launch()
         try:
-            await_port(int(self.address.rpartition(":")[2]), self._process, self.output, timeout_s)
+            self.await_listening(timeout_s)
         except RuntimeError:
             self.kill()
             raise
@@ -91,7 +127,7 @@ class BrokerProcess:
         """The process, without waiting for anything; whoever calls this has to end it."""
         return subprocess.Popen(
             [*self._wrapper, sys.executable, "-P", "-m", "broker", str(self._properties)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(self.checkout)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

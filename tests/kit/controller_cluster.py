@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.controller.controller_service import ControllerService
@@ -14,7 +15,9 @@ from broker.metadata.metadata_cache import MetadataCache
 from cluster.controller.commands import Answer, Command, CommandFence, LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.controller.topics import NewTopic, TopicPlan
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage
-from cluster.znodes import BrokerRegistration, Endpoint, PartitionState
+from cluster.replication.isr_changes import IsrChange
+from cluster.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAssignment, topic_path
+from cluster.zookeeper.coordination import Coordination
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.kit.controller_fixtures import CLUSTER_ID, validate_topic_config
@@ -194,14 +197,38 @@ class ControllerCluster:
         """Let things happen until it is so."""
         await eventually_on_loop(what, holds)
 
-    async def partition(self, topic: str, partition: int = 0) -> tuple[int, tuple[int, ...], int, int]:
-        """Leader, ISR, leader epoch and version of the state, as the tree has them."""
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Coordination]:
+        """A session of somebody who is no broker."""
         session = self.ensemble.session()
         await session.connect()
         try:
-            data, stat = await session.get(f"/brokers/topics/{topic}/partitions/{partition}/state")
+            yield session
         finally:
             await session.close()
+
+    async def assignment(self, topic: str) -> TopicAssignment:
+        """The node of a topic."""
+        async with self.session() as session:
+            return TopicAssignment.decode(topic, (await session.get(topic_path(topic)))[0])
+
+    async def join(self, topic: str, *isr: int) -> None:
+        """The leader of the topic's first partition asks for this ISR, knowing what it was told."""
+        name = TopicPartition(topic, 0)
+        leader_id, _, leader_epoch, version = await self.partition(topic)
+        leader = self.members[leader_id]
+        await self.until(
+            "the leader has its role", lambda: (role := leader.role(topic)) and role.leader_epoch == leader_epoch
+        )
+        members = tuple((each, self.members[each].epoch) for each in isr)
+        change = IsrChange(name, leader.cache.image.topics[topic].topic_id, leader_epoch, version, members)
+        answer = await self.controller.service.alter_partition(leader_id, leader.epoch, [change])
+        assert not isinstance(answer[name], ErrorCode)
+
+    async def partition(self, topic: str, partition: int = 0) -> tuple[int, tuple[int, ...], int, int]:
+        """Leader, ISR, leader epoch and version of the state, as the tree has them."""
+        async with self.session() as session:
+            data, stat = await session.get(f"/brokers/topics/{topic}/partitions/{partition}/state")
         state = PartitionState.decode(topic, partition, data)
         return state.leader, state.isr, state.leader_epoch, stat.version
 

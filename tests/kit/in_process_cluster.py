@@ -7,6 +7,7 @@ others take over. What happens to a broker that is killed is a matter of the sim
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Self
 
@@ -14,6 +15,7 @@ from broker.environment.contract import Ensemble, Environment
 from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from broker.server import KafkaServer
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble, open_embedded
+from cluster.znodes import PartitionState, partition_state_path
 from cluster.zookeeper.coordination import Coordination
 from config.broker_config import BrokerConfig
 from tests.kit.environment import InlineExecutor, SeededRandom
@@ -109,6 +111,21 @@ class InProcessCluster:
     async def expire_session(self, broker_id: int) -> None:
         """End the session of a broker, which begins another one."""
         await self.ensemble.tree.expire(self.brokers[broker_id].serving.coordination.membership.coordination.session_id)
+
+    def disk(self, broker_id: int) -> MemoryFileSystem:
+        """The disk of a broker. It may be changed while the broker does not run."""
+        return self._file_systems[broker_id]
+
+    async def set_state(self, topic: str, partition: int, change: Callable[[PartitionState], PartitionState]) -> None:
+        """Replace the state of a partition in the tree, behind the back of a controller."""
+        session = self.ensemble.session()
+        await session.connect()
+        try:
+            path = partition_state_path(topic, partition)
+            state = PartitionState.decode(topic, partition, (await session.get(path))[0])
+            await session.set(path, change(state).encode())
+        finally:
+            await session.close()
 
     def address(self, broker_id: int) -> str:
         """Host and port of a broker."""

@@ -71,6 +71,11 @@ def newest_clients_classpath() -> str:
     return _classpath(_POMS / "newest-clients" / "pom.xml", "newest-clients")
 
 
+def debezium_classpath() -> str:
+    """A class path with Kafka Connect and Debezium's connector for PostgreSQL; fetched and skipped as the others."""
+    return _classpath(_POMS / "debezium" / "pom.xml", "debezium")
+
+
 def _classpath(pom: Path, name: str) -> str:
     require("java", "mvn")
     # The pom names the directory, so that a changed version never meets old jars.

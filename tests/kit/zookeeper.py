@@ -4,29 +4,65 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from broker.zookeeper.kazoo_security import SessionSecurity
 from broker.zookeeper.kazoo_session import KazooCoordination
-from config.zookeeper_connect import parse_zookeeper_connect
-from tests.kit.broker_process import free_port
+from config.zookeeper.connect import parse_zookeeper_connect
+from tests.kit.broker_process import ROOT, free_port
 from tests.kit.jars import require
 from tools.zookeeper.zookeeper_process import ZookeeperMissingError, ZookeeperProcess
 
 SESSION_TIMEOUT_MS = 6000
 
 
-def new_zookeeper(directory: Path, *, tick_time_ms: int = 500, port: int | None = None) -> ZookeeperProcess:
-    """A ZooKeeper on loopback, not started yet; sessions live 1 to 60 seconds."""
-    settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000"}
-    return ZookeeperProcess(directory, port or free_port(), tick_time_ms=tick_time_ms, settings=settings)
+def new_zookeeper(
+    directory: Path,
+    *,
+    tick_time_ms: int = 500,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    settings: Mapping[str, str] | None = None,
+) -> ZookeeperProcess:
+    """A ZooKeeper, on loopback unless `host` says otherwise, not started yet; sessions live 1 to 60 seconds."""
+    settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000", **(settings or {})}
+    return ZookeeperProcess(directory, port or free_port(), host=host, tick_time_ms=tick_time_ms, settings=settings)
+
+
+def new_served_tree(
+    directory: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None
+) -> ZookeeperProcess:
+    """The embedded tree in a process of its own, not started yet; it needs no Java. Sessions as with the real one."""
+
+    def command(properties: Path) -> list[str]:
+        python = ["env", f"PYTHONPATH={ROOT}", sys.executable]
+        return [*python, "-P", "-m", "broker.zookeeper.tree_process", str(properties)]
+
+    settings = {"maxSessionTimeout": "60000", "minSessionTimeout": "1000", **(settings or {})}
+    return ZookeeperProcess(directory, port or free_port(), settings=settings, command=command)
+
+
+@contextlib.contextmanager
+def served_tree(directory: Path, *, settings: Mapping[str, str] | None = None) -> Iterator[ZookeeperProcess]:
+    """A served tree, for a block; see `new_served_tree`."""
+    server = new_served_tree(directory, settings=settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
 
 
 def start_zookeeper(server: ZookeeperProcess) -> None:
-    """Start, and return when it serves. Skips the test without Java or jars."""
-    require("java")
+    """Start, and return when it serves. Skips the test without the Java or the jars that a real one needs."""
+    if server.needs_java:
+        require("java")
     try:
         server.start()
     except ZookeeperMissingError as error:
@@ -36,12 +72,58 @@ def start_zookeeper(server: ZookeeperProcess) -> None:
 
 
 @contextlib.contextmanager
-def real_zookeeper(directory: Path, *, tick_time_ms: int = 500, port: int | None = None) -> Iterator[ZookeeperProcess]:
+def real_zookeeper(
+    directory: Path, *, tick_time_ms: int = 500, port: int | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[ZookeeperProcess]:
     """A ZooKeeper that serves, for a block; see `new_zookeeper`. Skips the test without Java or jars."""
-    server = new_zookeeper(directory, tick_time_ms=tick_time_ms, port=port)
+    server = new_zookeeper(directory, tick_time_ms=tick_time_ms, port=port, settings=settings)
     start_zookeeper(server)
     try:
         yield server
+    finally:
+        server.kill()
+
+
+@contextlib.contextmanager
+def something_else() -> Iterator[str]:
+    """The address of a server that is no ZooKeeper and says so to everybody, for a block."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    connection.recv(1000)
+
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            answering.join()
+
+
+@contextlib.contextmanager
+def without_quorum(directory: Path, *, read_only: bool) -> Iterator[str]:
+    """The address of the only server of three that runs, for a block. It may not have found out yet that it is alone;
+    with `read_only` it then serves reads.
+    """
+    others = {f"server.{number}": f"127.0.0.1:{free_port()}:{free_port()}" for number in range(3)}
+    server = ZookeeperProcess(
+        directory, free_port(), tick_time_ms=500, settings={**others, "initLimit": "5", "syncLimit": "5"}
+    )
+    (directory / "data").mkdir()
+    (directory / "data" / "myid").write_text("0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", f"-Dreadonlymode.enabled={str(read_only).lower()}")
+        server.spawn()
+    try:
+        yield server.address
     finally:
         server.kill()
 
@@ -52,9 +134,11 @@ def new_session(
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     connection_timeout_ms: int = 20_000,
     in_flight: int = 10,
+    security: SessionSecurity = SessionSecurity(),  # noqa: B008 - it is immutable
 ) -> KazooCoordination:
     """A session, not yet connected, with the ZooKeeper at `address` (host:port/chroot)."""
-    return KazooCoordination(parse_zookeeper_connect(address), session_timeout_ms, connection_timeout_ms, in_flight)
+    place = parse_zookeeper_connect(address)
+    return KazooCoordination(place, session_timeout_ms, connection_timeout_ms, in_flight, security)
 
 
 @contextlib.contextmanager

@@ -8,32 +8,34 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
+from tests.simulation.cluster import ledger
 from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.cluster.cluster_plan import LEAST_ACKNOWLEDGED, LEAST_FAULTS, LEAST_VIRTUAL_S
+from tests.simulation.cluster.found import Found, add_found, read_found
 from tests.simulation.mutants import MUTANTS, mutant_named
-from tests.simulation.seeds import Outcome, collect_garbage, run_cluster_seed, run_seed
+from tests.simulation.seeds import Outcome, run_cluster_seed, run_seed
 
-SEEDS_OF_A_WORKER = 200
-"""After that many a process is replaced by a new one: whatever a seed leaves behind goes with it."""
-SEEDS_BETWEEN_COLLECTIONS = 10
-"""Of one broker. A cluster takes more than 100 MB, and is let go of at once."""
+SEEDS_OF_A_WORKER = 1
+"""After that many a process is replaced by a fork of this one. To collect the garbage of a seed takes longer."""
 MUTANT_SEEDS = 500
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
+    parser.add_argument("--seeds", type=int, help=f"how many seeds to run (100; {MUTANT_SEEDS} for each planted bug)")
     parser.add_argument("--start", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes to run them in")
     parser.add_argument("--seed", type=int, help="run this one alone, and print all that happens in it")
     parser.add_argument("--cluster", action="store_true", help="seeds of clusters of three to five brokers")
+    parser.add_argument("--ledger", action="store_true", help="with --cluster, add the result to the ledger")
     parser.add_argument("--mutant", choices=sorted({*MUTANTS, *CLUSTER_MUTANTS}), help="plant this bug")
-    parser.add_argument(
-        "--mutants", action="store_true", help=f"find every planted bug, within {MUTANT_SEEDS} seeds each"
-    )
+    parser.add_argument("--mutants", action="store_true", help="find every planted bug")
+    parser.add_argument("--missing", action="store_true", help="with --cluster --mutants, only those not found yet")
+    parser.add_argument("--record", action="store_true", help="with --cluster --mutants, keep what was found for docs/")
     return parser.parse_args()
 
 
@@ -51,15 +53,18 @@ class _Task(NamedTuple):
 
 
 def _one(task: _Task) -> Outcome:
-    outcome = task.run()
-    seed = task.seed
-    if task.cluster or seed % SEEDS_BETWEEN_COLLECTIONS == 0:
-        collect_garbage()
-    return outcome
+    return task.run()
 
 
-def _outcomes(tasks: Iterable[_Task], jobs: int) -> Iterator[Outcome]:
+@cache
+def _warm_up(*, cluster: bool) -> None:
+    """Run a seed in this process: what is made at the first use, as encoders of messages are, comes with each fork."""
+    _one(_Task(1, cluster, None))
+
+
+def _outcomes(tasks: Sequence[_Task], jobs: int) -> Iterator[Outcome]:
     """The results, in the order in which the seeds end."""
+    _warm_up(cluster=tasks[0].cluster)
     gc.collect()
     gc.freeze()
     with multiprocessing.Pool(jobs, gc.disable, maxtasksperchild=SEEDS_OF_A_WORKER) as pool:
@@ -76,7 +81,7 @@ def _replay(task: _Task) -> int:
     return 1 if outcome.violations else 0
 
 
-def _run_seeds(tasks: list[_Task], jobs: int) -> int:
+def _run_seeds(tasks: list[_Task], jobs: int, *, keep: bool) -> int:
     began = time.monotonic()
     faults: Counter[str] = Counter()
     virtual_s = 0.0
@@ -100,21 +105,25 @@ def _run_seeds(tasks: list[_Task], jobs: int) -> int:
         f"{sum(faults.values())} faults: {', '.join(f'{count} {kind}' for kind, count in faults.most_common())}\n"
         f"{bad} seeds with violations, {len(tasks) / seconds * 60:.0f} seeds a minute"
     )
+    if keep:
+        ledger.add(tasks[0].seed, len(tasks), counting, bad)
     return 1 if bad else 0
 
 
-def _find_mutants(start: int, jobs: int, *, cluster: bool) -> int:
+def _find_mutants(names: Iterable[str], seeds: range, jobs: int, *, cluster: bool, record: bool) -> int:
     missed = 0
     print(f"{'mutant':<36} {'seeds':>5}  found by")
-    for name in CLUSTER_MUTANTS if cluster else MUTANTS:
+    for name in names:
         tried = 0
         found = None
-        for outcome in _outcomes([_Task(seed, cluster, name) for seed in range(start, start + MUTANT_SEEDS)], jobs):
+        for outcome in _outcomes([_Task(seed, cluster, name) for seed in seeds], jobs):
             tried += 1
-            if outcome.violations:
+            if outcome.violations and not _Task(outcome.seed, cluster, None).run().violations:
                 found = outcome
                 break
         missed += found is None
+        if found is not None and record:
+            add_found(Found.of(name, tried, found))
         what = "NOT FOUND" if found is None else f"seed {found.seed}: {found.violations[0]}"
         print(f"{name:<36} {tried:>5}  {what[:150]}", flush=True)
     return 1 if missed else 0
@@ -124,11 +133,16 @@ def main() -> int:
     """Exit code 1 when something was violated (or, with --mutants, a bug not found)."""
     given = _arguments()
     if given.mutants:
-        return _find_mutants(given.start, given.jobs, cluster=given.cluster)
+        names = [*(CLUSTER_MUTANTS if given.cluster else MUTANTS)]
+        if given.missing and given.cluster:
+            names = [each for each in names if each not in read_found()]
+        seeds = range(given.start, given.start + (given.seeds or MUTANT_SEEDS))
+        return _find_mutants(names, seeds, given.jobs, cluster=given.cluster, record=given.record and given.cluster)
     if given.seed is not None:
         return _replay(_Task(given.seed, given.cluster, given.mutant))
-    seeds = range(given.start, given.start + given.seeds)
-    return _run_seeds([_Task(seed, given.cluster, given.mutant) for seed in seeds], given.jobs)
+    seeds = range(given.start, given.start + (given.seeds or 100))
+    tasks = [_Task(seed, given.cluster, given.mutant) for seed in seeds]
+    return _run_seeds(tasks, given.jobs, keep=given.ledger and given.cluster and given.mutant is None)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ class _Log:
     epoch: int = -1
     damaged: dict[int, None] = field(default_factory=dict)
     """The offsets whose records the disk may not know any more."""
+    deleted_before: int = 0
+    """The records below may have been deleted on purpose."""
     sends: dict[bytes, _Send] = field(default_factory=dict)
     values: dict[int, list[bytes]] = field(default_factory=dict)
     told_at: list[tuple[float, int]] = field(default_factory=list)
@@ -84,6 +86,7 @@ class Checker:
             history.LogCreated: self._log_created,
             history.DeletionInvoked: groups.deletion_invoked,
             history.LogDeleted: self._log_deleted,
+            history.RecordsDeleted: self._records_deleted,
             history.SendInvoked: self._send_invoked,
             history.SendDone: self._send_done,
             history.Read: self._read,
@@ -118,7 +121,12 @@ class Checker:
         self._begin_era(log)
         log.born, log.first_era, log.epoch = event.at, log.era, -1
         log.damaged.clear()
+        log.deleted_before = 0
         self._groups.log_deleted(event.log)
+
+    def _records_deleted(self, event: history.RecordsDeleted) -> None:
+        log = self._logs[event.log]
+        log.deleted_before = max(log.deleted_before, event.before)
 
     @staticmethod
     def _begin_era(log: _Log) -> None:
@@ -193,7 +201,8 @@ class Checker:
         log = self._logs[event.log]
         expected = self._next.get((event.reader, event.log))
         may_start_again = log.era > 0 and event.offset == 0
-        if expected is not None and event.offset != expected and not may_start_again:
+        is_behind_deleted = expected is not None and expected < event.offset <= log.deleted_before
+        if expected is not None and event.offset != expected and not may_start_again and not is_behind_deleted:
             self._violated(
                 "C6", event.at, f"{event.reader} read offset {event.offset} of {event.log} instead of {expected}"
             )
@@ -240,6 +249,8 @@ class Checker:
         log = self._logs[event.log]
         offsets = [offset for offset, _ in event.records]
         there = set(offsets)
+        if event.start > log.deleted_before:
+            self._violated("C5", event.at, f"{event.log} begins at {event.start}, though nobody deleted that much")
         if offsets != [each for each in range(event.start, event.end) if each in there or each not in log.damaged]:
             self._violated(
                 "C5",
@@ -268,7 +279,7 @@ class Checker:
                     self._violated("C7", event.at, f"{event.log}: {value!r} is there, and was in a deleted log")
             elif is_there:
                 survivors[send.done_era] = max(survivors.get(send.done_era, -1), send.offset)
-            elif send.offset in log.damaged:
+            elif send.offset in log.damaged or send.offset < log.deleted_before:
                 continue
             elif send.era == log.era:
                 self._violated("C1", event.at, f"{event.log}: {value!r}, acknowledged at {send.offset}, is not there")

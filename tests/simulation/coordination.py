@@ -22,7 +22,6 @@ from cluster.zookeeper.coordination import (
     CoordinationError,
     Create,
     Delete,
-    EventType,
     MultiError,
     Operation,
     OperationResult,
@@ -33,13 +32,12 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
     ZnodeStat,
 )
+from cluster.zookeeper.watch_table import WatchTable
 from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
 from config.broker_config import BrokerConfig
 from tests.simulation.loop import CURRENT, SimLoop
 
 T = TypeVar("T")
-
-_ENDS_CHILDREN_WATCH = frozenset({EventType.CHILDREN_CHANGED, EventType.DELETED})
 
 
 class SimEnsemble:
@@ -67,9 +65,9 @@ class SimEnsemble:
         self.sessions: dict[int, SimCoordination] = {}
         self.cuts: dict[str, bool] = {}
         """Hosts that get no answers, and whether what they ask arrives."""
+        self.listeners: list[Callable[[Sequence[WatchEvent]], None]] = []
+        """Called with what each transaction has changed, at once."""
         self._now_ms = now_ms
-        self._watches: dict[tuple[str, bool], dict[Watch, SimCoordination]] = {}
-        """By path and whether the children are watched."""
         self._silent: dict[SimCoordination, None] = {}
 
     async def open(
@@ -87,37 +85,29 @@ class SimEnsemble:
     def apply(self, transaction: Transaction) -> list[OperationResult]:
         """Change the tree, and send who watches what changed on its way."""
         applied = self.tree.apply(transaction, self.tree.last_zxid + 1, self._now_ms())
-        for event in applied.events:
-            kinds = [False] if event.type is not EventType.CHILDREN_CHANGED else []
-            kinds += [True] if event.type in _ENDS_CHILDREN_WATCH else []
-            fired: dict[Watch, SimCoordination] = {}
-            for children in kinds:
-                fired |= self._watches.pop((event.path, children), {})
-            for watch, session in fired.items():
+        for session in self.sessions.values():
+            for watch, event in session.watches.take(applied.events):
                 session.send(partial(watch, event))
+        for listener in self.listeners:
+            listener(applied.events)
         return applied.results
 
-    def watch(self, path: str, children: bool, watch: Watch | None, session: SimCoordination) -> None:
-        """Have `watch` fire once."""
-        if watch is not None:
-            self._watches.setdefault((path, children), {})[watch] = session
+    def operate(self, *operations: Operation) -> None:
+        """Do what an operator does with zookeeper-shell, in a session of its own."""
+        session_id = self.tree.next_session_id
+        self.apply(CreateSession(session_id))
+        self.apply(Multi(session_id, operations))
+        self.apply(CloseSession(session_id))
 
     def expire(self, session: SimCoordination) -> None:
         """End a session: its nodes and watches are gone, and its owner is told, if it lives."""
         if session.session_id not in self.sessions:
             return
         del self.sessions[session.session_id]
-        for path, watch in self.take_watches(session):
-            session.send(partial(watch, WatchEvent(EventType.SESSION_EXPIRED, path)))
+        for watch, event in session.watches.take_all():
+            session.send(partial(watch, event))
         self.apply(CloseSession(session.session_id))
         session.send(session.expired)
-
-    def take_watches(self, session: SimCoordination) -> list[tuple[str, Watch]]:
-        """Forget the watches of a session; gives them with their paths."""
-        watched = [(key, watch) for key, table in self._watches.items() for watch in table if table[watch] is session]
-        for key, watch in watched:
-            del self._watches[key][watch]
-        return [(key[0], watch) for key, watch in watched]
 
     def answer_all(self) -> None:
         """No call is lost any more."""
@@ -165,6 +155,7 @@ class SimCoordination:
         self.session_id = 0
         self.process = CURRENT.get()
         self.heard_of = 0.0
+        self.watches = WatchTable()
         self._is_over = False
         self._listeners: list[Callable[[SessionState], None]] = []
         self._context = copy_context()
@@ -284,7 +275,6 @@ class SimCoordination:
     async def close(self) -> None:
         def end() -> None:
             self._ensemble.sessions.pop(self.session_id, None)
-            self._ensemble.take_watches(self)
             self._ensemble.apply(CloseSession(self.session_id))
 
         await self._ask(end)
@@ -324,10 +314,15 @@ class SimCoordination:
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
         def act() -> tuple[bytes | None, ZnodeStat]:
             found = self._ensemble.tree.get(path)
-            self._ensemble.watch(path, False, watch, self)
+            if watch is not None:
+                self.watches.watch_data(path, watch, self.session_id)
             return found
 
         return await self._ask(act)
+
+    async def get_each(self, paths: Sequence[str]) -> list[tuple[bytes | None, ZnodeStat] | None]:
+        tree = self._ensemble.tree
+        return await self._ask(lambda: [tree.get(path) if tree.exists(path) else None for path in paths])
 
     async def set(self, path: str, data: bytes | None, version: int = ANY_VERSION) -> ZnodeStat:
         stat = await self._single(SetData(path, data, version))
@@ -340,7 +335,8 @@ class SimCoordination:
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeStat | None:
         def act() -> ZnodeStat | None:
             found = self._ensemble.tree.exists(path)
-            self._ensemble.watch(path, False, watch, self)
+            if watch is not None:
+                self.watches.watch_data(path, watch, self.session_id)
             return found
 
         return await self._ask(act)
@@ -348,7 +344,8 @@ class SimCoordination:
     async def children(self, path: str, watch: Watch | None = None) -> tuple[list[str], ZnodeStat]:
         def act() -> tuple[list[str], ZnodeStat]:
             found = self._ensemble.tree.children(path)
-            self._ensemble.watch(path, True, watch, self)
+            if watch is not None:
+                self.watches.watch_children(path, watch, self.session_id)
             return found
 
         return await self._ask(act)

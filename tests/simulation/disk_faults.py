@@ -5,15 +5,32 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
+from typing import NamedTuple
 
 from protocol.records.batch import HEADER_BYTES, RecordBatch
 from protocol.topic_partition import TopicPartition
-from storage.directory.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from storage.directory.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
 from tests.kit.memory_disk import Inode
 from tests.kit.memory_file_system import Fault
 from tests.simulation.world import Machine, World
 
 _NEVER_FAIL = frozenset({"exists", "disk_space", "attach"})
+_CRC_ENDS_AT = 21
+
+
+class _Found(NamedTuple):
+    """A batch of the log `name` at `position` of a file, with the offsets that the checkpoints have for that log."""
+
+    name: str
+    inode: Inode
+    position: int
+    batch: RecordBatch
+    recovery_point: int
+    high_watermark: int
 
 
 class DiskFaults:
@@ -25,9 +42,9 @@ class DiskFaults:
         machine: Machine,
         rng: Random,
         later: Callable[[float, float, Callable[[], None]], None],
-        cut_power: Callable[[], object],
+        cut_power: Callable[[], bool],
     ) -> None:
-        """`cut_power` is that of the machine, which starts again by itself."""
+        """`cut_power` is that of the machine, which starts again by itself; false when the power has to stay."""
         self._world = world
         self._machine = machine
         self._rng = rng
@@ -57,9 +74,7 @@ class DiskFaults:
         def end() -> None:
             if machine.process is not process or not machine.is_up:
                 return
-            if loses_power:
-                self._cut_power()
-            else:
+            if not loses_power or not self._cut_power():
                 machine.kill()
                 self._later(0.02, 1.0, machine.start)
 
@@ -72,6 +87,7 @@ class DiskFaults:
                 return None
             if left == 0:
                 self._world.trace.note(machine.name, f"has a disk that fails: {operation} {path}")
+                machine.met_disk_error = machine.process
                 self._later(0.5, 6.0, end)
             return Fault(errno.EIO, written_bytes)
 
@@ -104,31 +120,61 @@ class DiskFaults:
         batches = [each for name in logs for each in self._cold_batches(name)]
         if not batches:
             return None
-        name, inode, position, batch = self._rng.choice(batches)
-        at, bit = position + self._rng.randrange(batch.size_in_bytes), 1 << self._rng.randrange(8)
-        inode.content[at] ^= bit
+        found = self._rng.choice(batches)
+        self._flip(found, self._rng.randrange(found.batch.size_in_bytes), 1 << self._rng.randrange(8))
+        return found.name, found.batch.base_offset, found.batch.last_offset
+
+    def tear(self, topic_partition: TopicPartition) -> bool:
+        """Damage a batch that was committed, and that recovery looks at; whether there is one. No process runs."""
+        name = f"{topic_partition.topic}-{topic_partition.partition}"
+        batches = [
+            found
+            for found in self._batches(name)
+            if found.batch.base_offset >= found.recovery_point and found.batch.last_offset < found.high_watermark
+        ]
+        if not batches:
+            return False
+        found = self._rng.choice(batches)
+        # The CRC covers what comes behind it.
+        self._flip(found, self._rng.randrange(_CRC_ENDS_AT, found.batch.size_in_bytes), 1 << self._rng.randrange(8))
+        return True
+
+    def _flip(self, found: _Found, at: int, bit: int) -> None:
+        name, inode, position, batch = found[:4]
+        inode.content[position + at] ^= bit
         durable = bytearray(inode.durable)
-        durable[at] ^= bit
-        inode.durable = bytes(durable)
+        if position + at < len(durable):
+            durable[position + at] ^= bit
+            inode.durable = bytes(durable)
         first, last = batch.base_offset, batch.last_offset
         self._machine.damage.setdefault(name, {}).update(dict.fromkeys(range(first, last + 1)))
         self._world.trace.note(
-            self._machine.name, f"has bit {bit} of byte {at - position} flipped in the batch {first}-{last} of {name}"
+            self._machine.name, f"has bit {bit} of byte {at} flipped in the batch {first}-{last} of {name}"
         )
-        return name, first, last
 
-    def _cold_batches(self, name: str) -> Iterator[tuple[str, Inode, int, RecordBatch]]:
-        """The sound batches of a log below its recovery point, each with its file and its position there."""
+    def _cold_batches(self, name: str) -> Iterator[_Found]:
+        """The sound batches of a log below its recovery point."""
+        for found in self._batches(name):
+            inode, end = found.inode, found.position + found.batch.size_in_bytes
+            is_durable = len(inode.durable) >= end and all(at >= end for at, _ in inode.pending)
+            if found.batch.last_offset < found.recovery_point and is_durable and not inode.is_behind:
+                yield found
+
+    def _batches(self, name: str) -> Iterator[_Found]:
+        """The batches of a log up to the first that is not sound in each of its files."""
         disk = self._machine.disk
+        topic, _, number = name.rpartition("-")
         for directory in self._machine.log_dirs:
-            checkpoint = f"{directory}/{RECOVERY_POINT_CHECKPOINT}"
-            if not disk.exists(checkpoint) or not disk.exists(f"{directory}/{name}"):
+            points = []
+            for file in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT):
+                checkpoint = f"{directory}/{file}"
+                offsets = read_offset_checkpoint(disk, checkpoint) if disk.exists(checkpoint) else {}
+                points.append(offsets.get(TopicPartition(topic, int(number)), 0))
+            if not disk.exists(f"{directory}/{name}"):
                 continue
-            topic, _, number = name.rpartition("-")
-            recovery_point = read_offset_checkpoint(disk, checkpoint).get(TopicPartition(topic, int(number)), 0)
             for info in disk.list_dir(f"{directory}/{name}"):
                 inode = disk._find(f"{directory}/{name}/{info.name}")
-                if not info.name.endswith(".log") or not isinstance(inode, Inode) or inode.is_behind:
+                if not info.name.endswith(".log") or not isinstance(inode, Inode):
                     continue
                 position, content = 0, memoryview(bytes(inode.content))
                 while len(content) - position >= HEADER_BYTES:
@@ -136,8 +182,7 @@ class DiskFaults:
                     if end - position < HEADER_BYTES:
                         break  # flipped before
                     batch = RecordBatch(content[position:end])
-                    if not batch.is_valid or batch.last_offset >= recovery_point:
+                    if not batch.is_valid:
                         break
-                    if len(inode.durable) >= end and all(at >= end for at, _ in inode.pending):
-                        yield name, inode, position, batch
+                    yield _Found(name, inode, position, batch, *points)
                     position = end

@@ -30,8 +30,8 @@ class Nemesis:
         self._feed = feed
         self._rng = Random(f"faults {world.seed}")
         self._is_over = False
-        self._disks = {
-            machine: DiskFaults(world, machine, self._rng, self.later, partial(self.cut_power, machine))
+        self.disks = {
+            machine: DiskFaults(world, machine, self._rng, self.later, partial(self._lose_power, machine))
             for machine in self._machines
         }
         self._kinds: dict[str, Callable[[], bool]] = {
@@ -73,11 +73,16 @@ class Nemesis:
                 self.counts[kind] += 1
                 self._feed(history.Disturbed(loop.time(), kind))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether an administrator is at work."""
+        return self._cluster is not None and self._cluster.moves.is_busy
+
     async def heal(self) -> None:
         """Take everything back that can be, and have the brokers running."""
         self._is_over = True
         for machine in self._machines:
-            self._disks[machine].heal()
+            self.disks[machine].heal()
             machine.slow_down(0.002)
             if machine.ensemble is not None:
                 machine.ensemble.answer_all()
@@ -87,6 +92,8 @@ class Nemesis:
             if process is not None and process.paused:
                 self._world.loop.resume(process)
         for machine in self._machines:
+            if machine.disk_errors and not machine.has_all_directories:
+                machine.kill()  # a directory that failed stays offline until the broker is started again
             machine.start()
         for name in list(self._clients.processes):
             self._start_client(name)
@@ -136,12 +143,15 @@ class Nemesis:
         self._start_later(machine)
         return True
 
+    def _lose_power(self, machine: Machine) -> bool:
+        return self.cut_power(machine) if self._cluster is None else self._cluster.cut_power(machine)
+
     def _flip_bit(self) -> bool:
         """A bit of an acknowledged batch on the disk, while no process runs: what it has read is in its memory."""
         machine = self.some_machine()
         self.kill(machine)
         logs = {f"{each.topic}-{each.partition}": self._clients.log_of(each) for each in self._clients.partitions}
-        flipped = self._disks[machine].flip_bit(logs)
+        flipped = self.disks[machine].flip_bit(logs)
         if flipped is not None:
             name, first, last = flipped
             damaged = self._clients.damaged.setdefault(logs[name], {})
@@ -170,7 +180,7 @@ class Nemesis:
         return True
 
     def _break_disk(self, fault: Callable[[DiskFaults], bool]) -> bool:
-        return fault(self._disks[self.some_machine()])
+        return fault(self.disks[self.some_machine()])
 
     def _slow_disk(self) -> bool:
         machine = self.some_machine()

@@ -35,6 +35,14 @@ class LogDeleted(NamedTuple):
     log: str
 
 
+class RecordsDeleted(NamedTuple):
+    """An administrator deletes the records below an offset: from now on they may be gone, and no others."""
+
+    at: float
+    log: str
+    before: int
+
+
 class SendInvoked(NamedTuple):
     """A producer hands a record over; its records of one log come in the order of these events."""
 
@@ -178,6 +186,7 @@ Event = (
     LogCreated
     | DeletionInvoked
     | LogDeleted
+    | RecordsDeleted
     | SendInvoked
     | SendDone
     | Read

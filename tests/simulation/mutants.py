@@ -120,7 +120,7 @@ def _deleted_log_found_again() -> Iterator[None]:
 
 @_mutant
 def _lost_append_acknowledged() -> Iterator[None]:
-    """An append that the disk refuses, as it is full or fails, counts as done."""
+    """M26: an append that the disk refuses, as it is full or fails, counts as done."""
     original = LogSegment.append
 
     def append(self: LogSegment, records: Any, last: Any, time: Any, time_offset: Any, interval: Any) -> None:

@@ -80,6 +80,8 @@ class Plan:
     """Of the brokers' sessions with the tree that they share."""
     least_s: float = 60.0
     """A seed is not shorter."""
+    keeps_pace: bool = False
+    """Producers that were held up send faster afterwards, so that all is sent before the faults end."""
 
 
 def draw_plan(seed: int) -> Plan:

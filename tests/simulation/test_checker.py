@@ -128,6 +128,33 @@ def test_what_a_deletion_and_a_damage_take_may_be_missing() -> None:
         assert scenario.violated() == set(), seed
 
 
+def _delete_records(scenario: Scenario) -> int:
+    """An administrator deletes the first records, and is obeyed. The new log start."""
+    before = scenario.rng.randint(1, len(scenario.log) - 1)
+    scenario.events.append(history.RecordsDeleted(scenario.later(), LOG, before))
+    return before
+
+
+def _final_from(scenario: Scenario, start: int) -> None:
+    records = tuple(each for each in enumerate(scenario.log) if each[0] >= start)
+    scenario.events.append(history.FinalRead(scenario.later(), LOG, start, len(scenario.log), records))
+
+
+def test_records_that_were_deleted_may_be_missing() -> None:
+    for seed in range(100):
+        scenario = Scenario(seed)
+        _some_events(scenario)
+        start = _delete_records(scenario)
+        scenario.events.append(history.Positioned(scenario.later(), "late", LOG, 0))
+        scenario.events.append(history.Read(scenario.later(), "late", LOG, start, scenario.log[start]))
+        _final_from(scenario, start)
+        assert scenario.violated() == set(), seed
+
+
+def _more_deleted_than_asked_for(scenario: Scenario) -> None:
+    _final_from(scenario, _delete_records(scenario) + 1)
+
+
 def _lost(scenario: Scenario) -> None:
     scenario.send()
     scenario.log.pop()
@@ -317,6 +344,7 @@ ANOMALIES: list[tuple[Callable[[Scenario], None], str]] = [
     (_damaged_and_served, "C7"),
     (_more_lost_than_is_damaged, "C1"),
     (_more_lost_than_is_damaged, "C5"),
+    (_more_deleted_than_asked_for, "C5"),
 ]
 
 

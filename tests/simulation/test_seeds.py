@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import run_seed
+from tests.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_SEEDS = 24
@@ -25,6 +27,7 @@ PAST_SEEDS = {
     1_000_009: "a topic deleted during a group's join, and created again, was not read until the metadata was old",
     1_000_106: "a member that its group had forgotten committed what it had read, into the empty group",
     1_000_139: "a producer failed a record that followed one which a bit flip had taken from the log",
+    1_000_246: "the high watermark of an earlier topic, on a disk that came back, was taken for that of the next one",
     1_000_247: "a raised base offset in front of another damaged batch was believed, and all behind it was cut off",
     1_000_284: "a consumer waited for an idle partition while it had a busy one to fetch on",
     2_000_889: "a producer's second batch was sent before its first, whose attempt to connect had failed",
@@ -89,3 +92,12 @@ def test_replay_gives_the_same_events() -> None:
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_planted_bug_is_found(name: str) -> None:
     assert any(run_seed(seed, mutant=mutant_named(name)).violations for seed in range(1, 1 + MUTANT_SEEDS))
+
+
+def test_a_seed_leaves_no_world_behind():
+    def worlds() -> set[int]:
+        return {id(each) for each in gc.get_objects() if isinstance(each, World)}
+
+    before = worlds()
+    run_seed(1)
+    assert worlds() <= before

@@ -52,6 +52,11 @@ class Topics:
         is_over = self._world.loop.time() > self._renewed_at + _BETWEEN_RENEWALS_S
         return self.exist and not self.is_renewing and self._plan.renewed is not None and (not self.renewals or is_over)
 
+    def was_renewed(self, topic: str) -> bool:
+        """Whether `topic` may be another than at the beginning."""
+        renewed = self._plan.renewed
+        return renewed is not None and topic == renewed.name and (self.is_renewing or self.renewals > 0)
+
     async def create_all(self, client: KafkaClient, _reader: str) -> None:
         """Create the plan's topics, however often that takes."""
         for topic in self._plan.topics:

@@ -120,6 +120,8 @@ class Machine:
         self.power_cuts = 0
         self.disk_errors = 0
         """How often the disk was made to fail."""
+        self.met_disk_error: Process | None = None
+        """The last process for which it did. It is ended soon."""
         self.damage: dict[str, dict[int, None]] = {}
         """Offsets whose records the disk was made to lose, by `topic-partition`, those of deleted topics included."""
         self.lives = 0
@@ -191,6 +193,13 @@ class Machine:
     def is_up(self) -> bool:
         """Whether there is a process, serving or not."""
         return self.process is not None and self.process.alive
+
+    @property
+    def has_all_directories(self) -> bool:
+        """Whether a broker serves, and out of all of its log directories."""
+        if self.server is None or not self.is_serving:
+            return False
+        return all(each.failure is None for each in self.server.serving.logs.log_manager.directories)
 
     def kill(self) -> None:
         """kill -9: what was written stays."""

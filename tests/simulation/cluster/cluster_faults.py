@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from cluster import znodes
 from cluster.znodes import NO_LEADER
+from cluster.zookeeper.coordination import Delete
 from tests.simulation import history
 from tests.simulation.clients import Clients
 from tests.simulation.cluster.invariants import Invariants
+from tests.simulation.cluster.moves import Moves
 from tests.simulation.world import Machine, World
 
 if TYPE_CHECKING:
@@ -29,13 +31,19 @@ class ClusterFaults:
             "kill of a leader": self._kill_leader,
             "kill of the controller": self._kill_controller,
             "kill of all": self._kill_all,
+            "torn log": self._tear_log,
             "pause of a leader": self._pause_leader,
             "pause of the controller": self._pause_controller,
             "partition of brokers": self._partition,
             "one-way cut of brokers": self._cut_one_way,
             "isolation": self._isolate,
             "coordination cut": self._cut_coordination,
+            "deposition": self._depose_controller,
+            "reassignment": lambda: self.moves.begin(self.moves.reassign),
+            "preferred election": lambda: self.moves.begin(self.moves.elect_preferred),
+            "records deletion": lambda: self.moves.begin(self.moves.delete_records),
         }
+        self.moves = Moves(world, clients, invariants)
         self._world = world
         self._clients = clients
         self._nemesis = nemesis
@@ -76,6 +84,28 @@ class ClusterFaults:
             self._nemesis.kill(machine)
         return True
 
+    def _tear_log(self) -> bool:
+        """All brokers are dead for longer than their sessions. One that led a partition finds damage in what was
+        committed, but not flushed there; all others in sync have what it lost (trap M22).
+        """
+        invariants = self._invariants
+        led = [
+            (self._machines[known.state.leader], topic_partition)
+            for topic_partition, known in invariants.partitions.items()
+            if known.state.leader != NO_LEADER
+            and len(known.state.isr) > 1
+            and not topic_partition.topic.startswith("__")
+        ]
+        if invariants.tainted or not led:
+            return False
+        self._kill_all()
+        for session in list(self._ensemble.sessions.values()):
+            self._ensemble.expire(session)
+        machine, topic_partition = self._rng.choice(led)
+        if self._nemesis.disks[machine].tear(topic_partition):
+            invariants.tainted[machine.broker_id, topic_partition] = None
+        return True
+
     def _pause(self, machine: Machine) -> bool:
         """Stop a broker for longer than its session lives, or nearly so long."""
         machine.pause(self._ensemble.session_timeout_s * self._rng.choice([0.7, 1.3, 2.5]))
@@ -89,13 +119,35 @@ class ClusterFaults:
         controller = self._controller()
         return controller is not None and controller.is_up and self._pause(controller)
 
+    def _depose_controller(self) -> bool:
+        """Delete its node, as operators do to have another controller elected. At times it is too busy to hear of it at
+        once, and has work before it.
+        """
+        controller, rng = self._controller(), self._rng
+        if controller is None or not controller.is_up:
+            return False
+        if rng.random() < 0.7:
+            controller.pause(self._ensemble.session_timeout_s * rng.uniform(0.2, 0.8))
+        if rng.random() < 0.5:
+            self._nemesis.kill(rng.choice([each for each in self._machines if each is not controller]))
+
+        def delete() -> None:
+            if self._ensemble.tree.exists(znodes.CONTROLLER) is not None:
+                self._world.trace.note("coordination", "loses the node of the controller")
+                self._ensemble.operate(Delete(znodes.CONTROLLER))
+
+        self._nemesis.later(0.0, 0.2, delete)
+        return True
+
     # -- power ---------------------------------------------------------------------------------------------------------
 
     def _cut_power(self) -> bool:
+        return self.cut_power(self._nemesis.some_machine())
+
+    def cut_power(self, machine: Machine) -> bool:
         """Of one machine. A topic whose replicas are not flushed keeps what is committed only where another member of
         the ISR lives to lead: else the power stays, unless the plan lets it go.
         """
-        machine = self._nemesis.some_machine()
         if not self._clients.plan.groups_lossless and not self._others_have_all(machine):
             return False
         self._taint(machine)
@@ -127,14 +179,15 @@ class ClusterFaults:
     def _is_well(self, machine: Machine) -> bool:
         is_registered = self._ensemble.tree.exists(znodes.broker_path(machine.broker_id)) is not None
         process = machine.process
-        return machine.is_serving and is_registered and process is not None and not process.paused
+        has_disk = machine.met_disk_error is not process and machine.disk.capacity_bytes is None
+        return machine.is_serving and is_registered and has_disk and process is not None and not process.paused
 
     def _taint(self, machine: Machine) -> None:
         lossless = {topic.name for topic in self._clients.plan.topics if topic.lossless}
         if self._clients.plan.groups_lossless:
             return
         for topic_partition, known in self._invariants.partitions.items():
-            if machine.broker_id in known.state.isr and topic_partition.topic not in lossless:
+            if machine.broker_id in known.candidates and topic_partition.topic not in lossless:
                 self._invariants.tainted[machine.broker_id, topic_partition] = None
 
     def _cut_power_of_all(self) -> bool:

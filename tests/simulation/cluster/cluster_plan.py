@@ -18,12 +18,57 @@ CLUSTER_FAULTS = (
     "one-way cut of brokers",
     "isolation",
     "coordination cut",
+    "deposition",
+    "reassignment",
+    "preferred election",
 )
+RARER_CLUSTER_FAULTS = ("disk error", "disk full", "records deletion")
+
+PROFILES: dict[str, tuple[str, ...]] = {
+    "controllers": (
+        *("deposition", "deposition", "kill of the controller", "pause of the controller", "coordination cut"),
+        *("coordination loss", "session expiry", "kill of a leader", "reassignment", "preferred election"),
+    ),
+    "in-sync replicas": (
+        *("coordination loss", "coordination cut", "pause of a leader", "pause", "one-way cut of brokers"),
+        *("partition of brokers", "hold", "slow disk", "kill of a leader", "isolation"),
+    ),
+    "disks": (
+        *("disk error", "disk error", "disk full", "slow disk", "kill in a disk call", "power cut"),
+        *("kill of a leader", "pause of the controller", "records deletion"),
+    ),
+    "moves": (
+        *("reassignment", "reassignment", "preferred election", "records deletion", "clean stop", "kill"),
+        *("kill of a leader", "pause of the controller", "hold", "isolation"),
+    ),
+}
+"""Kinds of faults that make the most of each other. Every second seed has such a profile, the others any mixture."""
 
 LEAST_ACKNOWLEDGED = 500
+MOST_NEEDED = 560
+"""Records to be sent, as some are never acknowledged."""
 LEAST_FAULTS = 20
 LEAST_VIRTUAL_S = 120.0
 ACTIVE_S = 95.0
+
+
+TORN_LOGS = (
+    *("torn log", "torn log", "torn log", "clean stop", "clean stop", "kill of a leader", "kill in a disk call"),
+    *("power cut", "kill", "records deletion"),
+)
+"""The faults of nearly every ninth seed: logs that end below their high watermarks (trap M22)."""
+
+
+def keeps_eligible_leaders(seed: int) -> bool:
+    """Whether the brokers of a seed go by KIP-966."""
+    return seed % 7 == 6
+
+
+def tears_logs(seed: int) -> bool:
+    """Whether the faults of a seed are TORN_LOGS. Where KIP-966 holds, nobody that was killed is trusted, and the last
+    known leader leads even when its log was cut.
+    """
+    return seed % 9 == 7 and not keeps_eligible_leaders(seed)
 
 
 def draw_cluster_plan(seed: int) -> Plan:
@@ -42,32 +87,50 @@ def draw_cluster_plan(seed: int) -> Plan:
         "replica.lag.time.max.ms": str(rng.choice([2_000, 10_000, 30_000])),
         "replica.socket.timeout.ms": str(rng.choice([2_000, 8_000])),
         "controller.socket.timeout.ms": str(rng.choice([2_000, 8_000])),
+        "eligible.leader.replicas.enable": str(keeps_eligible_leaders(seed)).lower(),
     }
-    faults = [each for each in (*FAULTS, *CLUSTER_FAULTS) if rng.random() < 0.5] or ["kill of a leader"]
+    faults = list(TORN_LOGS) if tears_logs(seed) else _faults(rng)
     if plan.renewed is not None:
         faults += ["topic deletion"] * 2
+    if "disk error" in faults:
+        broker["log.dirs"] = rng.choice(["/data", "/data,/data2"])
     return replace(
         plan,
         broker=broker,
         topics=[_replicated(topic, min_isr) for topic in plan.topics],
         renewed=None if plan.renewed is None else _replicated(plan.renewed, min_isr),
-        producers=[_replicated_producer(each, len(plan.producers)) for each in plan.producers],
+        producers=_replicated_producers(plan),
         faults=faults,
-        fault_pause_s=rng.choice([1.5, 2.5, 3.5]),
+        fault_pause_s=rng.choice([1.2, 2.0, 2.8]),
         active_s=ACTIVE_S,
         coordination="remote",
         brokers=rng.choice([3, 3, 3, 4, 5]),
         replication_factor=3,
         broker_session_timeout_s=rng.choice([2.0, 6.0]),
         least_s=LEAST_VIRTUAL_S,
+        keeps_pace=True,
     )
+
+
+def _faults(rng: Random) -> list[str]:
+    if rng.random() < 0.5:
+        return list(PROFILES[rng.choice(list(PROFILES))])
+    faults = [each for each in (*FAULTS, *CLUSTER_FAULTS) if rng.random() < 0.5]
+    faults += [each for each in RARER_CLUSTER_FAULTS if rng.random() < 0.2]
+    return faults or ["kill of a leader"]
 
 
 def _replicated(topic: TopicPlan, min_isr: str) -> TopicPlan:
     return replace(topic, config={**topic.config, "min.insync.replicas": min_isr})
 
 
-def _replicated_producer(producer: ProducerPlan, producers: int) -> ProducerPlan:
-    """One whose records are acknowledged when they are committed, and that sends its share of enough records."""
-    settings = {**producer.settings, "acks": "all"}
-    return replace(producer, settings=settings, records=max(producer.records, LEAST_ACKNOWLEDGED // producers + 10))
+def _replicated_producers(plan: Plan) -> list[ProducerPlan]:
+    """Producers whose records are acknowledged when they are committed. They send enough records, even if none of them
+    gets one into the topic that is gone at times; and not all of them try.
+    """
+    renewed = None if plan.renewed is None else plan.renewed.name
+    producers = [replace(each, settings={**each.settings, "acks": "all"}) for each in plan.producers]
+    if all(each.topic == renewed for each in producers):
+        producers[0] = replace(producers[0], topic=plan.topics[0].name)
+    lasting = sum(each.topic != renewed for each in producers)
+    return [replace(each, records=max(each.records, MOST_NEEDED // lasting)) for each in producers]

@@ -1,28 +1,42 @@
-"""Invariants of a cluster at every moment (C12), named after those of Kafka's TLA+ specification (KafkaReplication).
+"""Invariants of a cluster after every step (C12), named after those of Kafka's TLA+ specification (KafkaReplication).
 
-They are read off the true state: the tree, and the partitions of all brokers that run, paused and partitioned ones
-included.
+A step is a change of the tree, or of one replica: its role, its log end, its high watermark. What is compared is the
+true state: the tree, and the partitions of all brokers that run, paused and partitioned ones included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from cluster import znodes
+from cluster.controller.commands import CommandFence
 from cluster.replication.partition import Partition
+from cluster.replication.reads import FetchParams
 from cluster.znodes import NO_LEADER, PartitionState, TopicAssignment
-from cluster.zookeeper.coordination import NoNodeError
+from cluster.zookeeper.coordination import NoNodeError, WatchEvent
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 from tests.simulation import history
 from tests.simulation.cluster.replica_bytes import CommittedBatches, ReplicaBytes
+from tests.simulation.cluster.steps import after_each
 from tests.simulation.coordination import SimEnsemble
+from tests.simulation.loop import CURRENT, Process
 from tests.simulation.world import Machine, World
 
-CHECK_EVERY_S = 0.1
+_STEPS_OF_REPLICAS = (
+    "become_leader",
+    "resign",
+    "advance_high_watermark",
+    "append_as_follower",
+    "begin_truncation",
+    "begin_new_start",
+    "end_truncation",
+)
+_TOPICS = f"{znodes.BROKER_TOPICS}/"
 
 
 class _InTree(NamedTuple):
@@ -30,8 +44,14 @@ class _InTree(NamedTuple):
 
     topic_id: UUID
     replicas: tuple[int, ...]
+    is_moving: bool
     state: PartitionState
-    partition_epoch: int
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """The replicas that may be elected: the ISR, and those that are eligible by KIP-966."""
+        eligible = self.state.eligible
+        return self.state.isr if eligible is None else (*self.state.isr, *eligible.replicas)
 
 
 @dataclass(slots=True)
@@ -44,10 +64,6 @@ class _Seen:
     """The highest high watermark of all leaders there were."""
     batches: CommittedBatches = field(default_factory=CommittedBatches)
     leader_epoch: int = -1
-    partition_epoch: int = -1
-    controller_epoch: int = -1
-    lost_in_epoch: int = -1
-    """Replicas of this leader epoch and older ones are not compared: records may have been lost."""
 
 
 @dataclass(slots=True)
@@ -55,41 +71,41 @@ class _Replica:
     """The past of one replica in one life of its broker."""
 
     bytes: ReplicaBytes
+    looked_at: tuple[int, ...] = ()
     epoch: int = -1
     high_watermark: int = 0
+    """Of the leader in `epoch`."""
 
 
 class Invariants:
-    """`check` looks at everything once. A violation is told once for each partition."""
+    """Looks at what has changed while `watching` lasts. A violation is told once for each partition or broker."""
 
     def __init__(self, world: World, ensemble: SimEnsemble, feed: Callable[[history.Event], None]) -> None:
-        self._world = world
         self.ensemble = ensemble
+        self.partitions: dict[TopicPartition, _InTree] = {}
+        """All partitions with a state, as the tree has them now."""
+        self.tainted: dict[tuple[int, TopicPartition], None] = {}
+        """Replicas, by broker id, that may have lost records with their power, as long as they are in the ISR."""
+        self._world = world
         self._tree = ensemble.tree
         self._feed = feed
         self._seen: dict[tuple[TopicPartition, UUID], _Seen] = {}
         self._replicas: dict[tuple[str, int, TopicPartition, UUID], _Replica] = {}
         self._told: dict[tuple[str, str], None] = {}
-        self._in_tree: dict[TopicPartition, _InTree] = {}
-        self._zxid = -1
         self._controller_epoch = 0
-        self.tainted: dict[tuple[int, TopicPartition], None] = {}
-        """Replicas, by broker id, that may have lost records with their power, as long as they are in the ISR."""
+        self._obeyed: dict[Process, int] = {}
+        """The newest controller that a broker has obeyed."""
 
-    def begin(self) -> None:
-        """Check from now on, again and again."""
-        self.check()
-        self._world.kernel_later(CHECK_EVERY_S, self.begin)
-
-    def check(self) -> None:
-        """Look at the tree and at all brokers."""
-        self._read_tree()
-        for machine in self._world.machines:
-            for partition in hosted(machine):
-                self._check_replica(machine, partition)
-        for machine in self._world.machines:
-            for partition in hosted(machine):
-                self._strong_isr(machine, partition)
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at each step of the brokers and of the tree."""
+        with ExitStack() as stack:
+            for name in _STEPS_OF_REPLICAS:
+                stack.enter_context(after_each(Partition, name, lambda partition, _given: self._stepped(partition)))
+            stack.enter_context(after_each(Partition, "read", self._was_read))
+            stack.enter_context(after_each(CommandFence, "admit", lambda fence, _given: self._obeys(fence)))
+            self.ensemble.listeners.append(self._tree_changed)
+            yield
 
     def _violated(self, name: str, subject: object, text: str) -> None:
         if (name, str(subject)) not in self._told:
@@ -97,148 +113,176 @@ class Invariants:
             self._feed(history.Trouble(self._world.loop.time(), "C12", f"{name}: {subject}: {text}"))
 
     def _seen_of(self, topic_partition: TopicPartition, topic_id: UUID) -> _Seen:
-        return self._seen.setdefault((topic_partition, topic_id), _Seen())
+        key = topic_partition, topic_id
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = _Seen()
+        return seen
+
+    def _running(self) -> Machine | None:
+        """The machine of the broker whose code runs now. A killed process changes nothing that anybody sees."""
+        process = CURRENT.get()
+        for machine in self._world.machines:
+            if machine.process is process and process.alive:
+                return machine
+        return None
 
     # -- the tree ------------------------------------------------------------------------------------------------------
 
-    @property
-    def partitions(self) -> Mapping[TopicPartition, _InTree]:
-        """All partitions with a state, as the tree has them now."""
-        self._read_tree()
-        return self._in_tree
+    def _tree_changed(self, events: Sequence[WatchEvent]) -> None:
+        topics: dict[str, None] = {}
+        for event in events:
+            if event.path.startswith(_TOPICS):
+                topics[event.path.removeprefix(_TOPICS).partition("/")[0]] = None
+            elif event.path == znodes.CONTROLLER_EPOCH:
+                self._controller_epoch = znodes.decode_controller_epoch(self._tree.get(event.path)[0])
+        for topic in topics:
+            self._topic_changed(topic)
 
-    def _read_tree(self) -> None:
+    def _topic_changed(self, topic: str) -> None:
+        for topic_partition in [each for each in self.partitions if each.topic == topic]:
+            del self.partitions[topic_partition]
+        if self._tree.exists(znodes.topic_path(topic)) is not None:
+            self.partitions.update(self._read_topic(topic))
+        for broker_id, topic_partition in list(self.tainted):
+            known = self.partitions.get(topic_partition)
+            if known is None or broker_id not in known.candidates:
+                del self.tainted[broker_id, topic_partition]
+
+    def _read_topic(self, topic: str) -> Iterator[tuple[TopicPartition, _InTree]]:
         tree = self._tree
-        if tree.last_zxid == self._zxid:
-            return
-        self._zxid = tree.last_zxid
-        self._in_tree = dict(self._partitions_in_tree())
-        for topic_partition, known in self._in_tree.items():
-            self._check_state(topic_partition, known)
-        for replica in [each for each in self.tainted if not self._is_in_isr(*each)]:
-            del self.tainted[replica]
-        if tree.exists(znodes.CONTROLLER_EPOCH) is not None:
-            epoch = znodes.decode_controller_epoch(tree.get(znodes.CONTROLLER_EPOCH)[0])
-            if epoch < self._controller_epoch:
-                self._violated("ControllerEpochRises", "/controller_epoch", f"{self._controller_epoch}, then {epoch}")
-            self._controller_epoch = epoch
-
-    def _is_in_isr(self, broker_id: int, topic_partition: TopicPartition) -> bool:
-        known = self._in_tree.get(topic_partition)
-        return known is not None and broker_id in known.state.isr
-
-    def _partitions_in_tree(self) -> Iterator[tuple[TopicPartition, _InTree]]:
-        tree = self._tree
-        if tree.exists(znodes.BROKER_TOPICS) is None:
-            return
-        for topic in tree.children(znodes.BROKER_TOPICS)[0]:
-            assignment = TopicAssignment.decode(topic, tree.get(znodes.topic_path(topic))[0])
-            for number, replicas in assignment.partitions.items():
-                try:
-                    data, stat = tree.get(znodes.partition_state_path(topic, number))
-                except NoNodeError:
-                    continue
-                state = PartitionState.decode(topic, number, data)
-                yield TopicPartition(topic, number), _InTree(assignment.topic_id, replicas, state, stat.version)
+        assignment = TopicAssignment.decode(topic, tree.get(znodes.topic_path(topic))[0])
+        for number, replicas in assignment.partitions.items():
+            try:
+                data, stat = tree.get(znodes.partition_state_path(topic, number))
+            except NoNodeError:
+                continue
+            topic_partition, state = TopicPartition(topic, number), PartitionState.decode(topic, number, data)
+            is_moving = bool(assignment.adding_replicas.get(number) or assignment.removing_replicas.get(number))
+            known = _InTree(assignment.topic_id, replicas, is_moving, state)
+            if stat.mzxid == tree.last_zxid:
+                self._check_state(topic_partition, known)
+            yield topic_partition, known
 
     def _check_state(self, topic_partition: TopicPartition, known: _InTree) -> None:
+        """A state that was written just now."""
         state, seen = known.state, self._seen_of(topic_partition, known.topic_id)
-        if not state.isr or len(dict.fromkeys(state.isr)) < len(state.isr) or not set(state.isr) <= set(known.replicas):
-            self._violated("TypeOk", topic_partition, f"the ISR is {state.isr}, the replicas are {known.replicas}")
+        candidates = known.candidates
+        is_set = len(dict.fromkeys(candidates)) == len(candidates)
+        if not state.isr or not is_set or not set(candidates) <= set(known.replicas):
+            self._violated("TypeOk", topic_partition, f"{state} of the replicas {known.replicas}")
         if state.leader not in (NO_LEADER, *state.isr):
             self._violated("LeaderInIsr", topic_partition, f"{state.leader} leads, the ISR is {state.isr}")
-        for name, before, now in (
-            ("PartitionEpochRises", seen.partition_epoch, known.partition_epoch),
-            ("LeaderEpochRises", seen.leader_epoch, state.leader_epoch),
-            ("ControllerEpochRises", seen.controller_epoch, state.controller_epoch),
-        ):
-            if now < before:
-                self._violated(name, topic_partition, f"{before}, then {now}")
-        seen.partition_epoch, seen.leader_epoch = known.partition_epoch, state.leader_epoch
-        seen.controller_epoch = state.controller_epoch
+        if state.controller_epoch != self._controller_epoch:
+            text = f"controller {state.controller_epoch} writes in the term of {self._controller_epoch}"
+            self._violated("OneController", topic_partition, text)
+        if state.leader_epoch < seen.leader_epoch:
+            self._violated("LeaderEpochRises", topic_partition, f"{seen.leader_epoch}, then {state.leader_epoch}")
+        seen.leader_epoch = state.leader_epoch
+        self._strong_isr(topic_partition, known, seen)
 
-    # -- the replicas --------------------------------------------------------------------------------------------------
+    # -- the brokers ---------------------------------------------------------------------------------------------------
 
-    def _check_replica(self, machine: Machine, partition: Partition) -> None:
-        log, epoch = partition.log, partition.leader_epoch
+    def _obeys(self, fence: CommandFence) -> None:
+        process = CURRENT.get()
+        before = self._obeyed.get(process, 0)
+        if fence.controller_epoch < before:
+            text = f"controller {fence.controller_epoch} is obeyed after {before}"
+            self._violated("NewestControllerObeyed", process, text)
+        self._obeyed[process] = max(before, fence.controller_epoch)
+
+    def _was_read(self, leader: Partition, given: tuple[FetchParams, ...]) -> None:
+        """A follower that was served knows the leader's epoch: what it believes of an older one counts for nothing."""
+        replica_id = given[0].replica_id
+        if replica_id < 0 or self._running() is None:
+            return
+        follower = _hosted_at(self._world.machines[replica_id], leader.topic_partition)
+        if follower is not None and follower.leader_epoch < leader.leader_epoch:
+            text = f"in epoch {leader.leader_epoch} broker {replica_id} is served, which is in {follower.leader_epoch}"
+            self._violated("FollowerInEpoch", leader.topic_partition, text)
+
+    def _stepped(self, partition: Partition) -> None:
+        machine = self._running()
+        if machine is None:
+            return
+        log = partition.log
         topic_partition, topic_id = partition.topic_partition, log.topic_id or ZERO_UUID
-        seen = self._seen_of(topic_partition, topic_id)
         key = (machine.name, machine.lives, topic_partition, topic_id)
         replica = self._replicas.get(key)
         if replica is None:
             replica = self._replicas[key] = _Replica(ReplicaBytes(log, machine.disk))
-        high_watermark = partition.high_watermark
-        if not log.log_start_offset <= high_watermark <= log.log_end_offset:
-            text = f"{log.log_start_offset} <= {high_watermark} <= {log.log_end_offset} at {machine.name}"
-            self._violated("OffsetsInOrder", topic_partition, text)
+        bounds = log.log_start_offset, partition.high_watermark, log.log_end_offset
+        looked_at = *bounds, partition.leader_epoch, int(partition.is_leader), log.truncations
+        if looked_at != replica.looked_at:
+            replica.looked_at = looked_at
+            if not bounds[0] <= bounds[1] <= bounds[2] and log.local.truncation is None:  # until it is cut
+                self._violated("OffsetsInOrder", topic_partition, f"{bounds} at {machine.name}")
+            self._check_replica(machine, partition, replica, self._seen_of(topic_partition, topic_id))
+
+    def _check_replica(self, machine: Machine, partition: Partition, replica: _Replica, seen: _Seen) -> None:
+        topic_partition, epoch = partition.topic_partition, partition.leader_epoch
+        high_watermark, known = partition.high_watermark, self.partitions.get(topic_partition)
         if partition.is_leader:
             leader = seen.leaders.setdefault(epoch, machine.broker_id)
             if leader != machine.broker_id:
                 text = f"{leader} and {machine.broker_id} lead in epoch {epoch}"
                 self._violated("OneLeaderPerEpoch", topic_partition, text)
-            if epoch == replica.epoch and high_watermark < replica.high_watermark:
+            is_lower = high_watermark < replica.high_watermark and not self._is_going(topic_partition.topic)
+            if epoch == replica.epoch and is_lower:
                 text = f"from {replica.high_watermark} to {high_watermark} in epoch {epoch} at {machine.name}"
                 self._violated("HighWatermarkRises", topic_partition, text)
             replica.epoch, replica.high_watermark = epoch, high_watermark
-        if epoch <= seen.lost_in_epoch:
-            return
-        if partition.is_leader:
             seen.committed = max(seen.committed, high_watermark)
-        if topic_partition.topic.startswith("__"):
-            return  # compacted by each broker for itself
-        difference = replica.bytes.verify(seen.batches, high_watermark)
-        if difference is not None:
-            self._violated("CommittedLogsAreEqual", topic_partition, f"at {machine.name}: {difference}")
+        elif high_watermark > seen.committed:
+            text = f"{high_watermark} at {machine.name}, of {seen.committed} that any leader has committed"
+            self._violated("HighWatermarkIsCommitted", topic_partition, text)
+        if known is not None and known.topic_id == partition.log.topic_id:
+            self._strong_isr(topic_partition, known, seen)
+        if not topic_partition.topic.startswith("__"):  # those are compacted by each broker for itself
+            difference = replica.bytes.verify(seen.batches, high_watermark)
+            if difference is not None:
+                self._violated("CommittedLogsAreEqual", topic_partition, f"at {machine.name}: {difference}")
 
-    def _strong_isr(self, machine: Machine, partition: Partition) -> None:
-        """Every member of the ISR has all that is committed."""
-        topic_partition = partition.topic_partition
-        known = self._in_tree.get(topic_partition)
-        if known is None or machine.broker_id not in known.state.isr or known.topic_id != partition.log.topic_id:
-            return
-        if self._tree.exists(znodes.delete_topic_path(topic_partition.topic)) is not None:
-            return  # a new controller has the log begun once more, and then deleted
-        seen, end = self._seen_of(topic_partition, known.topic_id), partition.log.log_end_offset
-        if partition.leader_epoch <= seen.lost_in_epoch:
-            return
-        if end >= seen.committed:
-            self.tainted.pop((machine.broker_id, topic_partition), None)
-        elif (machine.broker_id, topic_partition) not in self.tainted:
-            text = f"{machine.name} is in the ISR {known.state.isr}, but ends at {end} of {seen.committed}"
-            self._violated("StrongIsr", topic_partition, text)
+    def _strong_isr(self, topic_partition: TopicPartition, known: _InTree, seen: _Seen) -> None:
+        """Every replica that may be elected, and runs, has all that is committed (LeaderCandidateCompleteness)."""
+        for broker_id in known.candidates:
+            partition = _hosted_at(self._world.machines[broker_id], topic_partition)
+            if partition is None or partition.log.topic_id != known.topic_id:
+                continue
+            end = partition.log.log_end_offset
+            if end >= seen.committed:
+                self.tainted.pop((broker_id, topic_partition), None)
+            elif (broker_id, topic_partition) not in self.tainted and not self._is_going(topic_partition.topic):
+                text = f"broker {broker_id} may lead by {known.state}, but ends at {end} of {seen.committed}"
+                self._violated("StrongIsr", topic_partition, text)
 
-    def may_have_lost(self, topics: Iterable[str]) -> None:
-        """Committed records of these topics may be gone, so what comes next is not compared with them."""
-        for topic_partition, known in self.partitions.items():
-            if topic_partition.topic in topics:
-                lost = _Seen(self._seen_of(topic_partition, known.topic_id).leaders)
-                lost.lost_in_epoch = known.state.leader_epoch
-                self._seen[topic_partition, known.topic_id] = lost
+    def _is_going(self, topic: str) -> bool:
+        """Whether the topic is being deleted: a new controller has a log begun once more, and then deleted."""
+        return self._tree.exists(znodes.delete_topic_path(topic)) is not None
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def not_in_sync(self) -> list[str]:
-        """Partitions without a leader, or with replicas that are not in the ISR or do not know what is committed."""
+        """Partitions without a leader, those that move, and those with replicas that are not in the ISR or do not know
+        what is committed.
+        """
         lagging = []
         for topic_partition, known in self.partitions.items():
             state = known.state
-            if state.leader == NO_LEADER or len(state.isr) < len(known.replicas):
+            if state.leader == NO_LEADER or len(state.isr) < len(known.replicas) or known.is_moving:
                 lagging.append(f"{topic_partition} (leader {state.leader}, ISR {state.isr} of {known.replicas})")
                 continue
-            bounds = dict.fromkeys(
-                (partition.high_watermark, partition.log.log_end_offset)
-                for machine in self._world.machines
-                for partition in hosted(machine)
-                if partition.topic_partition == topic_partition and machine.broker_id in known.replicas
-            )
+            hosted = [_hosted_at(self._world.machines[each], topic_partition) for each in known.replicas]
+            bounds = dict.fromkeys((each.high_watermark, each.log.log_end_offset) for each in hosted if each)
             if len(bounds) != 1 or any(high_watermark < end for high_watermark, end in bounds):
                 lagging.append(f"{topic_partition} (high watermarks and ends: {list(bounds)})")
         return lagging
 
 
-def hosted(machine: Machine) -> list[Partition]:
-    """The partitions of a broker that runs, whether it serves or not."""
+def _hosted_at(machine: Machine, topic_partition: TopicPartition) -> Partition | None:
+    """The replica of a broker that runs, whether it serves or not."""
     server = machine.server
     if not machine.is_up or server is None or server._serving is None:
-        return []
-    return list(server.serving.logs.replicas.hosted.partitions.values())
+        return None
+    partitions: Mapping[TopicPartition, Partition] = server.serving.logs.replicas.hosted.partitions
+    return partitions.get(topic_partition)

@@ -74,9 +74,10 @@ class ReplicaBytes:
                 first, length, epoch, _, crc, _, delta = _HEADER.unpack_from(inode.content, self._position)
                 if first + delta >= end:
                     return None
-                difference = committed.compare(Batch(first, first + delta, epoch, crc))
-                if difference is not None:
-                    return difference
+                if first + delta >= log.log_start_offset:  # what was deleted may be anything
+                    difference = committed.compare(Batch(first, first + delta, epoch, crc))
+                    if difference is not None:
+                        return difference
                 self._verified = first + delta + 1
                 self._position += _LENGTH_ENDS_AT + length
         return None

@@ -20,6 +20,7 @@ class CuttingProxy:
         self.lets_in = True
         """Whether new connections are forwarded; otherwise they are closed."""
         self.connections = 0
+        """Those that were forwarded and sent something other than the question srvr."""
         self._cut_at_request: str | None = None
 
     async def start(self) -> int:
@@ -56,7 +57,6 @@ class CuttingProxy:
         self._writers[writer] = None
         try:
             if self.lets_in:
-                self.connections += 1
                 await self._forward(reader, writer)
         except OSError:
             return
@@ -82,7 +82,10 @@ class CuttingProxy:
     async def _relay_requests(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: asyncio.Task[None]
     ) -> None:
+        is_first = True
         while data := await reader.read(1 << 16):
+            self.connections += is_first and data != b"srvr"
+            is_first = False
             cut = self._cut_at_request if len(data) > _PING_BYTES else None
             if cut is not None:
                 self._cut_at_request = None
@@ -98,4 +101,4 @@ class CuttingProxy:
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
             writer.write(data)
-        writer.transport.abort()
+        writer.close()  # what the server said last arrives before its end

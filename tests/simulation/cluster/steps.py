@@ -1,0 +1,22 @@
+"""Looking at what the code under test has just done, without its knowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+
+def after_each(owner: type, name: str, look: Callable[[Any, Any], None]) -> AbstractContextManager[object]:
+    """Call `look(self, arguments)` after each call of the method `name` that raises nothing."""
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def step(self: Any, *given: Any, **named: Any) -> Any:
+        result = original(self, *given, **named)
+        look(self, given)
+        return result
+
+    return patch.object(owner, name, step)
