@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.compat.steady_load import create_topics, leader_address
+from tests.chaos.cluster_load import TimedSender, goes_on
+from tests.compat.steady_load import create_topics, judge, leader_address
 from tests.kit.broker_process import ROOT, free_port
+from tests.kit.reassigning import await_replicas, elect_preferred, reassign
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper
+from tools.local_cluster.generated_properties import SESSION_TIMEOUT_MS
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
@@ -115,16 +118,45 @@ def test_the_life_of_a_cluster(cluster: Command, zookeeper: str) -> None:
     assert all(row[1] == "-" for row in cluster.brokers().values())
 
 
-def test_only_what_is_dead_is_started(cluster: Command) -> None:
-    """With a ZooKeeper of its own, which dies alone, then with a broker."""
+def test_a_new_broker_takes_load_while_producers_go_on(cluster: Command) -> None:
     port = free_port()
-    cluster("start", "--brokers", "2", "--base-port", str(port))
+    cluster("start", "--brokers", "3", "--base-port", str(port))
+    address = ",".join(f"127.0.0.1:{port + number}" for number in range(3))
+    create_topics(address, {TOPIC: {"min.insync.replicas": "2"}}, replication_factor=3)
+    senders = [TimedSender(f"once{number}", address, TOPIC, idempotent=True) for number in range(2)]
+    for sender in senders:
+        sender.start()
+    goes_on(senders)
+    cluster("add")
+    wanted = {(TOPIC, 0): [4, 1, 2], (TOPIC, 1): [3, 4, 1]}
+    reassign(address, wanted)
+    everywhere = f"{address},127.0.0.1:{port + 3}"
+    await_replicas(everywhere, wanted)
+    elect_preferred(address)
+    eventually(
+        "the new broker leads", lambda: leader_address(address, TOPIC, 0), lambda at: at.endswith(f":{port + 3}")
+    )
+    goes_on(senders)
+    for sender in senders:
+        sender.stop()
+    # Leaders were moved, and nobody waited for the end of a session.
+    assert max(sender.longest_gap_s for sender in senders) < SESSION_TIMEOUT_MS / 1000
+    verdict = judge(everywhere, senders)
+    assert verdict.is_good, verdict
+    assert verdict.acknowledged == sum(sum(sender.sent) for sender in senders)
+
+
+@pytest.mark.parametrize(("coordination", "title"), [("embedded", "the coordination tree"), ("zookeeper", "ZooKeeper")])
+def test_only_what_is_dead_is_started(coordination: str, title: str, cluster: Command) -> None:
+    """With a coordination of its own, which dies alone, then with a broker."""
+    port = free_port()
+    cluster("start", "--brokers", "2", "--base-port", str(port), "--coordination", coordination)
     address = f"127.0.0.1:{port},127.0.0.1:{port + 1}"
     create_topics(address, {TOPIC: {}}, replication_factor=2)
     before = {number: row[1] for number, row in cluster.brokers().items()}
     cluster("kill", "zookeeper")
     said = cluster("start")
-    assert "starting ZooKeeper" in said
+    assert f"starting {title}" in said
     assert "starting broker" not in said
     assert {number: row[1] for number, row in cluster.brokers().items()} == before
     assert "already running" in cluster("start", code=1)
@@ -132,7 +164,7 @@ def test_only_what_is_dead_is_started(cluster: Command) -> None:
     cluster("kill", "2")
     cluster("kill", "zookeeper")
     said = cluster("start")
-    assert said.index("starting ZooKeeper") < said.index("starting broker 2")
+    assert said.index(f"starting {title}") < said.index("starting broker 2")
     assert "starting broker 1" not in said
     cluster.await_status(rf"{TOPIC}-0 +\d +[12,]+ +\d,\d$")
     produce(address)

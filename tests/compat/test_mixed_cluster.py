@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +14,15 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewPartitions, N
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.waiting import eventually
+from tests.kit.zookeeper import served_tree
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 
 APACHE, ODRADEK = 0, 7
 FIRST_SEGMENT = "00000000000000000000.log"
 ANSWER_S = 10
+
+Coordination = Callable[[Path], contextlib.AbstractContextManager[str]]
 
 
 class Mixed(NamedTuple):
@@ -168,10 +171,17 @@ def apache(directory: Path, address: str, zookeeper_address: str) -> Iterator[No
 
 
 @contextlib.contextmanager
-def mixed(directory: Path, first: int) -> Iterator[Mixed]:
+def tree(directory: Path) -> Iterator[str]:
+    """The embedded tree, served as a ZooKeeper; gives `host:port`."""
+    with served_tree(directory) as server:
+        yield server.address
+
+
+@contextlib.contextmanager
+def mixed(directory: Path, first: int, coordination: Coordination = zookeeper) -> Iterator[Mixed]:
     """Both brokers; the `first` is the controller."""
     with contextlib.ExitStack() as stack:
-        zookeeper_address = stack.enter_context(zookeeper(directory / "zookeeper"))
+        zookeeper_address = stack.enter_context(coordination(directory / "zookeeper"))
         address = f"127.0.0.1:{free_port()}"
         odradek = BrokerProcess(
             directory / "odradek",
@@ -188,8 +198,11 @@ def mixed(directory: Path, first: int) -> Iterator[Mixed]:
         yield cluster
 
 
-def test_odradek_joins_a_cluster_of_apache_kafka_leaves_it_and_comes_back(tmp_path: Path) -> None:
-    with mixed(tmp_path, first=APACHE) as cluster:
+@pytest.mark.parametrize("coordination", [zookeeper, tree], ids=["zookeeper", "served tree"])
+def test_odradek_joins_a_cluster_of_apache_kafka_leaves_it_and_comes_back(
+    coordination: Coordination, tmp_path: Path
+) -> None:
+    with mixed(tmp_path, APACHE, coordination) as cluster:
         cluster.grow_and_delete_another(at=cluster.apache_address)
         cluster.create_topic(at=cluster.apache_address)
         first = produce(cluster.addresses, "first")

@@ -214,6 +214,9 @@ class History:
         if not start_low <= found.start <= max(self.start_asked, start_low):
             raise Violation(f"the log starts at {found.start}, not from {start_low} to {self.start_asked}")
         allowed = {min(value, found.end) for value in self.watermarks}
+        if found.start == found.end:
+            # Records were deleted up to the high watermark: that of a log without its end was there or above.
+            allowed.add(found.start)
         if found.high_watermark not in allowed:
             raise Violation(f"high watermark {found.high_watermark} is none of {allowed}")
         if found.high_watermark not in self.watermarks:

@@ -312,7 +312,7 @@ def _start(trial: Trial, *, must_be_clean: bool = False) -> None:
         raise Violation("an orderly stop is not believed")
     trial.believe(trial.manager)
     trial.may_be_clean = trial.lost_power = False
-    steps.find_log(trial)
+    steps.take_role(trial)
 
 
 # -- all cases --------------------------------------------------------------------------------------------------------

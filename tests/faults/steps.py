@@ -77,12 +77,13 @@ def start(trial: Trial) -> None:
     trial.may_be_clean = trial.may_be_clean and any(directory.failure for directory in trial.manager.directories)
     trial.lost_power = False
     trial.epoch += 1  # a replica that was away leads or follows in another epoch
-    trial.attempt(lambda: find_log(trial))
+    trial.attempt(lambda: take_role(trial))
 
 
-def find_log(trial: Trial) -> None:
-    """The partition's log, made if there is none."""
+def take_role(trial: Trial) -> None:
+    """The only replica takes its role, with a log that was cut too (see CutLogs). A missing log is made."""
     assert trial.manager is not None
+    trial.manager.checkpoints.cut_below.clear()
     trial.log = trial.manager.get_or_create(TP, TOPIC_ID, trial.config, trial.now_ms, is_new=False)
 
 

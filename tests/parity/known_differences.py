@@ -7,9 +7,12 @@ shrink.
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.parity.transcript import Plain, differences
 
 FILE = Path(__file__).with_name("known_differences")
 
@@ -43,6 +46,22 @@ def known_differences() -> tuple[KnownDifference, ...]:
 def known_for(scenario: str) -> list[KnownDifference]:
     """The entries of one scenario."""
     return [entry for entry in known_differences() if _matches(entry.scenario, scenario)]
+
+
+def report(scenario: str, kafka: Plain, ours: Plain) -> str:
+    """The differences between two transcripts that are not listed, or else the entries that are no longer needed; empty
+    when all is as it should be.
+    """
+    known = known_for(scenario)
+    found = list(differences(kafka, ours))
+    unlisted = [each for each in found if not any(entry.covers(each[0]) for entry in known)]
+    if unlisted:
+        lines = [
+            f"{path}\n    Kafka: {json.dumps(theirs)}\n    ours:  {json.dumps(mine)}" for path, theirs, mine in unlisted
+        ]
+        return "\n".join([f"{len(unlisted)} differences from Apache Kafka in {scenario}:", *lines])
+    stale = [entry for entry in known if not any(entry.covers(path) for path, _, _ in found)]
+    return f"no longer different, so no longer to be listed: {stale}" if stale else ""
 
 
 def _matches(pattern: str, text: str) -> bool:

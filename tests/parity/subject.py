@@ -53,7 +53,7 @@ class Subject:
         self.host = host
         self.port = int(port)
         self.prefix = scenario.replace("_", "-") + salt
-        self.mask = Mask(self.port, salt, target.data_directory)
+        self.mask = Mask(self.port, salt=salt, data_directories=[target.data_directory])
         self.transcript: dict[str, Plain] = {}
         self.connection = self.connect()
 

@@ -43,16 +43,19 @@ _KEYS: Sequence[tuple[str, ...]] = (
 )
 _ORDERED = frozenset({"synonyms"})
 """Lists of structs whose order says something."""
+_SETS = frozenset({"isr_nodes"})
+"""Lists whose order comes from who was first."""
 
 
 class Mask:
-    """The masks for one broker: its port and directories, and the ids it gave out, numbered as they appear."""
+    """The masks for one broker or several: ports and directories, and the ids they gave out, numbered as they come."""
 
-    def __init__(self, port: int, salt: str = "", data_directory: str = "") -> None:
-        self._knows_directory = bool(data_directory)
-        self._erased = [(text, to) for text, to in ((salt, ""), (data_directory, "<data>")) if text]
+    def __init__(self, *ports: int, salt: str = "", data_directories: Sequence[str] = ()) -> None:
+        self._knows_directory = any(data_directories)
+        erased = {salt: "", **dict.fromkeys(data_directories, "<data>")}
+        self._erased = [(text, to) for text, to in erased.items() if text]
         # Only where it can be nothing else: a port may well be 15000, as many a default is.
-        self._port = re.compile(rf"(?<=:){port}(?!\d)")
+        self._port = re.compile(rf"(?<=:)({'|'.join(map(str, ports))})(?!\d)")
         self._ids: dict[UUID, str] = {}
 
     def name_id(self, topic_id: UUID, name: str) -> None:
@@ -78,6 +81,8 @@ class Mask:
         if isinstance(value, dict):
             return {key: self.plain(each, str(key)) for key, each in value.items()}
         plain = [self.plain(each, name) for each in value]
+        if name in _SETS:
+            return sorted(plain)
         return plain if name in _ORDERED else self._list(plain)
 
     def text(self, value: str, name: str = "") -> str:

@@ -88,7 +88,14 @@ class IdempotentStream(Stream):
         asyncio.run(self._stream())
 
     async def _stream(self) -> None:
-        producer = AIOKafkaProducer(bootstrap_servers=self.address, enable_idempotence=True, linger_ms=2)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.address,
+            enable_idempotence=True,
+            linger_ms=2,
+            # It gives up a record of a partition that has had no leader for so long; an answer that is lost is waited
+            # for as long.
+            request_timeout_ms=PATIENCE_S * 1000,
+        )
         await producer.start()
         while not self.stopping.is_set():
             if self.is_full:

@@ -215,6 +215,9 @@ class Stream(threading.Thread, abc.ABC):
         super().__init__(daemon=True)
         self.address = address
         self.topic = topic
+        self.rate = 0
+        """Records a second at most; 0 for as many as it can."""
+        self._began_s = time.monotonic()
         self.stopping = threading.Event()
         self.sent = 0
         self.acknowledged: list[int] = []
@@ -231,7 +234,9 @@ class Stream(threading.Thread, abc.ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether too much is unacknowledged to send more."""
+        """Whether too much is unacknowledged, or was sent for the time, to send more."""
+        if self.rate and self.sent >= self.rate * (time.monotonic() - self._began_s):
+            return True
         return self.sent - len(self.acknowledged) - len(self.failures) >= STREAM_WINDOW
 
     def run(self) -> None:
@@ -302,9 +307,10 @@ class Driver(abc.ABC):
         """Have a member leave and forget it."""
         self._members.pop(member).request("leave")
 
-    def stream(self, topic: str) -> None:
-        """Start the stream."""
+    def stream(self, topic: str, rate: int = 0) -> None:
+        """Start the stream, of so many records a second at most."""
         self._stream = self.new_stream(topic)
+        self._stream.rate = rate
         self._stream.start()
 
     def stream_state(self, *, stop: bool) -> dict[str, Plain]:

@@ -19,6 +19,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -120,7 +121,7 @@ public final class Driver {
             case "state" -> members.get(question.text("member")).state();
             case "commit" -> members.get(question.text("member")).request("commit");
             case "leave" -> members.remove(question.text("member")).request("leave");
-            case "stream" -> stream(question.text("topic"));
+            case "stream" -> stream(question.text("topic"), question.number("rate"));
             case "stream_state" -> stream.state(question.flag("stop"));
             case "follow" -> follow(question.text("topic"));
             case "follow_state" -> follower.state();
@@ -351,24 +352,30 @@ public final class Driver {
 
     // -- the stream ---------------------------------------------------------------------------------------------------
 
-    private Object stream(String topic) {
-        stream = new Stream(producer(Map.of("linger.ms", 2)), topic);
+    private Object stream(String topic, Number rate) {
+        Map<String, Object> settings =
+            Map.of("linger.ms", 2, "request.timeout.ms", 10_000, "delivery.timeout.ms", Integer.MAX_VALUE);
+        stream = new Stream(producer(settings), topic, rate == null ? 0 : rate.longValue());
         stream.start();
         return null;
     }
 
-    /** Sends the numbers from 0 on, in order, until it is stopped. Java's producers are idempotent by default. */
+    /** Sends the numbers from 0 on, in order, until it is stopped; `rate` a second at most, or for 0 as many as it can.
+     *  Java's producers are idempotent by default. */
     private static final class Stream extends Thread {
         private final KafkaProducer<byte[], byte[]> producer;
         private final String topic;
         private final List<Long> acknowledged = new ArrayList<>();
         private final List<String> failures = new ArrayList<>();
+        private final long rate;
+        private final long beganNanos = System.nanoTime();
         private volatile boolean stopping;
         private long sent;
 
-        Stream(KafkaProducer<byte[], byte[]> producer, String topic) {
+        Stream(KafkaProducer<byte[], byte[]> producer, String topic, long rate) {
             this.producer = producer;
             this.topic = topic;
+            this.rate = rate;
             setDaemon(true);
         }
 
@@ -376,7 +383,7 @@ public final class Driver {
         public void run() {
             while (!stopping) {
                 if (isFull()) {
-                    producer.flush();
+                    LockSupport.parkNanos(1_000_000);
                     continue;
                 }
                 long number = sent++;
@@ -387,6 +394,9 @@ public final class Driver {
         }
 
         private synchronized boolean isFull() {
+            if (rate > 0 && sent >= rate * ((System.nanoTime() - beganNanos) / 1e9)) {
+                return true;
+            }
             return sent - acknowledged.size() - failures.size() >= STREAM_WINDOW;
         }
 

@@ -1,6 +1,7 @@
-"""acks=all that is not reached in time, asked of Apache Kafka and of this broker.
+"""Requests whose answers depend on the other replicas, asked of Apache Kafka and of this broker: acks=all and
+DeleteRecords while a follower does not fetch, and who leads when neither does.
 
-Each leads a topic with a follower that does not fetch.
+Each leads a topic with the follower, and both follow it in a third one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.errors import ErrorCode
-from protocol.messages import ProduceRequest
+from protocol.messages import DeleteRecordsRequest, FetchRequest, MetadataRequest, ProduceRequest
 from protocol.records.batch import build_values_batch
 from tests.kit.apache_kafka import java_server, zookeeper
 from tests.kit.broker_process import BrokerProcess, free_port
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(180)]
 
 APACHE, ODRADEK, FOLLOWER = 0, 1, 2
 LEADERS = {"t-apache": APACHE, "t-odradek": ODRADEK}
+LED_ELSEWHERE = "t-elsewhere"
+NEW_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID
 
 
 def produced(address: str, topic: str, *, acks: int, timeout_ms: int, version: int) -> dict[str, Any]:
@@ -40,7 +43,45 @@ def produced(address: str, topic: str, *, acks: int, timeout_ms: int, version: i
     return {field: getattr(partition, field) for field in fields}
 
 
-def test_a_batch_that_is_not_replicated_in_time_is_answered_with_its_offset(tmp_path: Path) -> None:
+def deleted(address: str, topic: str, *, offset: int, timeout_ms: int) -> tuple[int, int]:
+    """Error code and low watermark of the leader's answer to DeleteRecords."""
+    host, _, port = address.rpartition(":")
+    asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[asked])]
+    with WireClient(host, int(port)) as client:
+        answer: Any = client.ask(DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms), 2)
+    partition = answer.topics[0].partitions[0]
+    return partition.error_code, partition.low_watermark
+
+
+def refused_produce(address: str, topic: str, version: int) -> list[Any]:
+    """Ask a broker that does not lead; gives its error code and what it says of the leader."""
+    host, _, port = address.rpartition(":")
+    data = ProduceRequest.PartitionProduceData(index=0, records=build_values_batch([b"x"], 0))
+    topics = [ProduceRequest.TopicProduceData(name=topic, partition_data=[data])]
+    with WireClient(host, int(port)) as client:
+        answer: Any = client.ask(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=topics), version)
+    partition = answer.responses[0].partition_responses[0]
+    return [partition.error_code, partition.current_leader, answer.node_endpoints]
+
+
+def refused_fetch(address: str, topic: str, version: int, epoch: int = -1) -> list[Any]:
+    """As `refused_produce`, of a consumer."""
+    host, _, port = address.rpartition(":")
+    asked = FetchRequest.FetchPartition(
+        partition=0, current_leader_epoch=epoch, fetch_offset=0, partition_max_bytes=1_000
+    )
+    topics = [FetchRequest.FetchTopic(topic=topic, partitions=[asked])]
+    with WireClient(host, int(port)) as client:
+        if version > 12:
+            metadata: Any = client.ask(MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)]), 12)
+            topics[0].topic_id = metadata.topics[0].topic_id
+        answer: Any = client.ask(FetchRequest(max_wait_ms=0, min_bytes=0, topics=topics), version)
+    partition = answer.responses[0].partitions[0]
+    return [partition.error_code, partition.current_leader, answer.node_endpoints]
+
+
+def test_answers_that_depend_on_other_replicas(tmp_path: Path) -> None:
     with zookeeper(tmp_path / "zookeeper") as service:
         common = {"zookeeper.connect": service, "zookeeper.session.timeout.ms": "40000"}
         brokers = {
@@ -66,10 +107,14 @@ def test_a_batch_that_is_not_replicated_in_time_is_answered_with_its_offset(tmp_
                 broker.start()
             with java_server("kafka.Kafka", properties, int(address.rpartition(":")[2])):
                 answers = with_a_follower_that_pauses(addresses, brokers[FOLLOWER])
+                hints = leaders_elsewhere(addresses)
         finally:
             for broker in brokers.values():
                 broker.kill()
     assert answers["t-odradek"] == answers["t-apache"]
+    assert hints[ODRADEK] == hints[APACHE]
+    assert hints[APACHE][0][:1] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert answers["t-apache"].pop() == {"deleted": [(ErrorCode.REQUEST_TIMED_OUT, 0), (ErrorCode.NONE, 2)]}
     late = [(each["error_code"], each["base_offset"]) for each in answers["t-apache"][1:]]
     assert late == [(ErrorCode.REQUEST_TIMED_OUT, 3), (ErrorCode.REQUEST_TIMED_OUT, 6), (ErrorCode.NONE, 9)]
 
@@ -95,11 +140,43 @@ def with_a_follower_that_pauses(addresses: dict[int, str], follower: BrokerProce
             wanted = {"acks": acks, "timeout_ms": timeout_ms, "version": version}
             answers[topic].append(produced(addresses[leader], topic, **wanted))
 
+    deletions: dict[str, list[tuple[int, int]]] = {topic: [] for topic in LEADERS}
+
+    def delete(offset: int, timeout_ms: int) -> None:
+        for topic, leader in LEADERS.items():
+            deletions[topic].append(deleted(addresses[leader], topic, offset=offset, timeout_ms=timeout_ms))
+
     follower.send_signal(signal.SIGSTOP)
     try:
         ask(-1, 300, 11)
         ask(-1, 0, 7)
         ask(1, 300, 11)
+        delete(2, 300)
     finally:
         follower.send_signal(signal.SIGCONT)
+    delete(2, 30_000)
+    for topic in LEADERS:
+        answers[topic].append({"deleted": deletions[topic]})
+    return answers
+
+
+def leaders_elsewhere(addresses: dict[int, str]) -> dict[int, list[list[Any]]]:
+    """The answers of both brokers about a partition that neither leads."""
+    admin = AdminClient({"bootstrap.servers": ",".join(addresses.values()), "log_level": 0})
+    topic, replicas = LED_ELSEWHERE, [FOLLOWER, APACHE, ODRADEK]
+    admin.create_topics([NewTopic(topic, 1, replica_assignment=[replicas])])[topic].result()
+    answers: dict[int, list[list[Any]]] = {}
+    for broker, address in addresses.items():
+        eventually(
+            "the topic is known",
+            lambda at=address: refused_produce(at, topic, 11),
+            lambda answer: answer[0] not in NEW_TOPIC and answer[2],
+        )
+        answers[broker] = [
+            refused_produce(address, topic, 11),
+            refused_produce(address, topic, 9),
+            refused_fetch(address, topic, 17),
+            refused_fetch(address, topic, 15),
+            refused_fetch(address, topic, 17, epoch=9),
+        ]
     return answers

@@ -1,0 +1,40 @@
+"""The command behind scripts/soak: brokers and ZooKeeper as processes under faults, and what became of the load."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.soak.run import run_soak
+
+
+def main() -> int:
+    """Run; the exit code is 1 when something acknowledged is missing, or the cluster did not heal."""
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long faults happen")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults")
+    arguments = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="odradek-soak-"))
+    began_s = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began_s:8.1f} s  {what}", flush=True)
+
+    say(f"seed {arguments.seed}, {arguments.minutes} minutes in {directory}")
+    soak = run_soak(directory, minutes=arguments.minutes, seed=arguments.seed, say=say)
+    say(f"seed {arguments.seed}: {soak}")
+    for violation in soak.violations:
+        print(f"VIOLATION {violation}")
+    if soak.violations:
+        print(f"data and logs are kept in {directory}")
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

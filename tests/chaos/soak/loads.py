@@ -1,0 +1,59 @@
+"""Other clients than librdkafka that never rest: each is an idempotent producer in a process of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sized
+from itertools import pairwise
+from pathlib import Path
+
+from tests.compat.driver_process import Driver
+from tests.compat.steady_load import Verdict, read_partition
+
+RATE = 300
+"""Records a second of each: the processors belong to the brokers."""
+
+
+class ClientStream:
+    """A client that sends the numbers from 0 on to partition 0 of a topic, which is named after it."""
+
+    def __init__(self, client: str, address: str, directory: Path) -> None:
+        self.topic = client
+        self._address = address
+        self._driver = Driver(client, address, directory / f"{client}.log")
+        self._driver.ask("stream", topic=client, rate=RATE)
+        self._end: dict[str, object] | None = None
+
+    @property
+    def acknowledged(self) -> Sized:
+        """As long as the number of acknowledgements so far."""
+        count: int = self._driver.ask("stream_state", stop=False)["acknowledged"]
+        return range(count)
+
+    def stop(self) -> None:
+        """Send nothing more, and wait for the acknowledgement of what is under way."""
+        if self._end is not None:
+            return
+        try:
+            self._end = self._driver.ask("stream_state", stop=True)
+        finally:
+            self._driver.kill()
+
+    def verdict(self) -> Verdict:
+        """Compare what the leader has with what was acknowledged; for one that has stopped."""
+        end = self._end
+        assert end is not None
+        sent, acknowledged, failures = end["sent"], end["acknowledged"], end["failures"]
+        assert isinstance(sent, int)
+        assert isinstance(acknowledged, list)
+        assert isinstance(failures, list)
+        assert not end["running"], f"{self.topic} does not end:\n{self._driver.log_tail()}"
+        numbers = [int(value) for _, value in read_partition(self._address, self.topic, 0)]
+        assert all(number < sent for number in numbers), "nobody sent that"
+        return Verdict(
+            acknowledged=len(acknowledged),
+            lost=len(set(acknowledged) - set(numbers)),
+            doubled=sum(count - 1 for count in Counter(numbers).values()),
+            reordered=sum(later < number for number, later in pairwise(numbers)),
+            refused=failures,
+        )

@@ -1,0 +1,243 @@
+"""Rounds of faults under load, each healed at its end; then what was acknowledged is compared with what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.chaos.cluster_load import TimedSender, check_replicas, goes_on
+from tests.chaos.soak.changes import Administrator
+from tests.chaos.soak.faults import FULL_DISK_BROKER, Fault, World, draw_fault
+from tests.chaos.soak.loads import ClientStream
+from tests.compat.steady_load import PARTITIONS, Verdict, compare, create_topics
+from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.network.namespaces import NamespacesRefusedError, NetworkNamespaces
+from tests.kit.small_disk import small_disk
+from tests.kit.waiting import eventually
+
+ROUND_S = 40.0
+MOST_AT_ONCE = 3
+LONGEST_PAUSE_S = 3.0
+"""Between two beginnings of faults."""
+HEALED_WITHIN_S = 60.0
+DISK_MB = 320
+CLIENTS = ("java-3.9", "aiokafka")
+TOPICS = {
+    # Two of three replicas have to be in sync.
+    "steady": (3, {"min.insync.replicas": "2"}),
+    # It is enough that the leader is.
+    "pair": (2, {"min.insync.replicas": "1"}),
+    **{client: (3, {"min.insync.replicas": "2"}) for client in CLIENTS},
+}
+"""Replication factor and configurations. What is named after another client is that client's."""
+SETTINGS = {"min.insync.replicas": "2", "zookeeper.session.timeout.ms": "6000"}
+
+
+class SoakSender(TimedSender):
+    """A sender of many records in few requests: the processors belong to the brokers.
+
+    It has one partition: when a batch of one partition is refused (a full disk) and those behind it are out of order,
+    librdkafka begins a new epoch, and sends again what waits for an acknowledgement of other partitions, which may be
+    there already (https://github.com/confluentinc/librdkafka/issues/4953).
+    """
+
+    most_in_flight = 4000
+    records_of_a_batch = 500
+
+    def __init__(self, address: str, topic: str, partition: int) -> None:
+        super().__init__(f"{topic}-{partition}", address, topic, idempotent=True)
+        self.partitions = (partition,)
+
+
+Say = Callable[[str], None]
+Load = SoakSender | ClientStream
+
+
+@dataclass
+class Soak:
+    """The findings of a run."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    changes: int = 0
+    verdict: Verdict = field(default_factory=Verdict)
+    longest_gap_s: float = 0.0
+    slowest_healing_s: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def noting(self, where: str) -> Iterator[None]:
+        """Take an assertion that fails in a block for a violation."""
+        try:
+            yield
+        except AssertionError as error:
+            self.violations.append(f"{where}: {error}")
+
+    @property
+    def fault_count(self) -> int:
+        """All faults."""
+        return sum(self.faults.values())
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        return (
+            f"faults {self.fault_count} ({kinds}), changes {self.changes}; acknowledged {self.verdict.acknowledged}, "
+            f"lost {self.verdict.lost}, doubled {self.verdict.doubled}, reordered {self.verdict.reordered}, "
+            f"refused {len(self.verdict.refused)}; longest gap {self.longest_gap_s:.1f} s; "
+            f"slowest full ISR after healing {self.slowest_healing_s:.1f} s of {self.rounds} rounds"
+        )
+
+
+@contextlib.contextmanager
+def _world(directory: Path, say: Say) -> Iterator[World]:
+    """A running cluster; with cuts and a full disk where the machine lets us."""
+    with contextlib.ExitStack() as stack:
+        network = disk = None
+        try:
+            network = stack.enter_context(NetworkNamespaces(3))
+        except NamespacesRefusedError as error:
+            say(f"no cuts: {error}")
+        try:
+            disk = stack.enter_context(small_disk(directory, DISK_MB))
+        except pytest.skip.Exception as error:
+            say(f"no full disk: {error}")
+        cluster = BrokerCluster(directory, settings=SETTINGS, network=network)
+        if disk is not None:
+            (disk / "data").mkdir()
+            (cluster.brokers[FULL_DISK_BROKER].output.parent / "data").symlink_to(disk / "data")
+        yield World(stack.enter_context(cluster), network, disk)
+
+
+class _Round:
+    """Faults that begin one after the other, some at once, until they are all ended."""
+
+    def __init__(self, world: World, chance: random.Random, say: Say) -> None:
+        self._world = world
+        self._chance = chance
+        self._say = say
+        self._active: list[tuple[float, Fault, contextlib.ExitStack]] = []
+
+    def run(self, until_s: float, count: Callable[[Fault], None]) -> None:
+        """Let faults happen; no new one begins after `until_s` of the monotonic clock."""
+        try:
+            while time.monotonic() < until_s:
+                if len(self._active) < MOST_AT_ONCE:
+                    self._begin(count)
+                pause_until_s = time.monotonic() + self._chance.uniform(0, LONGEST_PAUSE_S)
+                while time.monotonic() < pause_until_s:
+                    self._end_those_before(time.monotonic())
+                    time.sleep(0.1)
+        finally:
+            self._end_those_before(float("inf"))
+
+    def _begin(self, count: Callable[[Fault], None]) -> None:
+        fault = draw_fault(self._world, self._chance)
+        if any(fault.victims & other.victims for _, other, _ in self._active):
+            return
+        self._say(f"{fault.kind}: {fault.what} for {fault.lasts_s:.1f} s")
+        count(fault)
+        stack = contextlib.ExitStack()
+        stack.enter_context(fault.happen())
+        self._active.append((time.monotonic() + fault.lasts_s, fault, stack))
+
+    def _end_those_before(self, now_s: float) -> None:
+        for entry in [entry for entry in self._active if entry[0] <= now_s]:
+            self._active.remove(entry)
+            entry[2].close()
+
+
+def _compare(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
+    """Find all records, and count what is wrong with them."""
+    soak.verdict = Verdict()
+    for topic in TOPICS:
+        with soak.noting(topic):
+            found = Verdict()
+            for load in loads:
+                if isinstance(load, ClientStream) and load.topic == topic:
+                    found += load.verdict()
+            senders = [load for load in loads if isinstance(load, SoakSender) and load.topic == topic]
+            if senders:
+                found += compare(cluster.address, senders)
+            soak.verdict += found
+            assert found.is_good, f"{found}, reordered: {found.reordered}, refused: {found.refused[:3]}"
+
+
+def _heal(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
+    """Wait until all brokers are there, all replicas in sync, and all producers served."""
+    healed_s = time.monotonic()
+    with soak.noting(f"round {soak.rounds}"):
+        eventually(
+            "all brokers",
+            lambda: set(cluster.metadata().brokers),
+            lambda found: found == set(cluster.brokers),
+            not_yet=(KafkaException,),
+        )
+        for topic in TOPICS:
+            cluster.await_full_isr(topic)
+        took_s = time.monotonic() - healed_s
+        assert took_s < HEALED_WITHIN_S, f"all replicas are in sync after {took_s:.1f} s"
+        soak.slowest_healing_s = max(soak.slowest_healing_s, took_s)
+        goes_on(loads)
+
+
+@contextlib.contextmanager
+def _load(cluster: BrokerCluster, directory: Path, seed: int) -> Iterator[tuple[list[Load], Administrator]]:
+    """Producers and an administrator for a block, also when it fails."""
+    for topic, (replicas, settings) in TOPICS.items():
+        create_topics(cluster.address, {topic: settings}, replication_factor=replicas)
+    with contextlib.ExitStack() as stack:
+        loads: list[Load] = []
+        for topic in TOPICS:
+            producers: list[Load]
+            if topic in CLIENTS:
+                producers = [ClientStream(topic, cluster.address, directory)]
+            else:
+                producers = [SoakSender(cluster.address, topic, partition) for partition in range(PARTITIONS)]
+            for load in producers:
+                if isinstance(load, SoakSender):
+                    load.start()
+                stack.callback(load.stop)
+                loads.append(load)
+        goes_on(loads)
+        administrator = Administrator(cluster, {topic: replicas for topic, (replicas, _) in TOPICS.items()}, seed)
+        stack.callback(administrator.stop)
+        administrator.start()
+        yield loads, administrator
+
+
+def run_soak(directory: Path, *, minutes: float, seed: int, say: Say) -> Soak:
+    """Run a cluster with its data and logs in `directory` for so long; `say` is told what happens.
+
+    Faults and their order come from the seed; when exactly they meet what the brokers do, the machine decides.
+    """
+    chance = random.Random(seed)
+    soak = Soak()
+    with _world(directory, say) as world:
+        cluster = world.cluster
+        with world.supervised(say):
+            with _load(cluster, directory, seed) as (loads, administrator):
+                end_s = time.monotonic() + minutes * 60
+                while time.monotonic() < end_s and not soak.violations:
+                    soak.rounds += 1
+                    until_s = min(time.monotonic() + ROUND_S, end_s)
+                    _Round(world, chance, say).run(until_s, lambda fault: soak.faults.update({fault.kind: fault.count}))
+                    _heal(cluster, loads, soak)
+                    soak.changes = administrator.changes
+                    soak.verdict.acknowledged = sum(len(each.acknowledged) for each in loads)
+                    soak.longest_gap_s = max(each.longest_gap_s for each in loads if isinstance(each, SoakSender))
+                    say(f"round {soak.rounds} ended; {soak}")
+            _compare(cluster, loads, soak)
+        cluster.stop()
+        with soak.noting("after the end"):
+            for topic, (replicas, _) in TOPICS.items():
+                if replicas == len(cluster.brokers):
+                    check_replicas(cluster, topic)
+    return soak
