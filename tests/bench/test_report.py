@@ -35,6 +35,12 @@ def test_medians_and_cpu_for_each_gigabyte() -> None:
     assert (client.figures, client.reached) == ((1, 1), None)
 
 
+def test_a_detail_that_one_side_tells() -> None:
+    samples = {"first": [Sample(4)], "second": [Sample(2, details={"ms_to_read": 700.0})]}
+    _, detail = rows(scenario(), samples)
+    assert line(detail).split() == ["ms", "to", "read", "-", "700", "-"]
+
+
 def test_what_a_warm_broker_does_is_shown_without_targets() -> None:
     def sample(value: float) -> Sample:
         return Sample(value, broker_cpu_s=4, gigabytes=2, warm=Sample(value * 3, broker_cpu_s=2, gigabytes=2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cluster import znodes
 from cluster.zookeeper.coordination import NoNodeError
 from tests.kit.broker_process import BrokerProcess
-from tests.kit.zookeeper import new_session, real_zookeeper
+from tests.kit.zookeeper import new_session, real_zookeeper, something_else
 from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 pytestmark = [pytest.mark.java]
@@ -119,9 +118,22 @@ def test_logs_of_another_cluster_are_refused(server: ZookeeperProcess, connect: 
         pass
     with running(broker(tmp_path / "b", f"{connect}b")):
         pass
-    assert "does not match the one in meta.properties" in last_words(broker(tmp_path / "b", connect))
+    assert "Invalid cluster.id in: meta.properties" in last_words(broker(tmp_path / "b", connect))
     elsewhere = broker(tmp_path / "a", f"{server.address}/{secrets.token_hex(8)}")
     assert "zookeeper.connect names a place where no cluster is yet" in last_words(elsewhere)
+
+
+def test_no_certificates_to_trust(tmp_path: Path) -> None:
+    settings = {
+        "zookeeper.connect": "localhost:2181",
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.truststore.location": "/nowhere.pem",
+    }
+    assert (
+        "Invalid value /nowhere.pem for configuration zookeeper.ssl.truststore.location: No such file or directory"
+        in last_words(BrokerProcess(tmp_path, settings))
+    )
 
 
 def test_no_zookeeper_is_said_in_time(tmp_path: Path) -> None:
@@ -134,23 +146,7 @@ def test_no_zookeeper_is_said_in_time(tmp_path: Path) -> None:
 
 
 def test_something_else_than_zookeeper_is_told(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    connection.recv(1000)
-
-        answering = threading.Thread(target=answer, daemon=True)
-        answering.start()
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
+    with something_else() as address:
         words = last_words(broker(tmp_path, address, zookeeper_connection_timeout_ms="500"))
-        listening.shutdown(socket.SHUT_RDWR)
-        answering.join()
     assert f"No ZooKeeper answered at {address}" in words
     assert "what answers there is not a ZooKeeper" in words

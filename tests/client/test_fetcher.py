@@ -12,7 +12,7 @@ from client.errors import DisconnectedError
 from client.fetcher import Fetcher, PartitionState
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
-from protocol.messages import FetchResponse
+from protocol.messages import FetchRequest, FetchResponse
 from protocol.records.batch import CompressionType, Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import TopicPartition
@@ -153,6 +153,30 @@ class OneLeader:
         """Nobody asks for other metadata."""
 
 
+class RefusingBroker:
+    """It leads nothing any more."""
+
+    def version_of(self, _request: Any, _most: Any) -> int:
+        return 12
+
+    async def ask(self, request: FetchRequest, *_: Any) -> FetchResponse:
+        """NOT_LEADER_OR_FOLLOWER for all that is asked for."""
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        topics = [
+            FetchResponse.FetchableTopicResponse(
+                topic=each.topic,
+                partitions=[
+                    FetchResponse.PartitionData(
+                        partition_index=asked.partition, error_code=code, high_watermark=-1, records=None
+                    )
+                    for asked in each.partitions
+                ],
+            )
+            for each in request.topics
+        ]
+        return FetchResponse(responses=topics)
+
+
 def fetcher_of(*partitions: TopicPartition) -> Fetcher:
     """A fetcher that is to read the partitions from their starts."""
     client: Any = AbsentBroker()
@@ -193,5 +217,25 @@ def test_a_leader_is_asked_for_all_its_partitions_or_for_none() -> None:
             fetcher.start()
             assert len(fetcher._fetches) == 1
             await fetcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_refuses_is_said_to_be_wrong() -> None:
+    async def scenario() -> None:
+        refused = []
+        fetcher = fetcher_of(partition := TopicPartition("t", 0))
+
+        async def connect(*_: Any) -> Any:
+            return RefusingBroker()
+
+        client: Any = SimpleNamespace(
+            node_connection=connect, settings=SimpleNamespace(retry_backoff_ms=100, request_timeout_ms=1000)
+        )
+        metadata: Any = fetcher._metadata
+        fetcher._client, metadata.refused = client, refused.append
+        fetcher.start()
+        await fetcher._fetches[0]
+        assert refused == [partition]
 
     asyncio.run(scenario())

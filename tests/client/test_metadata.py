@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from client.metadata import Metadata
+from client.tracked_metadata import TrackedMetadata
 from protocol.messages import MetadataResponse
+from protocol.topic_partition import TopicPartition
 
 TOPIC_ID = UUID(int=1)
 
@@ -48,3 +53,27 @@ def test_a_topic_that_was_created_again_begins_with_its_own_epochs() -> None:
 
 def test_brokers_that_tell_no_epochs_are_believed() -> None:
     assert leaders(answer((0, 5)).update(answer((1, -1)))) == [(1, -1)]
+
+
+def test_a_leader_that_has_refused_is_left_alone_for_a_while() -> None:
+    """Else a reader asks it, and for metadata, as fast as both answer. Another leader, or epoch, is asked at once."""
+
+    async def scenario() -> None:
+        client: Any = SimpleNamespace(settings=SimpleNamespace(retry_backoff_ms=30, metadata_max_age_ms=300_000))
+        metadata, partition = TrackedMetadata(client, allow_auto_topic_creation=False), TopicPartition("t", 0)
+        metadata.track(["t"])
+        metadata.current = answer((0, 1))
+        assert metadata.leader_of(partition) is not None
+        metadata.refused(partition)
+        assert metadata.leader_of(partition) is None
+        assert metadata.needs_refresh
+        await asyncio.sleep(0.04)
+        assert metadata.leader_of(partition) is not None
+        metadata.refused(partition)
+        metadata.current = answer((0, 2))
+        assert metadata.leader_of(partition) is not None
+        metadata.refused(partition)
+        metadata.current = answer((1, 3))
+        assert metadata.leader_of(partition) is not None
+
+    asyncio.run(scenario())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import pytest
 
+from client.batches import BATCHES_KEPT, Batch, PartitionQueue, ProducerId
 from client.environment import LoopNetwork
 from client.kafka_client import KafkaClient
 from client.producer import Producer
@@ -25,7 +26,8 @@ from protocol.messages import (
     ProduceResponse,
     RequestHeader,
 )
-from protocol.records.batch import RecordBatch
+from protocol.records.batch import Record, RecordBatch
+from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request
 from tests.client.scripted_broker import Answer, Peer, broker
 
@@ -111,16 +113,20 @@ class Leader:
 
 
 class CheckingLeader(Leader):
-    """A leader that checks sequence numbers, and answers the first attempt to send a value as it is told to."""
+    """A leader that checks sequence numbers, and answers the first attempts to send a value as it is told to."""
 
-    def __init__(self, answers: Mapping[bytes, ErrorCode], appended: frozenset[bytes] = frozenset()) -> None:
+    def __init__(
+        self, answers: Mapping[bytes, ErrorCode | Sequence[ErrorCode]], appended: frozenset[bytes] = frozenset()
+    ) -> None:
         """A batch of a value in `answers` is appended all the same if it is in `appended`."""
         super().__init__()
         self.logs: defaultdict[int, list[bytes]] = defaultdict(list)
         """The values in each partition."""
         self.requests: list[list[bytes]] = []
         """The values of each request."""
-        self._answers = dict(answers)
+        self._answers = {
+            value: [codes] if isinstance(codes, ErrorCode) else list(codes) for value, codes in answers.items()
+        }
         self._appended = appended
         self._known: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
 
@@ -141,7 +147,8 @@ class CheckingLeader(Leader):
             value = record.value
             assert value is not None
             values.append(value)
-            code = self._answers.pop(value, None)
+            codes = self._answers.get(value)
+            code = codes.pop(0) if codes else None
             if code is None or value in self._appended:
                 code = self._append(each.index, batch, value) or code
             answers.append(
@@ -235,6 +242,19 @@ def test_batches_behind_one_that_is_refused_arrive_in_order(caplog: pytest.LogCa
     assert not caplog.records
 
 
+def test_a_batch_is_not_sent_again_behind_one_whose_retry_is_under_way() -> None:
+    """The broker knows nothing of the producer, and takes any number for its first: that of the oldest batch."""
+    refused = ErrorCode.NOT_ENOUGH_REPLICAS
+    leader = CheckingLeader({b"a": (refused, refused), b"b": refused})
+
+    async def test(producer: Producer) -> None:
+        for each in [await producer.send_batch("t", [value], partition=0) for value in (b"a", b"b")]:
+            await each
+
+    _run(leader, test)
+    assert leader.logs[0] == [b"a", b"b"]
+
+
 def test_a_gap_in_one_partition_makes_no_duplicates_in_another() -> None:
     """The broker has the batch of partition 1, and could not say so, when the one of partition 0 is refused."""
     leader = CheckingLeader(
@@ -271,3 +291,46 @@ def test_a_batch_that_was_given_up_makes_no_duplicates_behind_it() -> None:
 
     _run(leader, test)
     assert leader.logs[0] == [b"a", b"b", b"c"]
+
+
+def test_the_first_batch_of_a_producer_goes_alone() -> None:
+    """The broker would take the second one for the first of a producer that it does not know."""
+    leader = CheckingLeader({b"a": ErrorCode.NOT_LEADER_OR_FOLLOWER})
+
+    async def test(producer: Producer) -> None:
+        for each in [await producer.send_batch("t", [value], partition=0) for value in (b"a", b"b")]:
+            await each
+
+    _run(leader, test)
+    assert leader.logs[0] == [b"a", b"b"]
+
+
+def test_no_batch_leaves_so_far_behind_an_open_one_that_the_broker_would_not_recognize_it() -> None:
+    async def test() -> None:
+        queue = PartitionQueue(TopicPartition("t", 0))
+        producer = ProducerId(7, 0)
+        for _ in range(BATCHES_KEPT + 3):
+            queue.append(Record(0, None, b"a", ()), 10, 0.0, 1, asyncio.get_running_loop().create_future())
+
+        def take_all() -> list[Batch]:
+            taken = []
+            while queue.due_s(0.0) is not None:
+                taken.append(queue.take(producer))
+            return taken
+
+        def deliver(batch: Batch) -> None:
+            queue.delivered(batch)
+            queue.settled(batch)
+
+        (first,) = take_all()
+        deliver(first)
+        taken = take_all()
+        assert [each.number for each in taken] == list(range(1, 1 + BATCHES_KEPT))
+        # The oldest one is under way to a leader that does not answer, and a new leader answers for the others.
+        for each in taken[1:]:
+            deliver(each)
+        assert take_all() == []
+        deliver(taken[0])
+        assert [each.number for each in take_all()] == [1 + BATCHES_KEPT, 2 + BATCHES_KEPT]
+
+    asyncio.run(test())

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from cluster import znodes
+from cluster.eligible_leaders import EligibleLeaders
 from cluster.znodes import (
     BrokerRegistration,
     Endpoint,
@@ -77,6 +78,20 @@ def test_state_in_recovery() -> None:
     state = PartitionState(2, 7, (2, 1), 3, leader_recovery_state=1)
     assert PartitionState.decode("t", 0, state.encode()) == state
     assert b'"isr":[2,1],"leader_recovery_state":1' in state.encode()
+
+
+def test_state_with_eligible_leaders() -> None:
+    state = PartitionState(2, 7, (2,), 3, 0, EligibleLeaders((1,), 2, {2: 40, 1: 30}))
+    assert PartitionState.decode("t", 0, state.encode()) == state
+    own = b',"elr":[1],"last_known_leader":2,"broker_epochs":{"2":40,"1":30}}'
+    assert state.encode() == state.replace(eligible=None).encode()[:-1] + own
+
+
+def test_broker_that_keeps_eligible_leaders() -> None:
+    registration = BrokerRegistration(1, (Endpoint("PLAINTEXT", "a", 9092, "PLAINTEXT"),), previous_epoch=-1)
+    assert BrokerRegistration.decode(1, registration.encode()) == registration
+    assert b'"odradek_previous_epoch":-1' in registration.encode()
+    assert b"odradek" not in registration.replace(previous_epoch=None).encode()
 
 
 def test_the_rest() -> None:

@@ -224,8 +224,8 @@ def test_listeners_of_a_container(tmp_path: Path) -> None:
         ("remote.log.storage.system.enable=true", "remote storage is not implemented"),
         ("create.topic.policy.class.name=a.B", "policies are not implemented"),
         ("alter.config.policy.class.name=a.B", "policies are not implemented"),
-        ("zookeeper.set.acl=true", "access control towards ZooKeeper are not implemented"),
-        ("zookeeper.ssl.client.enable=true", "access control towards ZooKeeper are not implemented"),
+        ("zookeeper.set.acl=true", "set.acl needs zookeeper.connect"),
+        ("zookeeper.ssl.client.enable=true", "needs org.apache.zookeeper.ClientCnxnSocketNetty"),
         ("ssl.keystore.location=/etc/keys", "TLS is not implemented"),
         ("ssl.client.auth=required", "TLS is not implemented"),
         ("sasl.enabled.mechanisms=PLAIN", "SASL is not implemented"),
@@ -325,3 +325,14 @@ def test_importing_the_package_is_quick() -> None:
     # Not a timed test: what would make it slow must not be loaded.
     for heavy in ("asyncio", "logging", "dataclasses", "inspect", "json", "ssl", "socket"):
         assert f"'{heavy}'" not in done.stdout, heavy
+
+
+@pytest.mark.parametrize("version", ["3.8-IV0", "3.8", "2.8.1", "0.11.0-IV2", "0.8.2"])
+def test_brokers_speak_what_release_3_9_speaks(version: str) -> None:
+    """An older broker in the cluster would not understand this one. Alone, there is nobody who could not."""
+    key = "inter.broker.protocol.version"
+    with pytest.raises(ConfigError, match=rf"{key}={version} is older than what this broker speaks with others, 3\.9"):
+        BrokerConfig({key: version, "zookeeper.connect": "zk:2181"})
+    assert BrokerConfig({key: version}).values[key] == version
+    for spoken in ("3.9", "3.9-IV0", "4.0-IV0"):
+        assert BrokerConfig({key: spoken, "zookeeper.connect": "zk:2181"}).without_effect() == []

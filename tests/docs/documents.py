@@ -22,6 +22,8 @@ from config.keys_odradek import KEYS as OWN_KEYS
 from config.topic_config import TOPIC_KEYS
 from protocol.messages import REQUEST_TYPES
 from tests.parity.known_differences import KnownDifference, known_differences
+from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS, PROCESS_MUTANTS
+from tests.simulation.cluster.found import read_found
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _MISSING = re.compile(r"(.*): not implemented yet")
@@ -131,7 +133,25 @@ def metrics() -> str:
     return table("name | type | unit | labels | meaning", rows)
 
 
+_TRAP = re.compile(r"M(\d+): ")
+
+
+def planted_bugs() -> str:
+    """The planted bugs of clusters, in the order of the traps, and the seeds that found them."""
+    found = read_found()
+    rows: list[tuple[int, str]] = []
+    for name, mutant in {**CLUSTER_MUTANTS, **PROCESS_MUTANTS}.items():
+        text, _, test = " ".join((mutant.__doc__ or "").split()).partition(" | ")
+        trap, by = _TRAP.match(text), found.get(name)
+        told = f"{test or 'not found yet'} | | " if by is None else f"{by.check} | {by.seed} | {by.tried}"
+        number, text = (99, f" | {text}") if trap is None else (int(trap[1]), f"M{trap[1]} | {text[trap.end() :]}")
+        rows.append((number, f"{text} | {told}"))
+    rows.sort(key=lambda row: row[0])
+    return table("trap | planted bug | violated | seed | seeds tried", [row for _, row in rows])
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "planted-bugs": planted_bugs,
     "compatibility": compatibility,
     "missing": missing,
     "differences": differences,

@@ -99,7 +99,7 @@ SHARED_NAMES: dict[str, str] = {
 SAME_API = ("broker/handlers", "protocol/messages", "tools")
 """Folders whose modules have the name of an API's family."""
 
-LARGE_FOLDERS: dict[str, str] = {}
+LARGE_FOLDERS: dict[str, str] = {"tools": "one module for each command, of its name"}
 """Folders that may hold more modules, each with the reason."""
 
 

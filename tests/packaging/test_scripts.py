@@ -73,6 +73,25 @@ def test_makes_the_environment_once(new_checkout: Path, tmp_path: Path) -> None:
     assert (second.stdout, second.stderr) == (f"called [] {tmp_path}\n", "")
 
 
+def test_what_a_link_leads_to_is_used_and_never_emptied(checkout: Path, tmp_path: Path) -> None:
+    owned = (checkout / ".venv").rename(tmp_path / "owned")
+    (checkout / ".venv").symlink_to(owned)
+    assert run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stdout == f"called [] {tmp_path}\n"
+    (checkout / "requirements" / "broker.txt").write_text(LOCK_TEXT + "# changed\n")
+    before = sorted(owned.rglob("*"))
+    refused = run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        f"{checkout / '.venv'}, a link to {owned}, is not what broker.txt says: remove the link; "
+        "an environment of others is not emptied\n"
+    )
+    assert sorted(owned.rglob("*")) == before
+    (checkout / ".venv").unlink()
+    owned.rename(tmp_path / "gone")
+    (checkout / ".venv").symlink_to(owned)
+    assert run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).returncode == 1, "it leads nowhere"
+
+
 def test_a_changed_lock_makes_it_stale(checkout: Path, tmp_path: Path) -> None:
     (checkout / "requirements" / "broker.txt").write_text(LOCK_TEXT + "# changed\n")
     assert "preparing" in run(checkout / "bin" / "odradek-run", "echo-tool", cwd=tmp_path).stderr

@@ -24,6 +24,8 @@ EVERY_VERSION = [
     for message in MESSAGES.values()
     for version in range(message.min_version, message.max_version + 1)
 ]
+OWN_TAG = 966
+"""Of the fields that Odradek's brokers tell each other, and Kafka does not have."""
 BOUNDS = {
     "int8": (-(2**7), 2**7 - 1),
     "int16": (-(2**15), 2**15 - 1),
@@ -102,7 +104,9 @@ class DrawnSource:
 def build(struct: type[Struct], version: int, source: Source) -> Any:
     """An instance of `struct` with any value that `version` can carry."""
     values = {
-        spec.name: _value(spec.type, version, source, spec) for spec in fields_of(struct) if spec.versions.has(version)
+        spec.name: _value(spec.type, version, source, spec)
+        for spec in fields_of(struct)
+        if spec.versions.has(version) and spec.tag != OWN_TAG
     }
     required = {
         spec.name: spec.default() if spec.is_array_default() else spec.default
@@ -143,6 +147,7 @@ def to_json(value: Any, version: int) -> dict[str, Any]:
         _camel(spec.name): _json_of(spec.type, getattr(value, spec.name), version)
         for spec in fields_of(type(value))
         if spec.versions.has(version)
+        and spec.tag != OWN_TAG
         and not (spec.tag is not None and isinstance(spec.type, StructOf) and getattr(value, spec.name) is None)
     }
 

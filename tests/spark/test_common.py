@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_jobs.common.cli import add_common_options, source_config, trigger_options
-from spark_jobs.common.progress import progress_line
+from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.session import build_session, connector_coordinate
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options, starting_options
@@ -124,20 +124,31 @@ def test_bad_schema_files_are_named(tmp_path: Path, text: str) -> None:
         read_schema(str(path))
 
 
-def progress(start: object, end: object, latest: object, rows: int = 0) -> dict[str, Any]:
-    source = {"startOffset": start, "endOffset": end, "latestOffset": latest, "numInputRows": rows}
-    return {"batchId": 3, "batchDuration": 2000, "sources": [source]}
+def done(**fields: Any) -> BatchProgress:
+    zeros = {"state_rows": 0, "late_rows": 0, "duplicate_rows": 0, "lag": {}}
+    return BatchProgress(**({"batch": 3, "records": 100, "duration_ms": 2000} | zeros | fields))
 
 
 def test_progress_says_rate_and_lag() -> None:
-    line = progress_line(progress({"t": {"0": 10, "1": 0}}, {"t": {"0": 60, "1": 50}}, {"t": {"0": 70, "1": 1050}}))
+    line = done(lag={"t-0": 10, "t-1": 1000}).line()
     assert line == "batch 3: 100 records in 2.0 s (50 records/s), lag 1,010 (t-1: 1,000)"
 
 
-def test_progress_of_the_first_batch_and_at_the_end() -> None:
-    end = json.dumps({"t": {"0": 100}})
-    assert progress_line(progress(None, end, end, rows=40)) == "batch 3: 40 records in 2.0 s (20 records/s), lag 0"
+def test_progress_says_what_was_dropped_and_what_is_not_known() -> None:
+    line = done(lag=None, state_rows=1234, late_rows=5, duplicate_rows=6).line()
+    assert line == (
+        "batch 3: 100 records in 2.0 s (50 records/s), lag unknown, 1,234 rows of state, 5 late rows dropped, "
+        "6 duplicates dropped"
+    )
 
 
-def test_an_idle_batch_says_nothing() -> None:
-    assert progress_line(progress({"t": {"0": 1}}, {"t": {"0": 1}}, {"t": {"0": 1}})) is None
+def test_where_a_batch_ended_in_all_its_sources() -> None:
+    sources = [{"endOffset": json.dumps({"t": {"0": 5}})}, {"endOffset": {"u": {"1": 6}}}, {"endOffset": None}]
+    assert kafka_offsets({"sources": sources}) == {"t": {"0": 5}, "u": {"1": 6}}
+
+
+def test_lag_is_of_partitions_that_both_know() -> None:
+    assert records_between({"t": {"0": 5, "1": 9}}, {"t": {"0": 8, "1": 7, "2": 4}, "u": {"0": 1}}) == {
+        "t-0": 3,
+        "t-1": 0,
+    }

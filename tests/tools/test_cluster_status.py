@@ -13,14 +13,15 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 from tests.kit.broker_process import BrokerProcess, free_port
 from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker, LocalZooKeeper
-from tools.local_cluster.cluster_probe import LogSizes, Probe
+from tools.local_cluster.cluster_probe import Probe, ReplicaLog, Replicas
 from tools.local_cluster.cluster_processes import Condition, Observed, ProcessId, send_signal, spawn
 from tools.local_cluster.cluster_status import (
     MOST_PARTITIONS,
     ClusterStatus,
-    bytes_behind,
+    Lag,
     gather_status,
     in_units,
+    lag_of,
     render,
 )
 
@@ -51,20 +52,21 @@ def metadata_of(*partitions: PartitionMetadata, name: str = "flights", is_intern
     return Metadata("the-id", 1, {1: Node(1, "h", 9092), 2: Node(2, "h", 9093)}, {name: topic} if partitions else {})
 
 
-def shown(metadata: Metadata | None, log_sizes: LogSizes | None = None) -> list[str]:
+def shown(metadata: Metadata | None, replicas: Replicas | None = None) -> list[str]:
     zookeeper = Observed(Condition.RUNNING, 95_000_000)
-    return render(ClusterStatus(STATE, zookeeper, OBSERVED, metadata, log_sizes or {}))
+    return render(ClusterStatus(STATE, zookeeper, OBSERVED, metadata, replicas or {}))
 
 
 def test_all_that_is_known_is_shown() -> None:
     metadata = metadata_of(a_partition(0, 1, (1, 2, 3)), a_partition(1, 1, (1, 2)), a_partition(2, 3, (3,)))
-    sizes = {1: {TopicPartition("flights", 0): 2000}, 2: {TopicPartition("flights", 0): 600}}
-    assert "\n".join(shown(metadata, sizes)) == (
+    flights = TopicPartition("flights", 0)
+    replicas = {1: {flights: ReplicaLog(2000, 20)}, 2: {flights: ReplicaLog(600, 6)}}
+    assert "\n".join(shown(metadata, replicas)) == (
         "Cluster the-id, ZooKeeper 127.0.0.1:2181 running, pid 11, 95 MB\n"
         "\n"
         "BROKER  STATE    PID  ADDRESS         MEMORY  LEADS  REPLICAS  IN SYNC  BEHIND\n"
-        "1       running  12   127.0.0.1:9092  33 MB   2      3         2        0 B\n"
-        "2       paused   13   127.0.0.1:9093  34 MB   0      3         2        1.4 kB\n"
+        "1       running  12   127.0.0.1:9092  33 MB   2      3         2        0 records, 0 B\n"
+        "2       paused   13   127.0.0.1:9093  34 MB   0      3         2        14 records, 1.4 kB\n"
         "3       dead     -    127.0.0.1:9094  -       1      3         2        -\n"
         "\n"
         "Controller: 1. Memory of all brokers: 67 MB.\n"
@@ -108,10 +110,12 @@ def test_internal_topics_are_shown_when_something_is_wrong() -> None:
 def test_what_is_not_known_is_not_behind() -> None:
     metadata = metadata_of(a_partition(0, 1, (1, 2, 3)))
     partition = TopicPartition("flights", 0)
-    assert bytes_behind(metadata, {1: {partition: 5}}, 2) is None
-    assert bytes_behind(metadata, {2: {partition: 5}}, 2) == 0, "the leader does not answer"
-    assert bytes_behind(metadata, {1: {partition: 5}, 2: {}}, 2) == 5
-    assert bytes_behind(metadata, {1: {partition: 5}, 2: {partition: 9}}, 2) == 0
+    leader, ahead, unknown = ReplicaLog(5, 3), ReplicaLog(9, 4), ReplicaLog(1, None)
+    assert lag_of(metadata, {1: {partition: leader}}, 2) is None
+    assert lag_of(metadata, {2: {partition: leader}}, 2) == Lag(0, 0), "the leader does not answer"
+    assert lag_of(metadata, {1: {partition: leader}, 2: {}}, 2) == Lag(3, 5)
+    assert lag_of(metadata, {1: {partition: leader}, 2: {partition: ahead}}, 2) == Lag(0, 0)
+    assert lag_of(metadata, {1: {partition: leader}, 2: {partition: unknown}}, 2) == Lag(0, 4)
 
 
 def test_sizes() -> None:
@@ -126,16 +130,16 @@ def test_a_real_broker_answers(tmp_path: Path) -> None:
     broker.start()
     try:
 
-        async def ask() -> tuple[bool, bool, Metadata | None, LogSizes]:
+        async def ask() -> tuple[bool, bool, Metadata | None, Replicas]:
             async with Probe(broker.address) as probe:
                 joined = await probe.knows([0]), await probe.knows([0, 1])
-                return *joined, await probe.metadata(), await probe.log_sizes([0])
+                return *joined, await probe.metadata(), await probe.replicas([0])
 
-        joined, stranger, metadata, sizes = asyncio.run(ask())
+        joined, stranger, metadata, replicas = asyncio.run(ask())
         assert (joined, stranger) == (True, False)
         assert metadata is not None
         assert metadata.controller_id == 0
-        assert sizes == {0: {}}
+        assert replicas == {0: {}}
     finally:
         broker.stop()
 

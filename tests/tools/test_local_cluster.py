@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.main import FILES_ONLY
 from config.broker_config import BrokerConfig
 from config.properties import load_properties
 from odradek.command_list import server_root
@@ -82,6 +83,9 @@ def test_what_is_saved_is_loaded(directory: ClusterDirectory) -> None:
     state = a_state(ProcessId(12, "boot/1"), None)
     directory.save(state)
     assert directory.load() == state
+    on_tree = a_state(None, zookeeper=LocalZooKeeper("127.0.0.1:2181", 2181, is_embedded=True))
+    directory.save(on_tree)
+    assert directory.load() == on_tree
     directory.save(state.with_broker(LocalBroker(3, 9094)))
     assert [broker.broker_id for broker in directory.load().brokers] == [1, 2, 3]
     assert sorted(path.name for path in directory.path.iterdir()) == ["cluster.json"], "nothing temporary is left"
@@ -146,6 +150,7 @@ def test_mistakes_of_the_command_line(directory: ClusterDirectory, capsys: pytes
         "start --brokers 3": f"the cluster in {directory.path} has 2 brokers; `odradek cluster add` adds one",
         "start --base-port 1234": f"broker 1 of the cluster in {directory.path} has port 9092",
         "start --zookeeper other:1": f"the cluster in {directory.path} is on the ZooKeeper zk:2181/kafka",
+        "start --coordination embedded": f"the cluster in {directory.path} is on ZooKeeper at zk:2181/kafka",
         "start --set a=b": f"the cluster in {directory.path} exists; change "
         f"{directory.path}/broker-*/server.properties instead",
     }.items():
@@ -222,11 +227,22 @@ def test_without_zookeeper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert said(capsys) == f"no ZooKeeper answers at {nowhere}"
 
 
+def test_a_tree_or_a_zookeeper_is_kept(directory: ClusterDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    for is_embedded, other, title in ((True, "zookeeper", "the coordination tree"), (False, "embedded", "ZooKeeper")):
+        directory.save(a_state(None, zookeeper=LocalZooKeeper("127.0.0.1:2181", 2181, is_embedded=is_embedded)))
+        assert cluster.main(["start", "--dir", str(directory.path), "--coordination", other]) == 1
+        assert said(capsys) == f"the cluster in {directory.path} is on {title} at 127.0.0.1:2181"
+        assert cluster.main(["kill", "zookeeper", "--dir", str(directory.path)]) == 1
+        assert said(capsys) == f"{title} does not run"
+
+
 def test_a_broker_is_started_by_this_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere{os.pathsep}{server_root()}")
     command = process_commands.broker_command(Path("server.properties"))
     assert command.words == [sys.executable, "-P", "-m", "broker", "server.properties"]
     assert command.environment["PYTHONPATH"] == f"{server_root()}{os.pathsep}/elsewhere"
+    # Its log is rotated, and nothing that grows is beside it.
+    assert (command.environment["ODRADEK_DAEMON"], command.environment["LOG_DIR"]) == (FILES_ONLY, ".")
 
 
 # -- logs --------------------------------------------------------------------------------------------------------------
@@ -255,6 +271,13 @@ def test_logs_are_followed(directory: ClusterDirectory) -> None:
         with log.open("a") as file:
             file.write("second\n")
         assert shown.stdout.readline() == "1 | second\n"
+        # An hour has passed: the log is rotated.
+        with log.open("a") as file:
+            file.write("third\n")
+        log.rename(log.with_suffix(".log.2026-01-01-00"))
+        log.write_text("fourth\n")
+        assert shown.stdout.readline() == "1 | third\n"
+        assert shown.stdout.readline() == "1 | fourth\n"
         shown.terminate()
 
 

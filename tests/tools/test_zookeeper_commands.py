@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker_process import free_port
-from tests.kit.jars import require
+from tests.kit.jars import java, kafka_classpath, require
 from tests.kit.waiting import eventually
-from tests.kit.zookeeper import real_zookeeper
+from tests.kit.zookeeper import real_zookeeper, served_tree
 from tools.zookeeper import zookeeper_jars
 from tools.zookeeper.zookeeper_process import ZookeeperProcess, is_serving
 
+KAFKAS_SHELL = "org.apache.zookeeper.ZooKeeperMainWithTlsSupportForKafka"
+COMMANDS = [
+    *("ls -s /", "set /kept more", "get -s /kept", "addauth digest a:b", "getAcl /kept", "create -e -s /e_ x"),
+    *("stat -w /kept", "deleteall /kept", "ls /", "create -t 10 /ttl x", "quit\n"),
+]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -39,8 +44,9 @@ def script(name: str) -> Path:
     [
         ("zookeeper-server-start.sh", [], "USAGE: zookeeper-server-start.sh [-daemon] zookeeper.properties\n"),
         ("zookeeper-server-start.sh", ["none.properties"], "cannot read none.properties: No such file or directory\n"),
-        ("zookeeper-shell.sh", [], "USAGE: zookeeper-shell.sh zookeeper_host:port[/path] [command [args...]]\n"),
-        ("zookeeper-shell.sh", ["a:1", "-zk-tls-config-file", "f"], "-zk-tls-config-file is not supported: TLS"),
+        ("zookeeper-shell.sh", [], "USAGE: zookeeper-shell.sh zookeeper_host:port[/path] [-zk-"),
+        ("zookeeper-shell.sh", ["a:1", "-zk-tls-config-file", "no"], "cannot read no: No such file or directory\n"),
+        ("zookeeper-shell.sh", ["a:1", "-zk-tls-config-file"], "Error: no filename provided with option -zk-tls-"),
     ],
 )
 def test_mistakes_are_one_line(name: str, arguments: list[str], said: str) -> None:
@@ -98,6 +104,22 @@ def test_start_look_and_stop(tmp_path: Path) -> None:
     eventually("it stops", lambda: not is_serving("127.0.0.1", port))
     eventually("there is none", lambda: run(script("zookeeper-server-stop.sh"), PATH=path).returncode == 1)
     assert run(script("zookeeper-server-stop.sh"), PATH=path).stdout == "No zookeeper server to stop\n"
+
+
+@pytest.mark.java
+def test_the_shells_work_on_a_served_tree(tmp_path: Path) -> None:
+    """ZooKeeper's shell, and the class that Kafka's script runs."""
+    with served_tree(tmp_path) as server:
+        made = run(script("zookeeper-shell.sh"), server.address, "create", "/kept", "data")
+        assert made.returncode == 0, made.stderr
+        assert "Created /kept" in made.stderr + made.stdout
+        kafkas = java("-cp", kafka_classpath(), KAFKAS_SHELL, "-server", server.address)
+        commands = "\n".join(COMMANDS)
+        done = subprocess.run(kafkas, input=commands, capture_output=True, text=True, timeout=60, check=False)
+        for said in ("[kept]", "more", "dataVersion = 1", "'world,'anyone", "Created /e_0000000001", "[e_0000000001]"):
+            assert said in done.stdout + done.stderr, (said, done.stdout, done.stderr)
+        assert "WatchedEvent state:SyncConnected type:NodeDeleted path:/kept" in done.stdout
+        assert "Unimplemented" in done.stdout + done.stderr
 
 
 @pytest.mark.java

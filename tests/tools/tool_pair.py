@@ -28,9 +28,12 @@ CLASSES = {
     "delete_records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "e2e_latency": "org.apache.kafka.tools.EndToEndLatency",
     "get_offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "leader_election": "org.apache.kafka.tools.LeaderElectionCommand",
     "log_dirs": "org.apache.kafka.tools.LogDirsCommand",
     "producer_perf_test": "org.apache.kafka.tools.ProducerPerformance",
+    "reassign_partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "topics": "org.apache.kafka.tools.TopicCommand",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "verifiable_consumer": "org.apache.kafka.tools.VerifiableConsumer",
     "verifiable_producer": "org.apache.kafka.tools.VerifiableProducer",
 }
@@ -42,6 +45,16 @@ class Answer(NamedTuple):
     code: int | None
     stdout: str
     stderr: str
+
+
+JAVA_STACK = re.compile(
+    r"\s+at |Caused by: |\s+\.\.\. \d+ more|\s*Suppressed: |[a-z][\w.]+\.[A-Z]\w+(Exception|Error)(: |$)"
+)
+
+
+def lines_of(answer: Answer) -> list[str]:
+    """The lines of standard output, without the Java stacks and the empty line that ends one."""
+    return [line.rstrip() for line in answer.stdout.rstrip().splitlines() if not JAVA_STACK.match(line)]
 
 
 class Runner:

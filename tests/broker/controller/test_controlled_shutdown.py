@@ -32,10 +32,10 @@ class Controller:
         return answer
 
 
-def hand_over(controller: Any, **settings: str) -> bool:
+def hand_over(controller: Any, *, is_alone: bool = False, **settings: str) -> bool:
     keys = {name.replace("_", "."): value for name, value in settings.items()}
     config = BrokerConfig({"log.dirs": "/data", "controlled.shutdown.retry.backoff.ms": "1"} | keys)
-    return asyncio.run(controlled_shutdown(controller, 7, lambda: 50, config))
+    return asyncio.run(controlled_shutdown(controller, 7, lambda: 50, config, lambda: is_alone))
 
 
 def test_one_answer_that_nothing_is_left_suffices() -> None:
@@ -55,6 +55,13 @@ def test_it_is_asked_no_more_than_the_configured_number_of_times() -> None:
     controller = Controller([T0], [T0], [])
     assert not hand_over(controller, controlled_shutdown_max_retries="2")
     assert len(controller.asked) == 2
+
+
+def test_the_last_broker_asks_once() -> None:
+    """Nobody can take over, however long it waits."""
+    controller = Controller([T0], [])
+    assert not hand_over(controller, is_alone=True)
+    assert len(controller.asked) == 1
 
 
 def test_it_can_be_disabled() -> None:

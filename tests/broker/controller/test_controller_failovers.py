@@ -134,7 +134,7 @@ class Scenario:
             return False
         if sum(each.service.is_active for each in cluster.members.values()) != 1 or not cluster.all_know(BROKERS):
             return False
-        tree = cluster.ensemble._durable.tree
+        tree = cluster.ensemble._queue.tree
         names = tree.children("/brokers/topics")[0]
         return not tree.children("/admin/delete_topics")[0] and cluster.everywhere(
             lambda each: sorted(each.cache.image.topics) == names

@@ -148,7 +148,7 @@ async def test_replicas_are_dropped_before_the_nodes() -> None:
 
     def listen(_old: MetadataImage, new: MetadataImage) -> None:
         if "orders" not in new.topics:
-            seen.append(cluster.ensemble._durable.tree.exists("/brokers/topics/orders") is not None)
+            seen.append(cluster.ensemble._queue.tree.exists("/brokers/topics/orders") is not None)
 
     cluster.cache.add_listener(listen)
     await cluster.service.delete_topics(["orders"])

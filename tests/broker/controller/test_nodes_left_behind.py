@@ -68,12 +68,15 @@ async def test_partitions_without_a_state_are_completed() -> None:
     """Kafka makes the node of a partition first, and its state in another request."""
     cluster = await ControllerCluster().start()
     session = await session_of(cluster)
+    for broker_id in (3, 2, 1):
+        await cluster.members.pop(broker_id).kill()
     assignment = TopicAssignment(UUID(int=7), {0: (2, 1), 1: (9,)})
     await session.create(topic_path("t"), assignment.encode())
     await session.create(partitions_path("t"))
     for number in (0, 1):
         await session.create(partition_path("t", number))
-    await cluster.members.pop(cluster.controller.broker_id).kill()
+    for broker_id in (2, 3):
+        await cluster.start_broker(broker_id)
     await cluster.until("leaders", lambda: cluster.told("t", 2, (2,)) and cluster.told("t", -1, (), partition=1))
     before = await terms(session)
     await cluster.controller.service.delete_topics(["t"])

@@ -8,8 +8,6 @@ import pytest
 
 from cluster import znodes
 from cluster.controller.commands import LeaderAndIsr, StopReplica
-from cluster.replication.isr_changes import IsrChange
-from cluster.znodes import TopicAssignment
 from cluster.zookeeper.coordination import Operation
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -20,32 +18,9 @@ from tests.kit.waiting import turns
 T0 = TopicPartition("t", 0)
 
 
-async def assignment(cluster: ControllerCluster) -> TopicAssignment:
-    session = cluster.ensemble.session()
-    await session.connect()
-    try:
-        data, _ = await session.get(znodes.topic_path("t"))
-    finally:
-        await session.close()
-    return TopicAssignment.decode("t", data)
-
-
 async def move(cluster: ControllerCluster, *target: int) -> None:
     outcome = await cluster.controller.service.alter_reassignments({T0: target})
     assert outcome == {T0: None}
-
-
-async def join(cluster: ControllerCluster, *isr: int) -> None:
-    """The leader asks for this ISR, knowing what it was told."""
-    leader_id, _, leader_epoch, version = await cluster.partition("t")
-    leader = cluster.members[leader_id]
-    await cluster.until(
-        "the leader has its role", lambda: (role := leader.role("t")) and role.leader_epoch == leader_epoch
-    )
-    members = tuple((each, cluster.members[each].epoch) for each in isr)
-    change = IsrChange(T0, leader.cache.image.topics["t"].topic_id, leader_epoch, version, members)
-    answer = await cluster.controller.service.alter_partition(leader_id, leader.epoch, [change])
-    assert not isinstance(answer[T0], ErrorCode)
 
 
 def deleted(cluster: ControllerCluster, broker_id: int) -> bool:
@@ -65,19 +40,19 @@ async def test_a_partition_moves_when_the_new_replicas_are_in_sync_and_not_befor
     await cluster.until("all replicas know", lambda: all(cluster.members[each].role("t") for each in (2, 3, 4)))
     first = next(each for each in cluster.members[4].inbox.commands if isinstance(each, LeaderAndIsr) and each.topics)
     assert first.topics[0].is_new
-    wanted = await assignment(cluster)
+    wanted = await cluster.assignment("t")
     assert wanted.partitions == {0: (3, 4, 2)}
     assert (wanted.adding_replicas, wanted.removing_replicas) == ({0: (4,)}, {0: (2,)})
     assert list(cluster.controller.service.reassignments()) == [T0]
     await turns()
     assert not deleted(cluster, 2)
 
-    await join(cluster, 2, 3, 4)
+    await cluster.join("t", 2, 3, 4)
     await cluster.until("another leader", lambda: cluster.told("t", 3, (3, 4)))
     await cluster.until("the old replica is deleted", lambda: deleted(cluster, 2))
     assert cluster.members[2].role("t") is None
     assert not cluster.controller.service.reassignments()
-    done = await assignment(cluster)
+    done = await cluster.assignment("t")
     assert (done.partitions, done.adding_replicas, done.removing_replicas) == ({0: (3, 4)}, {}, {})
     assert cluster.everywhere(lambda each: each.cache.image.topics["t"].partitions[0].replicas == (3, 4))
 
@@ -87,11 +62,11 @@ async def test_a_cancelled_reassignment_goes_back_and_deletes_what_it_began() ->
     cluster = await ControllerCluster().start(3)
     await cluster.create("t", (1,))
     await move(cluster, 2, 3)
-    await join(cluster, 1, 2)
+    await cluster.join("t", 1, 2)
     assert await cluster.controller.service.alter_reassignments({T0: None}) == {T0: None}
     await cluster.until("as before", lambda: cluster.told("t", 1, (1,)))
     await cluster.until("deleted", lambda: deleted(cluster, 2) and deleted(cluster, 3))
-    assert (await assignment(cluster)).partitions == {0: (1,)}
+    assert (await cluster.assignment("t")).partitions == {0: (1,)}
     assert not deleted(cluster, 1)
 
 
@@ -104,7 +79,7 @@ async def test_the_only_holder_of_committed_records_is_not_dropped() -> None:
     await cluster.until("no leader", lambda: cluster.told("t", -1, (3,)))
     outcome = await cluster.controller.service.alter_reassignments({T0: (1,)})
     assert outcome == {T0: None}, "broker 3 stays a replica until the new one is in sync"
-    assert (await assignment(cluster)).partitions == {0: (1, 3)}
+    assert (await cluster.assignment("t")).partitions == {0: (1, 3)}
 
 
 @in_loop
@@ -120,7 +95,7 @@ async def test_a_new_controller_goes_on_with_what_the_tree_says() -> None:
         "the replicas hear of it anew",
         lambda: all((role := cluster.members[each].role("t")) and role.leader_epoch > epoch for each in (2, 3, 4)),
     )
-    await join(cluster, 2, 3, 4)
+    await cluster.join("t", 2, 3, 4)
     await cluster.until("another leader", lambda: cluster.told("t", 3, (3, 4)))
     await cluster.until("the old replica is deleted", lambda: deleted(cluster, 2))
 
@@ -141,14 +116,14 @@ async def test_a_controller_that_dies_before_it_has_written_the_end_is_followed_
         await transact([each for each in operations if each.path != znodes.topic_path("t")])
 
     monkeypatch.setattr(office, "transact", all_but_the_assignment)
-    await join(cluster, 2, 3, 4)
+    await cluster.join("t", 2, 3, 4)
     await cluster.until("another leader", lambda: cluster.told("t", 3, (3, 4)))
-    assert (await assignment(cluster)).removing_replicas == {0: (2,)}
+    assert (await cluster.assignment("t")).removing_replicas == {0: (2,)}
     await cluster.members.pop(1).kill()
     await cluster.until("a new controller", lambda: any(each.service.is_active for each in cluster.members.values()))
     await cluster.until("it is over", lambda: not cluster.controller.service.reassignments())
     await turns()
-    done = await assignment(cluster)
+    done = await cluster.assignment("t")
     assert (done.partitions, done.adding_replicas, done.removing_replicas) == ({0: (3, 4)}, {}, {})
 
 

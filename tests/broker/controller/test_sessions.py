@@ -13,9 +13,11 @@ from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
 from cluster.controller.commands import CommandFence, LeaderAndIsr
 from cluster.controller.topics import NewTopic
+from cluster.metadata_image import BrokerImage
+from cluster.znodes import BrokerRegistration
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
-from tests.kit.controller_cluster import ControllerCluster, Member
+from tests.kit.controller_cluster import CLUSTER_ID, ControllerCluster, Member
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.environment import SeededRandom
 
@@ -95,8 +97,60 @@ async def test_a_broker_does_not_join_another_cluster_in_a_new_session() -> None
     await session.set(znodes.CLUSTER_ID, znodes.encode_cluster_id("another"))
     await cluster.ensemble.expire(member.session_id)
     await cluster.until("it gives up", lambda: member.lost)
-    assert "The cluster id another does not match" in member.lost[0]
+    assert "Invalid cluster.id in: meta.properties. Expected another, but read" in member.lost[0]
     assert await session.exists(znodes.broker_path(2)) is None
+
+
+@in_loop
+async def test_a_session_that_expires_before_the_broker_has_registered_is_followed_by_another() -> None:
+    """Loading logs may take longer than a session lives without contact."""
+    cluster = await ControllerCluster().start(1)
+    member = cluster.members[2] = Member(cluster, 2)
+    begin = member.membership.register
+
+    async def register_in_an_expired_session(registration: BrokerRegistration) -> BrokerImage:
+        expired = member.session_id
+        await cluster.ensemble.expire(expired)
+        broker = await begin(registration)
+        assert member.session_id != expired
+        return broker
+
+    member.membership.register = register_in_an_expired_session  # type: ignore[method-assign]
+    await member.start()
+    await cluster.until("both know both", lambda: cluster.all_know([1, 2]))
+    assert not member.lost
+
+
+@in_loop
+async def test_a_session_that_expires_amid_the_registration_is_followed_by_another() -> None:
+    cluster = await ControllerCluster().start(1)
+    member = cluster.members[2] = Member(cluster, 2)
+    begin = member.membership._register
+    lives = iter([True])
+
+    async def expire_first(registration: BrokerRegistration) -> BrokerImage:
+        broker = await begin(registration)
+        if next(lives, False):
+            await cluster.ensemble.expire(member.session_id)
+        return broker
+
+    member.membership._register = expire_first  # type: ignore[method-assign]
+    await member.start()
+    await cluster.until("both know both", lambda: cluster.all_know([1, 2]))
+    assert not member.lost
+
+
+@in_loop
+async def test_a_broker_that_has_not_registered_does_not_join_another_cluster_in_a_new_session() -> None:
+    cluster = await ControllerCluster().start(1)
+    member = Member(cluster, 2)
+    await member.membership.connect()
+    await member.membership.agree_on_cluster_id(CLUSTER_ID)
+    await cluster.members[1].membership.coordination.set(znodes.CLUSTER_ID, znodes.encode_cluster_id("another"))
+    await cluster.ensemble.expire(member.session_id)
+    with pytest.raises(ClusterError, match="Expected another, but read"):
+        await member.membership.register(BrokerRegistration(2, ()))
+    assert member.lost
 
 
 @in_loop

@@ -198,26 +198,6 @@ async def test_commands_of_a_deposed_controller_are_refused() -> None:
     assert raised.value.error_code is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-@in_loop
-async def test_a_broker_that_comes_back_gets_no_role_in_what_it_has_deleted() -> None:
-    cluster = await ControllerCluster().start()
-    await cluster.create("t", (2, 3))
-    await cluster.until("roles", lambda: cluster.members[2].role("t") and cluster.members[3].role("t"))
-    await cluster.members.pop(3).kill()
-    await cluster.until("a leader", lambda: cluster.told("t", 2, (2,)))
-    await cluster.controller.service.delete_topics(["t"])
-    await cluster.until("one has let go", lambda: cluster.members[2].role("t") is None)
-    await turns()
-    await cluster.members.pop(2).kill()
-    await cluster.until("it is gone", lambda: cluster.all_know([1]))
-    back = await cluster.start_broker(2)
-    await cluster.start_broker(3)
-    coordination = cluster.members[1].membership.coordination
-    while await coordination.exists("/brokers/topics/t") is not None:
-        await turns()
-    assert not [each for each in back.inbox.commands if isinstance(each, LeaderAndIsr)]
-
-
 # -- AlterPartition ----------------------------------------------------------------------------------------------------
 
 
@@ -296,40 +276,7 @@ async def test_a_broker_hears_what_it_still_leads() -> None:
         assert raised.value.error_code is refusal
 
 
-# -- deletion, directories, configurations, producer ids ---------------------------------------------------------------
-
-
-@in_loop
-async def test_a_deletion_waits_for_every_replica_and_goes_on_when_a_dead_broker_returns() -> None:
-    cluster = await ControllerCluster().start()
-    await cluster.create("t", (1, 2, 3))
-    await cluster.members.pop(3).kill()
-    await cluster.until("it left the ISR", lambda: cluster.told("t", 1, (1, 2)))
-    await cluster.controller.service.delete_topics(["t"])
-    session = cluster.members[1].membership.coordination
-    assert await session.exists("/brokers/topics/t") is not None
-    assert cluster.everywhere(lambda member: "t" not in member.cache.image.topics)
-    assert cluster.members[2].role("t") is None
-    again = await cluster.start_broker(3)
-    await cluster.until("the deletion is over", lambda: not cluster.ensemble._durable.tree.exists("/brokers/topics/t"))
-    stopped = [each for each in again.inbox.commands if isinstance(each, StopReplica)]
-    assert [each.delete_partition for command in stopped for each in command.partitions] == [True]
-    assert "t" not in again.cache.image.topics
-    assert await session.exists("/admin/delete_topics/t") is None
-
-
-@in_loop
-async def test_a_deletion_is_finished_by_the_next_controller() -> None:
-    cluster = await ControllerCluster().start()
-    await cluster.create("t", (1, 2, 3))
-    cluster.members[3].reachable.clear()
-    deletion = asyncio.ensure_future(cluster.controller.service.delete_topics(["t"]))
-    await cluster.until("it is under way", lambda: cluster.members[2].role("t") is None)
-    await cluster.members.pop(1).kill()
-    cluster.members[3].reachable.set()
-    await cluster.start_broker(1)
-    await cluster.until("the deletion is over", lambda: not cluster.ensemble._durable.tree.exists("/brokers/topics/t"))
-    deletion.cancel()
+# -- directories, configurations, producer ids -------------------------------------------------------------------------
 
 
 @in_loop
@@ -351,7 +298,7 @@ async def test_a_broker_reports_that_it_lost_a_disk() -> None:
     await cluster.members[3].service.log_directory_failed()
     await cluster.until("the next leader", lambda: cluster.told("t", 2, (2,)))
     await cluster.until(
-        "the event is done with", lambda: not cluster.ensemble._durable.tree.children(znodes.LOG_DIR_EVENTS)[0]
+        "the event is done with", lambda: not cluster.ensemble._queue.tree.children(znodes.LOG_DIR_EVENTS)[0]
     )
 
 

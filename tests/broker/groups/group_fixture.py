@@ -100,7 +100,7 @@ class GroupFixture:
     def __init__(self, place: Place, name: str, salt: str = "") -> None:
         self.place = place
         self.name = name
-        self.mask = Mask(place.port, salt)
+        self.mask = Mask(place.port, salt=salt)
         self.transcript: list[Plain] = []
         self._salt = salt
         self._connections: dict[str, Connection] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from protocol.records.batch import Record, RecordBatch, build_batch
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.log_manager import LogManager
 from tests.kit.environment import ManualClock, SeededRandom
-from tests.kit.memory_file_system import MemoryFileSystem
+from tests.kit.memory_file_system import Fault, MemoryFileSystem
 from tests.storage.support import T0, TOPIC_ID, open_manager
 
 T = TypeVar("T")
@@ -60,8 +61,12 @@ class SlowExecutor:
 
 @pytest.fixture(scope="module")
 def logs() -> LogManager:
+    return filled_logs(MemoryFileSystem())
+
+
+def filled_logs(file_system: MemoryFileSystem) -> LogManager:
     """Every partition has 40 commits of 16 kB, which supersede one another."""
-    manager, _ = open_manager(MemoryFileSystem())
+    manager, _ = open_manager(file_system)
     for partition in range(PARTITIONS):
         log = manager.get_or_create(TopicPartition(CONSUMER_OFFSETS, partition), TOPIC_ID, manager.default_config, T0)
         for number in range(COMMITS):
@@ -72,7 +77,9 @@ def logs() -> LogManager:
     return manager
 
 
-def load_all(logs: LogManager, executor: SlowExecutor) -> GroupCoordinatorService:
+def load_all(
+    logs: LogManager, executor: SlowExecutor, expected_offsets: int = PARTITIONS * GROUPS
+) -> GroupCoordinatorService:
     """A service that has loaded every partition, and was closed."""
     replicas: Any = SimpleNamespace(partition=lambda at: SimpleNamespace(log=logs.logs[at]))
     log = ReplicatedCoordinatorLog(
@@ -90,7 +97,7 @@ def load_all(logs: LogManager, executor: SlowExecutor) -> GroupCoordinatorServic
             service.elected(partition)
         while service.is_loading:
             await asyncio.sleep(0)
-        assert service.offset_count() == PARTITIONS * GROUPS
+        assert service.offset_count() == expected_offsets
         await service.close()
 
     asyncio.run(load())
@@ -127,3 +134,15 @@ def test_batches_are_walked_off_the_loop(logs: LogManager, monkeypatch: pytest.M
     load_all(logs, executor)
     assert len(walked) == PARTITIONS * COMMITS
     assert all(walked)
+
+
+def test_a_disk_that_cannot_be_read_takes_the_log_directory_offline(caplog: pytest.LogCaptureFixture) -> None:
+    file_system = MemoryFileSystem()
+    logs = filled_logs(file_system)
+    file_system.faults_in_reads = True
+    file_system.inject = lambda _operation, path: Fault(errno.EIO) if path.endswith(".log") else None
+    load_all(logs, SlowExecutor(), expected_offsets=0)
+    (directory,) = {log.directory for log in logs.logs.values()}
+    assert directory.failure is not None
+    assert directory.failure.startswith("Exception while reading from __consumer_offsets-")
+    assert "its groups are not served here" in caplog.text

@@ -10,7 +10,8 @@ import pytest
 
 from broker.controller.controller_settings import ControllerSettings
 from broker.handlers.metadata import MetadataHandlers
-from cluster.controller.commands import TopicStates, UpdateMetadata
+from broker.metadata.metadata_cache import MetadataCache
+from cluster.controller.commands import CommandFence, TopicStates, UpdateMetadata
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import BrokerImage
 from cluster.znodes import Endpoint
@@ -112,6 +113,20 @@ async def test_a_missing_topic_is_created_when_all_agree() -> None:
 async def test_a_broker_that_creates_nothing_by_itself() -> None:
     broker = await Broker(settings=ControllerSettings(auto_create_topics=False)).start()
     assert outline(await broker.metadata("new")) == [missing("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+
+
+@in_loop
+async def test_a_broker_that_no_controller_told_of_topics_does_not_deny_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apache Kafka answers UNKNOWN_TOPIC_OR_PARTITION: librdkafka then gives up the records it has for the topic."""
+    monkeypatch.setattr("broker.handlers.metadata.PATIENCE_FOR_TOPICS_S", 0.001)
+    broker = await Broker().start()
+    broker.cache = MetadataCache(CommandFence())
+    for allowed in (True, False):
+        response = await broker.metadata("m1", "a/b", allow_auto_topic_creation=allowed)
+        assert outline(response) == [
+            missing("m1", ErrorCode.LEADER_NOT_AVAILABLE),
+            missing("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ]
 
 
 @pytest.mark.parametrize("allowed", [True, False])

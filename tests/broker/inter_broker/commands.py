@@ -16,6 +16,7 @@ from cluster.controller.commands import (
     TopicStates,
     UpdateMetadata,
 )
+from cluster.eligible_leaders import EligibleLeaders
 from cluster.metadata_image import BrokerImage, PartitionImage
 from cluster.znodes import Endpoint
 from protocol.errors import ErrorCode
@@ -43,6 +44,7 @@ def images(*, recovery: bool, offline: bool) -> st.SearchStrategy[PartitionImage
         controller_epoch=INT32,
         leader_recovery_state=st.integers(0, 1) if recovery else st.just(0),
         offline_replicas=BROKERS if offline else st.just(()),
+        eligible=st.none() | st.builds(EligibleLeaders, BROKERS) if recovery else st.none(),
     )
 
 

@@ -109,7 +109,7 @@ class JoiningBroker:
             self.received.append(Received(api_key, version, body, request))
             raise ConnectionResetError
         if isinstance(request, LeaderAndIsrRequest):
-            command = roles = await codec.leader_and_isr_command(request, version)
+            command = roles = await codec.leader_and_isr_command(request)
             answer = dict.fromkeys(_named(roles), ErrorCode.NONE)
             response = await codec.leader_and_isr_response(answer, roles, version)
         elif isinstance(request, StopReplicaRequest):

@@ -52,7 +52,7 @@ def over_the_wire(message: M, version: int) -> M:
 def test_leader_and_isr_arrives_as_it_was_sent(command: LeaderAndIsr) -> None:
     async def send() -> LeaderAndIsr:
         request = over_the_wire(await codec.leader_and_isr_request(command), versions.LEADER_AND_ISR)
-        return await codec.leader_and_isr_command(request, versions.LEADER_AND_ISR)
+        return await codec.leader_and_isr_command(request)
 
     assert asyncio.run(send()) == command
 
@@ -120,7 +120,8 @@ def test_ten_thousand_partitions_leave_the_loop_to_others() -> None:
         others = asyncio.create_task(count_turns())
         request = await codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, (TopicStates("t", ID, states),)))
         assert turns >= 15
-        command = await codec.leader_and_isr_command(over_the_wire(request, 7), 7)
+        assert sum(1 for _ in LeaderAndIsrRequest.decoder_in_turns(7)(request.to_bytes(7), 0)) == 20
+        command = await codec.leader_and_isr_command(over_the_wire(request, 7))
         assert turns >= 30
         others.cancel()
         return command
@@ -158,7 +159,7 @@ def test_leader_and_isr_is_understood_in_every_version(version: int) -> None:
         topic_states=[] if version < 2 else [grouped],
         live_leaders=[LeaderAndIsrRequest.LeaderAndIsrLiveLeader(broker_id=1, host_name="h", port=1)],
     )
-    command = asyncio.run(codec.leader_and_isr_command(over_the_wire(request, version), version))
+    command = asyncio.run(codec.leader_and_isr_command(over_the_wire(request, version)))
     topic_id = ID if version >= 5 else ZERO_UUID
     if version < 1:
         states: tuple[TopicStates, ...] = (TopicStates("t", topic_id, (image(0), image(1))),)
@@ -255,6 +256,7 @@ def test_update_metadata_is_understood_in_every_version(version: int) -> None:
         {1: BrokerImage(1, NO_EPOCH, endpoints, "r" if version >= 2 else None)},
         (TopicStates("t", ID if version >= 7 else ZERO_UUID, (state,)),),
         (TopicStates("gone", OTHER_ID if version >= 7 else ZERO_UUID, (state.replace(leader=-2),)),),
+        says_if_full=False,
     )
 
 
@@ -273,7 +275,7 @@ def test_topics_that_cannot_be_are_refused(name: str, partition: int) -> None:
     roles = asyncio.run(codec.leader_and_isr_request(LeaderAndIsr(1, 7, 50, topics)))
     metadata = asyncio.run(update_metadata_request(UpdateMetadata(1, 7, 50, {}, topics)))
     for command in (
-        codec.leader_and_isr_command(over_the_wire(roles, 7), 7),
+        codec.leader_and_isr_command(over_the_wire(roles, 7)),
         update_metadata_command(over_the_wire(metadata, 8), 8),
     ):
         with pytest.raises(ApiError) as raised:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -42,6 +42,7 @@ class FakeController:
         self.asked: list[Any] = []
         self.refusals: list[ApiError] = []
         self.altered: dict[TopicPartition, PartitionImage | ErrorCode] = {}
+        self.names: dict[UUID, str] = {}
 
     def _note(self, *asked: Any) -> None:
         self.asked.append(asked)
@@ -53,6 +54,9 @@ class FakeController:
     ) -> Mapping[TopicPartition, PartitionImage | ErrorCode]:
         self._note(broker_id, broker_epoch, [said(change) for change in changes])
         return self.altered
+
+    async def topic_names(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
+        return {each: self.names[each] for each in topic_ids if each in self.names}
 
     async def create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -143,7 +147,7 @@ async def test_topics_without_an_id_are_named() -> None:
 @in_loop
 async def test_a_topic_that_the_controller_does_not_know_is_an_error_of_its_partitions() -> None:
     async with connected() as there:
-        there.controller.altered = {T0: image(0)}
+        there.controller.altered, there.controller.names = {T0: image(0)}, {ID: "t"}
         unknown = change(TopicPartition("u", 3), UNKNOWN_ID)
         answer = await there.remote.alter_partition(ME, 50, [unknown, change(), change(T1)])
         assert answer == {
@@ -151,6 +155,20 @@ async def test_a_topic_that_the_controller_does_not_know_is_an_error_of_its_part
             T0: image(0),
             T1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         }
+
+
+@in_loop
+async def test_a_controller_knows_topics_before_it_has_told_its_own_broker() -> None:
+    """Else the leader would take UNKNOWN_TOPIC_ID for the last word, and wait for a new role in vain."""
+    controller = FakeController()
+    controller.altered, controller.names = {T0: image(0)}, {ID: "t"}
+    data = AlterPartitionRequest.PartitionData(partition_index=0, leader_epoch=5, partition_epoch=3)
+    data.new_isr_with_epochs = [AlterPartitionRequest.BrokerState(broker_id=ME)]
+    topic = AlterPartitionRequest.TopicData(topic_id=ID, partitions=[data])
+    request = AlterPartitionRequest(broker_id=ME, broker_epoch=50, topics=[topic])
+    answered = await ClusterRequestHandlers(controller, MetadataImage).alter_partition(context(3), request)
+    assert [each.error_code for each in answered.topics[0].partitions] == [ErrorCode.NONE]
+    assert controller.asked == [(ME, 50, [said(change(new_isr=((ME, -1),)))])]
 
 
 @pytest.mark.parametrize("version", range(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -14,6 +14,7 @@ from broker.logs.log_maintenance import LOGS_PER_SLICE, LogMaintenance
 from broker.supervisor import Supervisor
 from protocol.topic_partition import TopicPartition
 from storage.directory.checkpoints import format_offset_checkpoint, read_offset_checkpoint
+from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
 from tests.kit.environment import ManualClock
@@ -58,8 +59,19 @@ class Fixture:
         self.executor = ThreadExecutor(2)
         self.logs: LogManager = open_manager(self.disk, LogConfig(segment_bytes=200, file_delete_delay_ms=10))[0]
         self.group_commit = GroupCommit(self.executor, self.clock, lambda log: None, lambda log, error: None)
-        self.maintenance = LogMaintenance(self.logs, lambda: {TP: 2}, self.clock, self.executor, self.group_commit)
+        self.moved: list[tuple[UnifiedLog, str]] = []
+        self.maintenance = self.maintenance_of(lambda: {TP: 2})
         self.log = self.logs.get_or_create(TP, None, self.logs.default_config, self.clock.ms)
+
+    def maintenance_of(self, high_watermarks: Callable[[], Mapping[TopicPartition, int]]) -> LogMaintenance:
+        return LogMaintenance(
+            self.logs,
+            high_watermarks,
+            self.clock,
+            self.executor,
+            self.group_commit,
+            lambda log, cause: self.moved.append((log, cause)),
+        )
 
     def checkpoint(self, name: str) -> dict[TopicPartition, int]:
         return read_offset_checkpoint(self.disk, f"{DIR}/{name}")
@@ -131,13 +143,7 @@ def test_rounds_over_many_logs_leave_the_event_loop_its_turns(
         for log in logs:
             append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=0, timestamps=[fixture.clock.ms])
         fixture.clock.ms += fixture.logs.producer_id_expiration_ms
-        maintenance = LogMaintenance(
-            fixture.logs,
-            lambda: dict.fromkeys(fixture.logs.logs, 1),
-            fixture.clock,
-            fixture.executor,
-            fixture.group_commit,
-        )
+        maintenance = fixture.maintenance_of(lambda: dict.fromkeys(fixture.logs.logs, 1))
         counting = asyncio.ensure_future(count_turns())
         for round_ in (maintenance.delete_old_segments, maintenance.expire_producers):
             turns = 0

@@ -59,16 +59,59 @@ def test_what_a_full_command_does_not_name_is_gone() -> None:
     assert sorted(cache.image.topics) == ["u"]
 
 
-def test_who_asks_a_broker_that_has_just_started_waits_for_its_controller() -> None:
+def update(*, is_full: bool = False, says_if_full: bool = True) -> UpdateMetadata:
+    """Of no topics."""
+    return UpdateMetadata(1, 7, -1, {}, (), is_full=is_full, says_if_full=says_if_full)
+
+
+def test_who_asks_a_broker_that_has_just_started_waits_until_it_knows_all_topics() -> None:
+    """A new controller names itself, and perhaps some topics, before it tells of all."""
     cache = MetadataCache(CommandFence())
 
     async def wait() -> None:
-        asked = asyncio.ensure_future(cache.wait_for_controller(60))
+        asked = asyncio.ensure_future(cache.wait_for_topics(60))
+        cache.update_metadata(update())
+        told(cache, 0)
         await turns()
         assert not asked.done()
-        told(cache, 0)
+        cache.update_metadata(update(is_full=True))
         await asked
-        await cache.wait_for_controller(0)
+        assert cache.knows_all_topics
+        await cache.wait_for_topics(0)
 
     asyncio.run(wait())
-    asyncio.run(MetadataCache(CommandFence()).wait_for_controller(0.001))
+
+
+def test_waiting_for_topics_has_an_end() -> None:
+    """Nothing is known afterwards: the controller is to tell of all, even if of none."""
+    cache = MetadataCache(CommandFence())
+
+    async def wait() -> None:
+        for _ in range(2):
+            await cache.wait_for_topics(0.001)
+            assert not cache.knows_all_topics
+            cache.update_metadata(update())
+
+    asyncio.run(wait())
+
+
+def test_a_controller_of_apache_kafka_tells_of_all_topics_at_once() -> None:
+    cache = MetadataCache(CommandFence())
+    states = TopicStates("t", ID, (partition(0),))
+    cache.update_metadata(UpdateMetadata(1, 7, -1, {}, (states,), says_if_full=False))
+    assert cache.knows_all_topics
+
+
+def test_a_controller_of_apache_kafka_that_is_silent_for_long_has_no_topics() -> None:
+    cache = MetadataCache(CommandFence())
+
+    async def wait() -> None:
+        asked_before = asyncio.ensure_future(cache.wait_for_topics(0.001))
+        await turns(1)
+        cache.update_metadata(update(says_if_full=False))
+        await asked_before
+        assert not cache.knows_all_topics
+        await cache.wait_for_topics(0.001)
+        assert cache.knows_all_topics
+
+    asyncio.run(wait())

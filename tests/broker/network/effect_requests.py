@@ -19,6 +19,7 @@ from protocol.messages import (
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
     ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
@@ -298,6 +299,15 @@ def log_dirs(trial: Trial) -> DescribeLogDirsRequest:
     return DescribeLogDirsRequest(
         topics=[
             DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=list(PARTITIONS))
+            for topic in trial.topics
+        ]
+    )
+
+
+def producers(trial: Trial) -> DescribeProducersRequest:
+    return DescribeProducersRequest(
+        topics=[
+            DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=list(PARTITIONS))
             for topic in trial.topics
         ]
     )

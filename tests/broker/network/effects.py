@@ -51,6 +51,7 @@ from tests.broker.network.effect_requests import (
     moves_cancelled,
     offsets_deleted,
     produce,
+    producers,
     records_deleted,
     sync,
 )
@@ -118,6 +119,7 @@ CASES: Final = (
     Case(ApiKey.PRODUCE, 9, lambda trial: produce(trial.topics, PARTITIONS, b"v", acks=-1), "all"),
     Case(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, moved),
     Case(ApiKey.DESCRIBE_LOG_DIRS, 4, log_dirs),
+    Case(ApiKey.DESCRIBE_PRODUCERS, 0, producers),
     Case(
         ApiKey.INIT_PRODUCER_ID, 4, lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
     ),

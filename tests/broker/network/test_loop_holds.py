@@ -23,6 +23,7 @@ from protocol.messages import (
     OffsetFetchRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
+    StopReplicaRequest,
 )
 from protocol.records.batch import Record, build_batch
 from protocol.wire.schema import Request
@@ -182,3 +183,24 @@ def test_a_large_request_is_worked_on_in_slices(name: str) -> None:
             assert calls.most < CALLS
 
     asyncio.run(scenario())
+
+
+def test_a_long_request_that_ends_too_early_is_hung_up_on(caplog: pytest.LogCaptureFixture) -> None:
+    """It has been decoded in part when that is found."""
+
+    async def scenario() -> None:
+        async with InProcessBroker() as broker:
+            wire = broker.connect()
+            stopped = StopReplicaRequest.StopReplicaPartitionState
+            topic = StopReplicaRequest.StopReplicaTopicState(
+                topic_name="t", partition_states=[stopped(partition_index=number) for number in range(MANY)]
+            )
+            request = StopReplicaRequest(controller_id=1, controller_epoch=1, broker_epoch=-1, topic_states=[topic])
+            whole = request_bytes(request, 4)
+            wire.feed(framed(whole[:-20]))
+            while not wire.is_closed:
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert "StopReplicaRequest v4, field topic_states.partition_states" in caplog.text
+    assert "unexpected" not in caplog.text

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.main import FILES_ONLY
 from tests.kit.broker_process import PATIENCE_S, ROOT, BrokerProcess
 
 LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .* \([\w.]+\)")
@@ -83,6 +84,16 @@ def test_a_daemons_files_and_levels_that_change_while_it_runs(tmp_path: Path, mo
     assert "INFO" in written(logs / "controller.log")
     # The terminal's lines are those of server.log.
     assert server_log == broker.output.read_text()
+
+
+def test_output_that_nobody_rotates_stays_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODRADEK_DAEMON", FILES_ONLY)
+    monkeypatch.setenv("LOG_DIR", str(tmp_path / "logs"))
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    assert broker.stop() == 0
+    assert "started (" in written(tmp_path / "logs" / "server.log")
+    assert broker.output.read_text() == ""
 
 
 def test_in_the_foreground_no_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -20,18 +21,23 @@ from broker.replication.follower_repairs import FetcherSettings
 from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
+from broker.replication.replication_quota import ReplicationQuotas
 from client.errors import DisconnectedError
 from cluster.controller.commands import Answer, CommandFence, LeaderAndIsr, StoppedReplica, StopReplica, TopicStates
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.replication.isr_changes import IsrChange
 from cluster.replication.partition import ACKS_ALL, Partition
+from cluster.replication.replica_selector import RackAwareReplicaSelector
+from cluster.znodes import Endpoint
+from config.dynamic_keys import UNLIMITED_RATE
+from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request, Response
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
-from tests.kit.environment import InlineExecutor, SeededRandom
+from tests.kit.environment import InlineExecutor, ManualClock, SeededRandom
 from tests.kit.memory_file_system import MemoryFileSystem
 from tests.storage.support import batch_of, values_in
 
@@ -39,6 +45,7 @@ R = TypeVar("R", bound=Response)
 
 ID = UUID(int=11)
 BROKERS = (1, 2, 3)
+LISTENER = "B"
 
 
 class DirectConnection:
@@ -58,7 +65,9 @@ class DirectConnection:
         node = self._nodes[self._leader_id]
         request = type(request).decode(memoryview(request.to_bytes(version)), version)
         handle = node.fetches.fetch if isinstance(request, FetchRequest) else node.offsets.list_offsets
-        answering = asyncio.ensure_future(_answer(handle, RequestContext(version, "follower", "here", "B"), request))
+        answering = asyncio.ensure_future(
+            _answer(handle, RequestContext(version, "follower", "here", LISTENER), request)
+        )
         await asyncio.wait((answering, self._closed), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
             answering.cancel()
@@ -107,8 +116,26 @@ class Node:
         fence.broker_epoch = 50 + broker_id
         self.metadata = MetadataCache(fence, nodes.image())
         clock, executor = SystemClock(), InlineExecutor()
+        self.quotas = ReplicationQuotas(
+            broker_id,
+            nodes.quota_clock,
+            lambda key: nodes.limits.get(key, UNLIMITED_RATE),
+            nodes.image(),
+            samples=11,
+            sample_s=1,
+        )
+        self.metadata.add_listener(self.quotas.image_changed)
         self.replicas = ReplicaManager(
-            broker_id, self.logs, clock, executor, self.metadata, fence, lambda _topic: self.config, nodes.lag_ms
+            broker_id,
+            self.logs,
+            clock,
+            executor,
+            self.metadata,
+            fence,
+            lambda _topic: self.config,
+            nodes.lag_ms,
+            self.quotas.leader,
+            RackAwareReplicaSelector(lambda: self.metadata.image) if nodes.racks else None,
         )
         sessions = FetchSessionCache(100, SeededRandom(broker_id), clock.monotonic_s)
         self.fetches = FetchHandlers(self.replicas, sessions, 1 << 24)
@@ -125,8 +152,10 @@ class Node:
                 self.replicas.group_commit,
                 lambda: fence.broker_epoch,
                 self.replicas.high_watermark_moved,
+                self.quotas.follower,
             )
 
+        self.metadata.add_listener(self.replicas.metadata_changed)
         self.fetchers = ReplicaFetcherManager(new_fetcher, 1)
         self.replicas.hosted.fetch_with(self.fetchers)
         self.replicas.isr_changes.connect(nodes)
@@ -160,8 +189,14 @@ class Nodes:
         wait_max_ms: int = 50,
         backoff_ms: int = 5,
         config: LogConfig | None = None,
+        racks: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
+        """With `racks`, by broker, consumers are sent to replicas in theirs."""
+        self.quota_clock = ManualClock()
+        self.limits: dict[str, int] = {}
+        """Dynamic limits of all brokers, by key; heeded with the next `configure`."""
         self.lag_ms = lag_ms
+        self.racks = racks
         self.wait_max_ms = wait_max_ms
         self.backoff_ms = backoff_ms
         self.cut: set[tuple[int, int]] = set()
@@ -192,8 +227,15 @@ class Nodes:
     def image(self) -> MetadataImage:
         """The metadata of every broker."""
         topic = TopicImage("t", ID, tuple(self.states.values()))
-        brokers = {each: BrokerImage(each, 50 + each, {}) for each in BROKERS}
+        endpoint = Endpoint(LISTENER, "127.0.0.1", 1, "PLAINTEXT")
+        brokers = {each: BrokerImage(each, 50 + each, {LISTENER: endpoint}, self.racks.get(each)) for each in BROKERS}
         return MetadataImage(brokers=brokers).with_topics([topic])
+
+    def configure(self, **overrides: str) -> None:
+        """Give the topic a configuration, with underscores for dots, that every broker heeds at once."""
+        config = {key.replace("_", "."): value for key, value in overrides.items()}
+        for node in self._nodes.values():
+            node.metadata.update_configs({(ConfigResourceType.TOPIC, "t"): config})
 
     async def tell(self, *broker_ids: int, is_new: bool = False, topic_id: UUID = ID) -> list[Answer]:
         """Send brokers (default: all) the roles of the day."""

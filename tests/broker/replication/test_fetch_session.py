@@ -70,6 +70,15 @@ def test_a_session_tells_everything_once_and_then_only_changes() -> None:
     assert answer(cache.open(request(session, 5), 12, NAMES.get), p1=eleven) == (session, [2])
 
 
+def test_a_reader_that_goes_back_is_told_all_once_more() -> None:
+    """A follower that was told to truncate has not taken the high watermark of that answer."""
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0, 1, offset=5), 12, NAMES.get))
+    assert answer(cache.open(request(session, 1, 0, offset=6), 12, NAMES.get)) == (session, [])
+    assert answer(cache.open(request(session, 2, 0, offset=3), 12, NAMES.get)) == (session, [0])
+    assert answer(cache.open(request(session, 3, 0, offset=3), 12, NAMES.get)) == (session, [])
+
+
 def test_partitions_join_change_and_leave_a_session() -> None:
     cache, _ = cache_of()
     session, _ = answer(cache.open(request(0, 0, 0, 1), 12, NAMES.get))

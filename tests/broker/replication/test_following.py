@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 from broker.environment.system import SystemClock, TcpNetwork
 from broker.replication.following import fetchers_of
@@ -26,7 +27,9 @@ async def test_a_follower_fetches_from_its_leaders_address(nodes: Nodes) -> None
     follower = nodes[2]
     nodes.states = {number: state.replace(replicas=(1, 2), isr=(1, 2)) for number, state in nodes.states.items()}
     fence = follower.metadata._fence
-    fetchers = fetchers_of(2, CONFIG, ENVIRONMENT, follower.metadata, fence, follower.replicas)  # type: ignore[arg-type]
+    environment: Any = ENVIRONMENT
+    quota = follower.quotas.follower
+    fetchers = fetchers_of(2, CONFIG, environment, follower.metadata, fence, follower.replicas, quota)
 
     def move(port: int) -> None:
         address = Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")

@@ -8,12 +8,15 @@ import errno
 import pytest
 
 from broker.replication import replica_fetcher
+from broker.replication.followed_replicas import Followed
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest
+from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
 from storage.log_config import LogConfig
 from tests.broker.replication.nodes import Nodes, on_nodes
+from tests.kit.memory_disk import PowerCut
 from tests.kit.memory_file_system import Fault
 from tests.kit.waiting import eventually_async, eventually_on_loop, turns
 from tests.storage.support import batch_of
@@ -204,6 +207,69 @@ async def test_a_follower_that_has_flushed_knows_what_is_committed(nodes: Nodes)
     await all_have(nodes, b"a")
 
 
+def survivors(nodes: Nodes, broker_id: int) -> list[bytes | None]:
+    """The records of a broker that a power cut at this moment would leave."""
+    disk = nodes[broker_id].disks.copy()
+    disk.cut_power(PowerCut.LOSE, lambda _count: 0)
+    path = "/logs/t-0/00000000000000000000.log"
+    data = memoryview(disk.read_file(path) if disk.exists(path) else b"")
+    return [record.value for batch in read_batches(data) for record in batch.records()]
+
+
+async def confirmed(nodes: Nodes, leader: int, follower: int, offset: int) -> None:
+    """Wait until the leader knows that the follower has everything below `offset`."""
+
+    def is_so() -> bool:
+        in_sync = nodes[leader].partition().in_sync
+        return in_sync is not None and in_sync.followers[follower].log_end_offset == offset
+
+    await eventually_on_loop(f"{follower} has confirmed {offset}", is_so, pause_s=0.001)
+
+
+@on_nodes(wait_max_ms=10)
+async def test_an_error_before_a_fetch_does_not_end_the_fetcher(nodes: Nodes) -> None:
+    planned, raised = Followed.flush_target.fget, []
+
+    def flush_target(followed: Followed) -> int | None:
+        if not raised:
+            raised.append(followed)
+            raise ValueError("planted")
+        return planned(followed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Followed, "flush_target", property(flush_target))
+        await nodes.tell(is_new=True)
+        nodes.append(1, b"a")
+        await all_have(nodes, b"a")
+    assert raised
+
+
+@on_nodes()
+async def test_records_from_before_it_followed_are_confirmed_once_they_are_flushed(nodes: Nodes) -> None:
+    await nodes.tell(is_new=True)
+    await nodes.acknowledged(1, nodes.append(1, b"a"))
+    await all_have(nodes, b"a")
+    assert survivors(nodes, 1) == []
+    for broker_id in (1, 2, 3):
+        nodes[broker_id].config = nodes[broker_id].partition().log.config = LogConfig(flush_messages=1)
+    nodes.elect(2)
+    await nodes.tell()
+    await confirmed(nodes, 2, 1, 1)
+    assert survivors(nodes, 1) == [b"a"]
+
+
+@on_nodes(config=LogConfig(flush_messages=1), wait_max_ms=10)
+async def test_a_batch_that_begins_below_the_leaders_log_is_confirmed_once_it_is_flushed(nodes: Nodes) -> None:
+    nodes.elect(1, isr=(1, 2))
+    await nodes.tell(1, 2, is_new=True)
+    await nodes.acknowledged(1, nodes.append(1, b"a", b"b", b"c"))
+    nodes[1].replicas.delete_records_before(TopicPartition("t", 0), 1)
+    await nodes.tell(3, is_new=True)
+    await confirmed(nodes, 1, 3, 3)
+    assert survivors(nodes, 3) == [b"a", b"b", b"c"]
+    await eventually_on_loop("it knows what is committed", lambda: nodes[3].partition().high_watermark == 3)
+
+
 @on_nodes()
 async def test_a_replica_that_is_stopped_is_not_fetched_for(nodes: Nodes) -> None:
     await nodes.tell(is_new=True)
@@ -278,11 +344,29 @@ async def test_a_silent_follower_leaves_and_comes_back(nodes: Nodes) -> None:
 @on_nodes()
 async def test_changes_are_sent_again_until_they_are_decided(nodes: Nodes) -> None:
     nodes.states[0] = nodes.states[0].replace(isr=(1,))
-    nodes.refusals += [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INELIGIBLE_REPLICA]
+    nodes.refusals += [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.OPERATION_NOT_ATTEMPTED]
     await nodes.tell(is_new=True)
     await eventually_on_loop("both are in sync", lambda: set(nodes.states[0].isr) == {1, 2, 3}, pause_s=0.001)
     assert nodes.altered[0] is nodes.altered[1]
     assert nodes.altered[0] is not nodes.altered[2]
+
+
+@on_nodes(partitions=6)
+async def test_another_number_of_fetchers_goes_on_with_all_replicas(nodes: Nodes) -> None:
+    """num.replica.fetchers is dynamic."""
+    await nodes.tell(is_new=True)
+    node = nodes[2]
+    values = []
+    for count in (1, 3, 2, 1):
+        node.fetchers.resize(count, node.replicas.hosted.follow_anew)
+        values.append(b"%d" % count)
+        for number in range(6):
+            assert await nodes.acknowledged(1, nodes.append(1, values[-1], number=number), number) is ErrorCode.NONE
+        await eventually_on_loop(
+            f"{count} fetchers", lambda count=count: len(node.fetchers.fetchers) == count, pause_s=0.001
+        )
+    for number in range(6):
+        await all_have(nodes, *values, number=number)
 
 
 @on_nodes()

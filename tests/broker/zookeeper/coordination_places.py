@@ -65,7 +65,7 @@ class SimulatedPlace:
 
 
 class RealPlace:
-    """A real ZooKeeper, below a chroot of the scenario's own."""
+    """A real ZooKeeper, or what speaks as one, below a chroot of the scenario's own."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -1,4 +1,5 @@
-"""The promises of `cluster.zookeeper.coordination`, kept by the embedded tree, ZooKeeper and the simulation."""
+"""The promises of `cluster.zookeeper.coordination`, kept by the embedded tree, in process and served,
+by ZooKeeper and by the simulation."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from tests.broker.zookeeper.coordination_places import (
     SimulatedPlace,
 )
 from tests.kit.waiting import eventually_async
-from tests.kit.zookeeper import real_zookeeper
+from tests.kit.zookeeper import real_zookeeper, served_tree
 
 READS = 3000
 
@@ -45,6 +46,7 @@ async def calls_do_what_they_say(begin: NewSession) -> None:
     assert path == "/a"
     assert stat.ephemeral_owner == 0
     assert await session.get("/a") == (b"1", stat)
+    assert await session.get_each(["/none", "/a", "/a/none"]) == [None, (b"1", stat), None]
     changed = await session.set("/a", b"22", 0)
     assert (changed.version, changed.data_length, changed.czxid) == (1, 2, stat.czxid)
     assert changed.mzxid > stat.mzxid
@@ -298,6 +300,12 @@ def real_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield RealPlace(server.address)
 
 
+@pytest.fixture(scope="module")
+def served_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with served_tree(tmp_path_factory.mktemp("tree")) as server:
+        yield RealPlace(server.address)
+
+
 def name(scenario: Scenario) -> str:
     return getattr(scenario, "__name__", "")
 
@@ -310,6 +318,11 @@ def test_embedded_tree(scenario: Scenario) -> None:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
 def test_simulated_ensemble(scenario: Scenario) -> None:
     SimulatedPlace().play(scenario)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=name)
+def test_served_tree(scenario: Scenario, served_place: Place) -> None:
+    served_place.play(scenario)
 
 
 @pytest.mark.java

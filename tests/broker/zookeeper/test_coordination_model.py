@@ -1,4 +1,6 @@
-"""The same random calls to the embedded tree and to a real ZooKeeper: the same answers, errors and events."""
+"""The same random calls to the embedded tree in process, served over the network, and to a real ZooKeeper: the same
+answers, errors and events.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ from cluster.zookeeper.coordination import (
 )
 from protocol.value import Value
 from tests.kit.coordination_fixtures import Machine
-from tests.kit.zookeeper import new_session, real_zookeeper
+from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 SHORT_EXAMPLES = 40
 LONG_EXAMPLES = 400
@@ -48,6 +50,12 @@ class Read(Value):
     watched: bool
 
 
+class ReadEach(Value):
+    """A call of get_each."""
+
+    paths: tuple[str, ...]
+
+
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Create, PATHS, DATA, st.booleans(), st.just(False)),
     st.builds(Create, PATHS.map(lambda path: f"{path}/s_".replace("//", "/")), DATA, st.booleans(), st.just(True)),
@@ -61,6 +69,7 @@ CALLS: st.SearchStrategy[Any] = st.one_of(
     OPERATIONS,
     st.builds(Read, st.sampled_from(["get", "exists", "children"]), PATHS | BAD_PATHS, st.booleans()),
     st.builds(Read, st.sampled_from(["get", "exists", "children"]), PATHS, st.booleans()),
+    st.builds(ReadEach, st.lists(PATHS, min_size=1, max_size=4).map(tuple)),
     # ZooKeeper's own client, too, refuses the deletion of the root before it tries what stands before it.
     st.lists(
         (OPERATIONS | CHECKS).filter(lambda each: not isinstance(each, Delete) or each.path != "/"),
@@ -97,6 +106,8 @@ class Subject:
                 return await self.session.delete(path, version)
             case Read(kind, path, watched):
                 return await getattr(self.session, kind)(path, self.events.append if watched else None)
+            case ReadEach(paths):
+                return await self.session.get_each(paths)
         return await self.session.multi(call)
 
 
@@ -114,9 +125,10 @@ def plain(answer: Any) -> Any:
     return [plain(each) for each in answer] if isinstance(answer, list | tuple) else answer
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with real_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+@pytest.fixture(scope="module", params=["served tree", pytest.param("ZooKeeper", marks=pytest.mark.java)])
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    serve = served_tree if request.param == "served tree" else real_zookeeper
+    with serve(tmp_path_factory.mktemp("server")) as server:
         yield server.address
 
 

@@ -1,4 +1,7 @@
-"""A session with a real ZooKeeper when something is in the way: connections, the event loop, the other end."""
+"""A session over kazoo when something is in the way: connections, the event loop, the other end.
+
+On the other end is a real ZooKeeper, or the embedded tree that is served as one.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,17 @@ from cluster.zookeeper.coordination import (
     WatchEvent,
 )
 from tests.kit.coordination_fixtures import in_loop
-from tests.kit.cutting_proxy import CuttingProxy
+from tests.kit.network.cutting_proxy import CuttingProxy
 from tests.kit.waiting import eventually, eventually_async, eventually_on_loop
-from tests.kit.zookeeper import new_session, real_zookeeper
+from tests.kit.zookeeper import new_session, real_zookeeper, served_tree
+from tests.simulation.cluster.cluster_mutants import PROCESS_MUTANTS
 from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProcess]:
-    with real_zookeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+@pytest.fixture(scope="module", params=["served tree", pytest.param("ZooKeeper", marks=pytest.mark.java)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperProcess]:
+    serve = served_tree if request.param == "served tree" else real_zookeeper
+    with serve(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
@@ -66,7 +71,6 @@ async def sessions(
 # -- beginning ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.java
 @in_loop
 async def test_the_chroot_is_made_and_hidden(server: ZookeeperProcess) -> None:
     chroot = f"{some_chroot()}/b/c"
@@ -140,7 +144,6 @@ def no_kazoo_threads() -> bool:
 # -- connections that are lost -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.java
 @pytest.mark.parametrize("took_effect", [False, True])
 @in_loop
 async def test_a_write_whose_connection_is_lost_has_an_unknown_outcome(
@@ -163,7 +166,6 @@ async def test_a_write_whose_connection_is_lost_has_an_unknown_outcome(
         assert (await beside.exists("/a")) == stat
 
 
-@pytest.mark.java
 @in_loop
 async def test_a_read_is_asked_again_and_a_call_made_meanwhile_waits(server: ZookeeperProcess) -> None:
     async with sessions(server) as (proxy, session, _beside):
@@ -180,7 +182,6 @@ async def test_a_read_is_asked_again_and_a_call_made_meanwhile_waits(server: Zoo
         assert (await reading)[0] in {b"x", b"y"}
 
 
-@pytest.mark.java
 @in_loop
 async def test_watches_outlive_a_lost_connection(server: ZookeeperProcess) -> None:
     async with sessions(server) as (proxy, session, beside):
@@ -223,7 +224,6 @@ async def test_watches_outlive_a_lost_connection(server: ZookeeperProcess) -> No
         ]
 
 
-@pytest.mark.java
 @in_loop
 async def test_thousands_of_watches_outlive_a_lost_connection(server: ZookeeperProcess) -> None:
     """Their paths need several SetWatches."""
@@ -251,7 +251,6 @@ async def expect_the_end(session: KazooCoordination, events: list[WatchEvent], s
         await session.set("/a", b"")
 
 
-@pytest.mark.java
 @in_loop
 async def test_a_session_that_was_away_too_long_has_expired(server: ZookeeperProcess) -> None:
     async with sessions(server, session_timeout_ms=1000) as (proxy, session, beside):
@@ -278,7 +277,6 @@ def one_kazoo_thread_is_left() -> bool:
     return len([each for each in threading.enumerate() if "zk_loop" in each.name]) == 1
 
 
-@pytest.mark.java
 @in_loop
 async def test_a_loop_that_is_stuck_loses_its_session_before_it_turns_again(server: ZookeeperProcess) -> None:
     """Trap M27: kazoo's own thread would keep the session alive for ever."""
@@ -332,7 +330,11 @@ async def test_a_loop_that_was_stopped_ends_its_session_itself() -> None:
     pulse.stop()
 
 
-@pytest.mark.java
+def test_a_stuck_loop_that_nobody_notices_is_found() -> None:
+    with PROCESS_MUTANTS["stuck-loops-not-noticed"](), pytest.raises(AssertionError):
+        test_a_loop_that_was_stopped_ends_its_session_itself()
+
+
 @in_loop
 async def test_closing_while_nobody_is_there_takes_no_time(server: ZookeeperProcess) -> None:
     async with sessions(server) as (proxy, session, _beside):
@@ -348,7 +350,6 @@ async def test_closing_while_nobody_is_there_takes_no_time(server: ZookeeperProc
 # -- limits and noise --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.java
 @in_loop
 async def test_what_zookeeper_would_hang_up_on_is_refused(server: ZookeeperProcess) -> None:
     async with sessions(server) as (_proxy, session, _beside):
@@ -365,7 +366,6 @@ async def test_what_zookeeper_would_hang_up_on_is_refused(server: ZookeeperProce
         assert len((await session.children("/"))[0]) == largest
 
 
-@pytest.mark.java
 @in_loop
 async def test_a_session_is_silent_and_its_changes_of_state_are_logged(
     server: ZookeeperProcess, caplog: pytest.LogCaptureFixture

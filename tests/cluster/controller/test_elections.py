@@ -75,32 +75,32 @@ def test_a_replica_that_was_lost_before_does_not_lead() -> None:
 def test_a_dead_leader_is_followed_and_leaves_the_isr_with_the_other_dead() -> None:
     """Kafka's OfflinePartition election: the new ISR are the members that live."""
     context = context_of()
-    state = settled(partition(0, 7, (7, 2, 8, 0), (7, 0, 2, 8)), context)
+    state = settled("t", partition(0, 7, (7, 2, 8, 0), (7, 0, 2, 8)), context)
     assert state == PartitionState(2, 4, (0, 2), 5)
 
 
 def test_a_dead_follower_leaves_the_isr_and_the_leader_stays() -> None:
     context = context_of()
-    assert settled(partition(0, 1, (7, 1), (7, 1)), context) == PartitionState(1, 4, (1,), 5)
-    assert settled(partition(0, 1, (7, 1), (1,)), context) is None
+    assert settled("t", partition(0, 1, (7, 1), (7, 1)), context) == PartitionState(1, 4, (1,), 5)
+    assert settled("t", partition(0, 1, (7, 1), (1,)), context) is None
 
 
 def test_without_a_live_member_nobody_leads_and_the_isr_stays() -> None:
     context = context_of()
-    state = settled(partition(0, 7, (7, 8, 1), (7, 8)), context)
+    state = settled("t", partition(0, 7, (7, 8, 1), (7, 8)), context)
     assert state == PartitionState(-1, 4, (7, 8), 5)
-    assert settled(partition(0, -1, (7, 8, 1), (7, 8)), context) is None
+    assert settled("t", partition(0, -1, (7, 8, 1), (7, 8)), context) is None
     context.brokers_are([BrokerImage(8, 3, {})])
-    assert settled(partition(0, -1, (7, 8, 1), (7, 8)), context) == PartitionState(8, 4, (8,), 5)
+    assert settled("t", partition(0, -1, (7, 8, 1), (7, 8)), context) == PartitionState(8, 4, (8,), 5)
 
 
 def test_a_broker_about_to_stop_leads_nothing_that_others_can() -> None:
     context = context_of()
     context.shutting_down[1] = None
-    assert settled(partition(0, 1, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
-    assert settled(partition(0, 2, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
-    assert settled(partition(0, 1, (1, 2), (1,)), context) is None, "it is the last one"
-    assert settled(partition(0, 7, (7, 1), (7, 1)), context) == PartitionState(-1, 4, (7, 1), 5)
+    assert settled("t", partition(0, 1, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
+    assert settled("t", partition(0, 2, (1, 2), (1, 2)), context) == PartitionState(2, 4, (2,), 5)
+    assert settled("t", partition(0, 1, (1, 2), (1,)), context) is None, "it is the last one"
+    assert settled("t", partition(0, 7, (7, 1), (7, 1)), context) == PartitionState(-1, 4, (7, 1), 5)
 
 
 def test_a_partition_without_a_state_is_not_elected() -> None:
@@ -126,7 +126,7 @@ def test_whoever_is_elected_has_every_committed_record(
     before = partition(0, leader if leader in isr else -1, replicas, tuple(isr))
     context = ControllerContext(0, 5, [BrokerImage(number, 10, {}) for number in live])
     context.shutting_down = {each: None for each in stopping if each in live}
-    state = settled(before, context)
+    state = settled("t", before, context)
     if state is None:
         assert before.leader == -1 or before.leader in live
         return
@@ -139,7 +139,7 @@ def test_whoever_is_elected_has_every_committed_record(
     else:
         assert state.leader in state.isr
         assert set(state.isr) <= set(live)
-    assert settled(before.replace(leader=state.leader, isr=state.isr), context) is None, "once is enough"
+    assert settled("t", before.replace(leader=state.leader, isr=state.isr), context) is None, "once is enough"
 
 
 class Unclean:

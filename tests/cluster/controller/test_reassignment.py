@@ -85,7 +85,7 @@ class MovingPartition(RuleBasedStateMachine):
         return True
 
     def complete(self, written: int = 2) -> None:
-        state = reassignment.completion(self.partition, self.context)
+        state = reassignment.completion("t", self.partition, self.context)
         if state is None:
             return
         before = self.partition
@@ -154,7 +154,7 @@ class MovingPartition(RuleBasedStateMachine):
         self.settle()
 
     def settle(self) -> None:
-        state = settled(self.partition, self.context)
+        state = settled("t", self.partition, self.context)
         if state is not None:
             before = self.partition
             self.transact([write("t", before, state)])

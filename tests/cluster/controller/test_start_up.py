@@ -106,6 +106,18 @@ def test_taking_over_trusts_no_broker_that_came_back_unnoticed(isr: tuple[int, .
     assert (image.partitions[0].leader, image.partitions[0].isr) == became
 
 
+def test_brokers_that_came_back_together_are_trusted_once() -> None:
+    """The state is written again, so that the next controller sees which of them came back after that."""
+    context = ControllerContext(2, 7, [BrokerImage(1, 60, {}), BrokerImage(2, 61, {})])
+    state = PartitionState(1, 3, (1, 2), 1)
+    topic = ReadTopic("t", TopicAssignment(ID, {0: (1, 2)}), {0: (state, 8)}, True, written_at={0: 50})
+    operations, image = take_over(topic, context, unclean=False)
+    renewed = PartitionState(1, 4, (1, 2), 7)
+    assert operations == [SetData(partition_state_path("t", 0), renewed.encode(), 8)]
+    assert image.partitions[0].leader_epoch == 4
+    assert take_over(topic._replace(written_at={0: 62}), context, unclean=False)[0] == []
+
+
 def test_a_topic_without_any_partition_node() -> None:
     topic = ReadTopic("t", TopicAssignment(ID, {0: (1,)}), {}, has_partitions_node=False)
     operations, _ = take_over(topic, context_of(1), unclean=False)

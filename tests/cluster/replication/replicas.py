@@ -149,6 +149,7 @@ class Replicas:
             asked,
             error_code,
             None if info is None else info.diverging_epoch,
+            -1 if info is None else info.log_start_offset,
             int.from_bytes(records[:8]) if len(records) else None,
         )
         if decision.step is Step.ASK_FOR_OFFSETS:

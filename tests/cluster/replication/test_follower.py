@@ -95,7 +95,7 @@ def follow(log: ListLog, leader: ListLeader) -> int:
         asked = position(log, leader.epoch)
         error_code, diverging, records = leader.answer(asked)
         first = asked.fetch_offset if records else None
-        decision = after_answer(log, leader.epoch, asked, error_code, diverging, first)
+        decision = after_answer(log, leader.epoch, asked, error_code, diverging, leader.log.log_start_offset, first)
         if decision.step is Step.ASK_FOR_OFFSETS:
             decision = after_offsets(log, leader.log.log_start_offset, leader.log.log_end_offset)
         if decision.step is Step.TRUNCATE:
@@ -189,11 +189,15 @@ def test_where_a_log_is_cut(leader_says: tuple[int, int], offset: int) -> None:
 
 
 def decide(
-    error_code: int = 0, diverging: EpochEntry | None = None, first: int | None = None, **asked: int
+    error_code: int = 0,
+    diverging: EpochEntry | None = None,
+    leader_start: int = 0,
+    first: int | None = None,
+    **asked: int,
 ) -> Decision:
     """The decision of a follower in epoch 5 that has asked for its log end."""
     question = position(LOG, 5)._replace(**asked)
-    return after_answer(LOG, 5, question, error_code, diverging, first)
+    return after_answer(LOG, 5, question, error_code, diverging, leader_start, first)
 
 
 def test_an_answer_to_another_question_is_ignored() -> None:
@@ -224,10 +228,16 @@ def test_a_truncation_that_would_change_nothing_is_not_repeated_at_once() -> Non
     assert decide(diverging=EpochEntry(2, 4)) == Decision(Step.TRUNCATE, 2)
 
 
+def test_a_log_of_which_the_leader_knows_nothing_is_begun_anew() -> None:
+    assert decide(diverging=EpochEntry(2, 4), leader_start=1) == Decision(Step.TRUNCATE, 2)
+    assert decide(diverging=EpochEntry(2, 4), leader_start=2) == Decision(Step.BEGIN_ANEW, 2)
+    assert decide(diverging=EpochEntry(1, 3), leader_start=3) == Decision(Step.BEGIN_ANEW, 3)
+
+
 def test_batches_that_do_not_fit_are_not_appended() -> None:
     assert decide(first=3).step is Step.RETRY_LATER
     empty = ListLog(start=5)
-    assert after_answer(empty, 5, position(empty, 5), 0, None, 3) == Decision(Step.BEGIN_ANEW_AND_APPEND, 3)
+    assert after_answer(empty, 5, position(empty, 5), 0, None, 3, 3) == Decision(Step.BEGIN_ANEW_AND_APPEND, 3)
 
 
 def test_an_offset_that_the_leader_does_not_have() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cluster.replication.follower import FetchPosition
+from cluster.replication.in_sync_replicas import INELIGIBLE_FOR_MS
 from cluster.replication.isr_changes import SUPERSEDED, IsrChange
-from cluster.replication.isr_maintenance import NOTHING, settle
+from cluster.replication.isr_maintenance import NOTHING, brokers_left, settle
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from tests.cluster.replication.replicas import LAG_MS, Replicas
@@ -153,6 +154,33 @@ def test_a_caught_up_follower_out_of_sync_is_waited_for_while_its_broker_lives()
     assert high_watermark(replicas) == 3
 
 
+def test_nobody_waits_for_a_follower_that_the_controller_refuses() -> None:
+    replicas = Replicas(3, isr=(1, 2))
+    _, outcome = replicas.fetch(3)
+    assert outcome.change is not None
+    replicas.produce(b"a")
+    replicas.fetch(2)
+    replicas.fetch(2)
+    assert high_watermark(replicas) == 0, "the third is about to join"
+    assert settle(replicas.leader, outcome.change, ErrorCode.INELIGIBLE_REPLICA).advanced
+    assert high_watermark(replicas) == 1
+
+
+def test_nobody_waits_for_a_follower_whose_broker_left() -> None:
+    replicas = Replicas(3, isr=(1, 2))
+    _, outcome = replicas.fetch(3)
+    assert outcome.change is not None
+    settle(replicas.leader, outcome.change, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    replicas.produce(b"a")
+    replicas.fetch(2)
+    replicas.fetch(2)
+    assert high_watermark(replicas) == 0, "the third is caught up, and would join"
+    replicas.ineligible.add((3, -1))
+    assert brokers_left(replicas.leader, {4}) == NOTHING
+    assert brokers_left(replicas.leader, {3}).advanced
+    assert high_watermark(replicas) == 1
+
+
 def test_the_incarnation_that_fetched_is_the_one_that_is_to_join() -> None:
     """M7: the controller compares the epoch with the broker's registration (KIP-903)."""
     replicas = Replicas(2, isr=(1,))
@@ -238,14 +266,24 @@ def test_a_change_of_unknown_fate_stays_pending_until_the_role_is_told_again(err
 def test_an_answer_to_an_earlier_change_leaves_the_present_one_pending() -> None:
     """M11: the controller has applied the present one, so the joiner must be waited for."""
     replicas, earlier = joining()
-    settle(replicas.leader, earlier, ErrorCode.INELIGIBLE_REPLICA)
+    settle(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
     _, outcome = replicas.fetch(2)
     assert outcome.change not in (None, earlier)
-    settle(replicas.leader, earlier, ErrorCode.INELIGIBLE_REPLICA)
+    settle(replicas.leader, earlier, ErrorCode.OPERATION_NOT_ATTEMPTED)
     in_sync = replicas.leader.in_sync
     assert in_sync is not None
     assert in_sync.pending is outcome.change
     assert in_sync.size_of_maximal_isr(replicas.leader.image) == 2
+
+
+def test_an_ineligible_replica_is_not_proposed_again_at_once() -> None:
+    """A broker that is about to stop goes on to fetch for a moment, and would be refused each time."""
+    replicas, change = joining()
+    settle(replicas.leader, change, ErrorCode.INELIGIBLE_REPLICA)
+    for _ in range(3):
+        assert replicas.fetch(2)[1].change is None
+    replicas.now_ms += INELIGIBLE_FOR_MS
+    assert replicas.fetch(2)[1].change is not None
 
 
 def test_an_unexpected_error_has_the_change_sent_again() -> None:

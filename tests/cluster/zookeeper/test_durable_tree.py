@@ -14,7 +14,7 @@ from cluster.zookeeper import durable_tree as embedded
 from cluster.zookeeper import journal_format
 from cluster.zookeeper.coordination import Check, Create, Delete, MultiError, NoSpaceError, SetData
 from cluster.zookeeper.durable_tree import JOURNAL_NAME, DurableTree, JournalError
-from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Transaction, ZnodeTree
+from cluster.zookeeper.znode_tree import CloseSession, CreateSession, Multi, Resumable, Transaction, ZnodeTree
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 
 DIRECTORY = "/data"
@@ -107,6 +107,28 @@ def test_ephemerals_of_the_previous_process_are_gone() -> None:
     assert again.tree.children("/")[0] == ["stays"]
     assert again.tree.last_zxid > zxid
     assert again.tree.next_session_id == 2
+
+
+def test_resumable_sessions_outlive_the_process_with_their_nodes() -> None:
+    """From the transaction, and from the snapshot that the next start begins its file with."""
+    disk = new_disk()
+    durable = DurableTree.open(disk, DIRECTORY, 0)
+    resumable = Resumable(6000, b"secret")
+    durable.apply(CreateSession(1, resumable), 0)
+    durable.apply(CreateSession(2, Resumable(9000, b"other")), 0)
+    durable.apply(CreateSession(3), 0)
+    durable.apply(Multi(1, (Create("/here", ephemeral=True),)), 0)
+    durable.apply(Multi(3, (Create("/gone", ephemeral=True),)), 0)
+    durable.flush()
+    for _ in range(2):
+        durable = DurableTree.open(disk, DIRECTORY, 0)
+        assert durable.tree.resumable == {1: resumable, 2: Resumable(9000, b"other")}
+        assert durable.tree.sessions == [1, 2]
+        assert durable.tree.children("/")[0] == ["here"]
+    durable.apply(CloseSession(1), 0)
+    durable.flush()
+    again = DurableTree.open(disk, DIRECTORY, 0)
+    assert (again.tree.sessions, again.tree.children("/")[0]) == ([2], [])
 
 
 def test_a_refused_transaction_leaves_nothing_to_flush() -> None:

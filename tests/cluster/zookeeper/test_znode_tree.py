@@ -25,7 +25,8 @@ from cluster.zookeeper.coordination import (
     SetData,
     WatchEvent,
 )
-from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, ZnodeTree, validate_path
+from cluster.zookeeper.znode import validate_path
+from cluster.zookeeper.znode_tree import Applied, CloseSession, CreateSession, Multi, ZnodeTree
 
 
 class Driver:

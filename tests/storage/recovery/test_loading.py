@@ -89,6 +89,21 @@ class TestLoading:
             assert manager.logs[TP].path == f"{right}/t-0"
             assert {each.path: each.log_count for each in manager.directories} == {right: 1, wrong: 0}
 
+    def test_the_high_watermark_of_an_earlier_topic_of_the_name_does_not_count(self) -> None:
+        """Its directory had failed when the topic was deleted and created again, and works again."""
+        file_system = MemoryFileSystem()
+        for directory, topic_id, count in (("/a", TOPIC_ID, 4), ("/b", UUID(int=1), 2)):
+            manager, _ = open_manager(file_system, CONFIG, directory)
+            append(manager.get_or_create(TP, topic_id, CONFIG, T0), *[b"x"] * count)
+            checkpoint_high_watermarks(manager, {TP: count})
+            file_system.kill_process()
+        for topic_id, end in ((TOPIC_ID, 4), (UUID(int=1), 2)):
+            manager, _ = open_manager(file_system.copy(), CONFIG, "/a", "/b")
+            manager.resolve_conflicting_logs(lambda _partition, topic_id=topic_id: topic_id, T0)  # type: ignore[misc]
+            assert manager.logs[TP].log_end_offset == end
+            assert manager.checkpoints.high_watermarks == {TP: end}
+            assert manager.checkpoints.cut_below == {}
+
     def test_a_directory_that_cannot_be_used(self) -> None:
         file_system = MemoryFileSystem()
         manager, _ = open_manager(file_system, CONFIG, "/a", "/b")
@@ -131,6 +146,22 @@ class TestLoading:
         assert (result.truncated_bytes, result.lost_below_high_watermark) == (20, 2)
         assert manager.checkpoints.high_watermarks[TP] == 3
         assert values_in(manager.logs[TP]) == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+    def test_an_end_lost_below_the_start_was_below_the_high_watermark(self) -> None:
+        """Whatever the checkpoint said last: records are deleted up to the high watermark only."""
+        file_system = MemoryFileSystem()
+        manager = filled(file_system)
+        checkpoint_high_watermarks(manager, {TP: 1})
+        manager.logs[TP].delete_records_before(4, 5)
+        manager.checkpoints.write_log_start_offsets()
+        path = manager.logs[TP].active_segment.path
+        file_system.write_file(path, file_system.read_file(path)[: 2 * len(batch_of(b"0"))])
+        for _start in range(2):
+            file_system.kill_process()
+            manager, _ = open_manager(file_system, CONFIG)
+            assert manager.logs[TP].log_end_offset == 4
+            assert manager.checkpoints.cut_below == {TP: 5}
+            checkpoint_high_watermarks(manager, {TP: 4})
 
     def test_progress(self) -> None:
         file_system = MemoryFileSystem()

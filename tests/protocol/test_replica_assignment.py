@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.controller.assignment import alternate_racks, assign_replicas
 from protocol.errors import ApiError, ErrorCode
+from protocol.replica_assignment import alternate_racks, assign_replicas
 
 
 def test_followers_shift_after_each_round() -> None:

@@ -1,0 +1,73 @@
+"""The JAAS file that KAFKA_OPTS names."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.definitions import ConfigError
+from config.zookeeper.jaas import DigestLogin, system_properties, zookeeper_login
+
+MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
+TEXT = f"""
+/* Brokers; */ // and clients
+KafkaServer {{ org.apache.kafka.common.security.plain.PlainLoginModule required username="a" user_a="}};"; }};
+Client {{  # ZooKeeper
+  {MODULE} required
+    username=kafka
+    password="a \\"secret\\"; of }} signs";
+}};
+Bad {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true; }};
+Nameless {{ {MODULE} required password="hidden"; }};
+"""
+
+
+def login(text: str = TEXT, **properties: str) -> DigestLogin | None:
+    given = {f"zookeeper.sasl.{name}": value for name, value in properties.items()}
+    return zookeeper_login({"java.security.auth.login.config": "/jaas.conf", **given}, lambda _path: text)
+
+
+def test_the_user_of_the_section() -> None:
+    assert login() == DigestLogin("kafka", 'a "secret"; of } signs')
+    assert login(clientconfig="Other") is None
+    assert login("") is None
+    assert zookeeper_login({}, lambda _path: TEXT) is None
+
+
+def test_kafka_opts() -> None:
+    text = "-Xmx1G -Djava.security.auth.login.config='/a b.conf' -Dzookeeper.sasl.clientconfig=Z -Dempty"
+    assert system_properties(text) == {
+        "java.security.auth.login.config": "/a b.conf",
+        "zookeeper.sasl.clientconfig": "Z",
+        "empty": "",
+    }
+
+
+def test_kafka_opts_that_are_not_whole() -> None:
+    with pytest.raises(ConfigError, match="KAFKA_OPTS: a quotation mark is missing"):
+        system_properties('-Dname="value')
+
+
+@pytest.mark.parametrize(
+    ("text", "properties", "complaint"),
+    [
+        (TEXT, {"client": "false"}, "Invalid value false for configuration zookeeper.sasl.client: .*section Client"),
+        (TEXT, {"clientconfig": "Bad"}, f"/jaas.conf for .*: the section Bad needs the one module {MODULE}"),
+        (TEXT, {"clientconfig": "Nameless"}, "the section Nameless needs username and password"),
+        ("Client { a.B required", {}, "a ; is missing"),
+        ('Client { a.B required password "hidden"; };', {}, "a = is missing"),
+        ("Client", {}, "a { is missing"),
+        ('Client { a.B required password="hidden', {}, "a quotation mark is missing"),
+    ],
+)
+def test_what_is_wrong_with_it(text: str, properties: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        login(text, **properties)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there() -> None:
+    def read(path: str) -> str:
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+    with pytest.raises(ConfigError, match=r"/jaas\.conf for .*login\.config: No such file or directory"):
+        zookeeper_login({"java.security.auth.login.config": "/jaas.conf"}, read)

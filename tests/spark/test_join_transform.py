@@ -1,0 +1,94 @@
+"""The join's transform on static frames: what belongs together, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.sink import ParquetSink
+from spark_jobs.common.source import SourceConfig
+from spark_jobs.jobs.join import JoinConfig, Side, transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+CONNECTOR_COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+MINUTE_MS = 60_000
+
+
+def side(name: str, ddl: str) -> Side:
+    from pyspark.sql.types import StructType
+
+    source = SourceConfig(bootstrap_servers="unused:9092", topics=name)
+    return Side(name=name, source=source, schema=StructType.fromDDL(ddl))
+
+
+def config(**fields: Any) -> JoinConfig:
+    given = {"right": side("right", "k STRING, v INT"), "within_ms": 10 * MINUTE_MS, "on": ("k",)} | fields
+    return JoinConfig(
+        run=RunConfig(checkpoint="unused", trigger={"availableNow": True}, group_id="", metrics_port=None),
+        left=side("left", "k STRING, v INT"),
+        sink=ParquetSink(path="unused"),
+        **given,
+    )
+
+
+def records(spark: SparkSession, *rows: tuple[float, Any]) -> DataFrame:
+    """Records of minutes after noon and values."""
+    values = [
+        (None, json.dumps(value).encode(), "t", 0, offset, NOON + dt.timedelta(minutes=minute))
+        for offset, (minute, value) in enumerate(rows)
+    ]
+    return spark.createDataFrame(values, CONNECTOR_COLUMNS)
+
+
+def joined(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((row.k, row.v, row.right_v) for row in frame.collect())
+
+
+def test_records_within_the_interval_on_both_sides(spark: SparkSession) -> None:
+    left = records(spark, (0, {"k": "a", "v": 1}), (60, {"k": "a", "v": 2}), (0, "not an object"))
+    right = records(
+        spark, (10, {"k": "a", "v": 10}), (-10, {"k": "a", "v": 11}), (11, {"k": "a", "v": 12}), (0, {"k": "b"})
+    )
+    assert joined(transform(left, right, config())) == [("a", 1, 10), ("a", 1, 11)]
+    outer = transform(left, right, config(kind="left")).where("right_v IS NULL")
+    assert joined(outer) == [("a", 2, None)]
+    assert outer.columns == ["k", "v", "left_time", "right_v", "right_time"]
+
+
+def test_a_static_table(spark: SparkSession) -> None:
+    left = records(spark, (0, {"k": "a", "v": 1}), (9, {"k": "z", "v": 2}))
+    static = spark.createDataFrame([("a", 5, "x"), ("b", 6, "y")], "k STRING, v INT, name STRING")
+    for kind, expected in (("inner", [("a", 1, 5)]), ("left", [("a", 1, 5), ("z", 2, None)])):
+        frame = transform(left, static, config(right=None, within_ms=None, static="t", kind=kind))
+        assert joined(frame) == expected
+        assert frame.columns == ["k", "v", "left_time", "right_v", "name"]
+
+
+def test_a_static_table_without_the_field(spark: SparkSession) -> None:
+    static = spark.createDataFrame([("a",)], "other STRING")
+    with pytest.raises(ValueError, match="--on k: --static t has no such column"):
+        transform(records(spark, (0, {"k": "a"})), static, config(right=None, within_ms=None, static="t"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"within_ms": None}, "--right: needs --within"),
+        ({"on": ()}, "--on: at least one field"),
+        ({"on": ("x",)}, "--on x: the schema of --left has no such field"),
+    ],
+)
+def test_bad_joins_are_refused(spark: SparkSession, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**fields)

@@ -1,0 +1,145 @@
+"""The sinks: headers that name a row, the same when a batch is written again, and tables whose batches replace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from confluent_kafka import Consumer, Message
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from spark_jobs.common.sink import ROW_HEADERS, KafkaSink, ParquetSink, json_records, query_id, with_row_headers
+from tests.kit.broker_process import ROOT, BrokerProcess
+from tests.kit.jars import spark_environment
+from tests.spark.equal_frames import assert_frames_equal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+
+def headers_of(frame: DataFrame) -> dict[bytes, list[tuple[str, bytes]]]:
+    return {bytes(row.value): [(h.key, bytes(h.value)) for h in row.headers] for row in frame.collect()}
+
+
+def test_rows_have_the_same_headers_whatever_order_they_come_in(spark: SparkSession) -> None:
+    rows = [(None, str(number).encode()) for number in range(5)]
+    once = spark.createDataFrame(rows, "key BINARY, value BINARY").coalesce(1)
+    again = spark.createDataFrame(rows[::-1], "key BINARY, value BINARY").coalesce(1)
+    headers = headers_of(with_row_headers(once, "q", 7))
+    assert headers == headers_of(with_row_headers(again, "q", 7))
+    assert headers[b"3"] == [("query", b"q"), ("batch", b"7"), ("partition", b"0"), ("row", b"3")]
+
+
+def test_rows_of_two_partitions_have_numbers_of_their_own(spark: SparkSession) -> None:
+    frame = spark.range(6).selectExpr("id", "CAST(id AS STRING) AS key", "CAST(CAST(id AS STRING) AS BINARY) AS value")
+    found = with_row_headers(frame.repartition(3, "id").drop("id"), "q", 0).collect()
+    places = {tuple(bytes(header.value) for header in row.headers) for row in found}
+    assert len(places) == 6
+    assert len({place[2] for place in places}) > 1
+
+
+def test_headers_of_the_record_stay_first(spark: SparkSession) -> None:
+    columns = "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    frame = spark.createDataFrame([(None, b"a", [("row", b"mine")]), (None, b"b", None)], columns)
+    headers = headers_of(with_row_headers(frame, "q", 0))
+    assert headers[b"a"][0] == ("row", b"mine")
+    assert [name for name, _ in headers[b"a"][1:]] == [name for name, _ in headers[b"b"]] == list(ROW_HEADERS)
+
+
+def test_rows_become_json_with_their_nulls(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("x", 1, None)], "a STRING, `b.c` INT, d STRING")
+    expected = spark.createDataFrame([('{"a":"x","d":null}', '{"a":"x","b.c":1,"d":null}')], "key STRING, value STRING")
+    assert_frames_equal(json_records(rows, ["a", "d"]), expected)
+
+
+def test_a_batch_written_again_replaces_itself_in_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    sink = ParquetSink(path=str(tmp_path / "table"))
+    sink.bind(spark, str(tmp_path / "one"))
+    for batch, count in ((0, 3), (1, 2), (0, 3)):
+        sink.write(spark.range(count), batch)
+    sink.bind(spark, str(tmp_path / "one"))
+    assert spark.read.parquet(sink.path).count() == 5
+    with pytest.raises(ValueError, match="belongs to another checkpoint"):
+        sink.bind(spark, str(tmp_path / "two"))
+
+
+def test_a_checkpoint_without_a_query_has_no_id(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no query was started there"):
+        query_id(spark, str(tmp_path))
+
+
+def test_client_properties_reach_the_producer() -> None:
+    sink = KafkaSink(bootstrap_servers="b:9092", topic="t", client_properties={"acks": "all"})
+    assert sink.options() == {"kafka.acks": "all", "kafka.bootstrap.servers": "b:9092", "topic": "t"}
+
+
+WRITE_TWICE = """
+import sys
+from spark_jobs.common.session import build_session
+from spark_jobs.common.sink import KafkaSink, json_records
+spark = build_session("sink", master="local[2]")
+sink = KafkaSink(bootstrap_servers=sys.argv[1], topic=sys.argv[2])
+sink.check(spark)
+for descending in (False, True):
+    rows = spark.range(100).orderBy("id", ascending=not descending).repartition(3, "id")
+    sink.write(json_records(rows, ["id"]), "q", 4)
+try:
+    KafkaSink(bootstrap_servers=sys.argv[1], topic="none-" + sys.argv[2]).check(spark)
+except ValueError as failure:
+    print(failure)
+"""
+
+
+def test_a_topic_written_twice_holds_each_row_twice_with_equal_headers(tmp_path: Path) -> None:
+    given = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
+    broker = None if given else BrokerProcess(tmp_path / "broker")
+    if broker is not None:
+        broker.start()
+    bootstrap = given or (broker.address if broker is not None else "")
+    topic = f"sink-{uuid.uuid4()}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for created in admin.create_topics([NewTopic(topic, num_partitions=2)]).values():
+        created.result(30)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", WRITE_TWICE, bootstrap, topic],
+            env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert f"topic none-{topic} does not exist" in done.stdout
+        messages = consume(bootstrap, topic, 200)
+    finally:
+        if broker is not None:
+            broker.kill()
+    named = [(message.value(), tuple(message.headers() or ())) for message in messages]
+    assert sorted(map(repr, named)) == sorted(map(repr, [*set(named), *set(named)]))
+    assert len({headers for _, headers in named}) == 100
+
+
+def consume(bootstrap: str, topic: str, count: int) -> list[Message]:
+    settings = {"bootstrap.servers": bootstrap, "group.id": str(uuid.uuid4()), "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    messages: list[Message] = []
+    try:
+        while len(messages) < count:
+            found = consumer.consume(count, timeout=60)
+            assert found, f"{len(messages)} of {count} records in a minute"
+            messages += [message for message in found if message.error() is None]
+    finally:
+        consumer.close()
+    return messages

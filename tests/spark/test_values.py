@@ -1,0 +1,96 @@
+"""Values parsed by a schema: what Spark refuses, and the reason that a dead letter gives for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from spark_jobs.common import values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+DDL = (
+    "i INT, l BIGINT, s SMALLINT, d DOUBLE, b BOOLEAN, n DECIMAL(5,2), day DATE, at TIMESTAMP, raw BINARY, t STRING, "
+    "o STRUCT<x: INT, y: STRUCT<z: STRING NOT NULL>>, a ARRAY<INT>, m MAP<STRING, BOOLEAN>, r ARRAY<STRUCT<k: INT>>"
+)
+REFUSED = {
+    None: "value is null",
+    b"": "value is empty",
+    b" \n": "value is empty",
+    b"garbage": "not JSON at line 1, column 1 (byte 0): Expecting value",
+    b'{"i": 1': "not JSON at line 1, column 8 (byte 7): Expecting ',' delimiter",
+    '{"t": "é",\n "i": }'.encode(): "not JSON at line 2, column 7 (byte 18): Expecting value",
+    b"{'i': 1}": "not JSON at line 1, column 2 (byte 1): Expecting property name enclosed in double quotes",
+    b'{"t": "\xff"}': "not UTF-8 at byte 7: 0xff",
+    b"5": "expected an object, found number 5",
+    b"[1]": "expected an object, found an array",
+    b'{"i": "x"}': 'field i: expected INT, found string "x"',
+    b'{"i": ""}': 'field i: expected INT, found string ""',
+    b'{"i": 1.5}': "field i: expected INT, found number 1.5",
+    b'{"i": true}': "field i: expected INT, found boolean true",
+    b'{"i": {}}': "field i: expected INT, found an object",
+    b'{"i": 3000000000}': "field i: expected INT, found number 3000000000 (out of range)",
+    b'{"l": 9223372036854775808}': "field l: expected BIGINT, found number 9223372036854775808 (out of range)",
+    b'{"s": 40000}': "field s: expected SMALLINT, found number 40000 (out of range)",
+    b'{"d": "1.5x"}': 'field d: expected DOUBLE, found string "1.5x"',
+    b'{"b": "true"}': 'field b: expected BOOLEAN, found string "true"',
+    b'{"n": "ten"}': 'field n: expected DECIMAL(5,2), found string "ten"',
+    b'{"day": "2026-02-30"}': 'field day: expected DATE, found string "2026-02-30"',
+    b'{"at": "noon"}': 'field at: expected TIMESTAMP, found string "noon"',
+    b'{"raw": "%%"}': 'field raw: expected BINARY, found string "%%"',
+    b'{"o": 1}': "field o: expected an object (STRUCT), found number 1",
+    b'{"o": {"x": "1"}}': 'field o.x: expected INT, found string "1"',
+    b'{"o": {"y": {}}}': "field o.y.z: expected STRING, found no such field",
+    b'{"o": {"y": {"z": null}}}': "field o.y.z: expected STRING, found null",
+    b'{"a": [1, "2"]}': 'field a[1]: expected INT, found string "2"',
+    b'{"a": {}}': "field a: expected an array (ARRAY), found an object",
+    b'{"m": {"k": 1}}': 'field m["k"]: expected BOOLEAN, found number 1',
+    b'{"r": [{"k": 1}, {"k": []}]}': "field r[1].k: expected INT, found an array",
+    b'{"i": "x", "b": 0, "l": "y", "o": 7}': (
+        'field i: expected INT, found string "x"; field l: expected BIGINT, found string "y"; '
+        "field b: expected BOOLEAN, found number 0; and 1 more"
+    ),
+    b'{"i": "\\ud800"}': 'field i: expected INT, found string "?"',
+    b'{"i": 1e99999999999999999999}': "not JSON that can be read: [<class 'decimal.InvalidOperation'>]",
+    b'{"i": "%s"}' % (b"x" * 99): f'field i: expected INT, found string "{"x" * (values.SHOWN - 1)}…',
+}
+ACCEPTED = [
+    b"{}",
+    b'{"other": 1}',
+    b'{"i": null}',
+    b'{"i": -2147483648, "l": 9223372036854775807, "s": 1, "d": 1, "b": false, "n": "123.45", "t": {"any": 1}}',
+    b'{"d": "NaN", "n": 1.5, "day": "2026-02-28", "at": "2026-02-28T12:00:00Z", "raw": "AAE=", "a": [], "m": {}}',
+    b'{"o": {"x": null, "y": {"z": ""}}, "a": [null], "r": [null, {}]}',
+]
+
+
+@pytest.fixture(scope="module")
+def schema(spark: SparkSession) -> StructType:
+    assert spark.version  # the JVM parses the text
+    return StructType.fromDDL(DDL)
+
+
+def test_each_kind_of_failure_has_its_reason(spark: SparkSession, schema: StructType) -> None:
+    rows = list(enumerate([*REFUSED, *ACCEPTED]))
+    frame = spark.createDataFrame(rows, "number INT, value BINARY")
+    parsed = frame.withColumn("parsed", values.parse(sql.col("value"), schema))
+    failures = parsed.where(values.failed(sql.col("value"), sql.col("parsed"), schema))
+    explained = failures.select("number", values.reason(sql.col("value"), schema).alias("reason"))
+    assert {rows[number][1]: text for number, text in explained.collect()} == REFUSED
+
+
+def test_values_that_parse_run_no_python(spark: SparkSession, schema: StructType) -> None:
+    frame = spark.createDataFrame([(b'{"i": 1}',)], "value BINARY")
+    parsed = frame.withColumn("parsed", values.parse(sql.col("value"), schema))
+    failures = parsed.where(values.failed(sql.col("value"), sql.col("parsed"), schema))
+    plan = failures.select(values.reason(sql.col("value"), schema))._jdf.queryExecution().executedPlan().toString()
+    assert plan.index("BatchEvalPython") < plan.index("Filter"), plan

@@ -1,0 +1,131 @@
+"""Apache Kafka and Odradek on one ZooKeeper, either of them as the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
+from kazoo.client import KazooClient
+
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.reassigning import elect_controller, metadata_of
+from tests.kit.waiting import eventually
+
+T = TypeVar("T")
+
+APACHE, ODRADEK = 0, 7
+NOBODY = 99
+"""A broker that is registered and does not answer: what moves to it is under way as long as a test wants."""
+
+
+class Cluster:
+    """Both brokers on one ZooKeeper, each with two log directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        settings = {
+            "zookeeper.session.timeout.ms": "18000",
+            # The first check is due seconds after the controller's election, which a test may be amid.
+            "auto.leader.rebalance.enable": "false",
+        }
+        log_dirs = {broker: [directory / f"{broker}-{name}" for name in "ab"] for broker in (APACHE, ODRADEK)}
+        self.log_dirs = {broker: [str(path) for path in paths] for broker, paths in log_dirs.items()}
+        own = {broker: settings | {"log.dirs": ",".join(paths)} for broker, paths in self.log_dirs.items()}
+        # Odradek stops first, and Apache Kafka would wait for somebody to take over.
+        self._apache = ApacheKafka(directory / "apache", own[APACHE] | {"controlled.shutdown.enable": "false"})
+        self._odradek = BrokerProcess(
+            directory / "odradek",
+            own[ODRADEK] | {"broker.id": str(ODRADEK), "zookeeper.connect": self._apache.zookeeper_address},
+        )
+        self.zookeeper = KazooClient(self._apache.zookeeper_address)
+
+    def start(self) -> None:
+        """Start everything."""
+        self._apache.start()
+        self._odradek.start()
+        self.zookeeper.start()
+
+    def stop(self) -> None:
+        """End everything."""
+        self.zookeeper.stop()
+        self.zookeeper.close()
+        self._odradek.stop()
+        self._apache.stop()
+
+    @property
+    def addresses(self) -> str:
+        """Of both brokers."""
+        return f"{self._apache.address},{self._odradek.address}"
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        """A client of librdkafka's."""
+        return AdminClient({"bootstrap.servers": self.addresses, "log_level": 0})
+
+    def elect_controller(self, wanted: int) -> None:
+        """Have the broker become the controller, and both know it."""
+        elect_controller(self.zookeeper, {wanted})
+        self._await_told(
+            "both brokers, and the controller",
+            lambda seen: (sorted(seen.brokers), seen.controller_id),
+            lambda found: found == ([APACHE, ODRADEK], wanted),
+        )
+        self.admin.list_topics(timeout=10)  # librdkafka would go on asking the controller that it knows
+
+    def create_topic(self, name: str, *assignment: list[int]) -> None:
+        """A topic with these replicas, which are all in sync."""
+        topic = NewTopic(name, len(assignment), replica_assignment=list(assignment))
+        self.admin.create_topics([topic])[name].result()
+        self.await_in_sync(name, assignment)
+
+    def await_in_sync(self, name: str, assignment: Sequence[list[int]]) -> None:
+        """Until the partitions have these replicas, in sync, and both brokers have heard of it."""
+
+        def replicas_in(seen: ClusterMetadata) -> list[tuple[list[int], list[int]]]:
+            partitions = seen.topics[name].partitions
+            return [(partitions[number].replicas, sorted(partitions[number].isrs)) for number in sorted(partitions)]
+
+        wanted = [(replicas, sorted(replicas)) for replicas in assignment]
+        self._await_told(f"the replicas of {name}", replicas_in, lambda found: found == wanted)
+
+    def _await_told(self, what: str, read: Callable[[ClusterMetadata], T], holds: Callable[[T], bool]) -> None:
+        """Until this holds of what either broker tells: a tool asks any of them."""
+        for address in self.addresses.split(","):
+            eventually(
+                f"{what} at {address}",
+                lambda at=address: read(metadata_of(at)),  # type: ignore[misc]
+                holds,
+                not_yet=(KafkaException, KeyError),
+            )
+
+    @contextlib.contextmanager
+    def with_nobody(self, rack: str | None = None) -> Iterator[None]:
+        """For a block, a broker is registered whose port nobody listens on, in the rack if one is given."""
+        port = free_port()
+        registration: dict[str, Any] = {
+            "features": {},
+            "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+            "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"],
+            "jmx_port": -1,
+            "port": port,
+            "host": "127.0.0.1",
+            "version": 5,
+            "timestamp": "1",
+        }
+        if rack is not None:
+            registration["rack"] = rack
+        path = f"/brokers/ids/{NOBODY}"
+        self.zookeeper.create(path, json.dumps(registration).encode(), ephemeral=True)
+        try:
+            self._await_told("a third broker", lambda seen: NOBODY in seen.brokers, bool)
+            yield
+        finally:
+            self.zookeeper.delete(path)
+            self._await_told("two brokers", lambda seen: NOBODY not in seen.brokers, bool)
