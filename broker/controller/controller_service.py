@@ -79,6 +79,7 @@ class ControllerService:
         self._new_channel = new_channel
         self._rules = rules
         self._broker: BrokerImage | None = None
+        """This broker as it is registered; None between two sessions."""
         self._active: ActiveController | None = None
         self._changes = ChangeQueue()
         self._is_closed = False
@@ -120,12 +121,23 @@ class ControllerService:
     # -- the office ----------------------------------------------------------------------------------------------------
 
     async def _elect(self, find_replicas: FindReplicas | None = None, *, unclean: bool = False) -> None:
-        """Become the controller, unless another broker is it: then the watch tells when that one goes."""
+        """Become the controller, unless another broker is it: then the watch tells when that one goes. Resign, if the
+        office has gone to another.
+        """
         broker, zk_client = self._broker, self._membership.zk_client
-        if broker is None or self._active is not None:
+        if broker is None:
             return
         owner = await zk_client.controller_id(self._controller_node_changed)
-        if owner is not None:
+        if self._active is not None:
+            if owner == broker.broker_id:
+                return
+            await self._resign()
+        if owner == broker.broker_id:
+            # This broker gave the office up, but the node stayed, or it never heard that the node was created.
+            session_id = self._membership.coordination.session_id
+            if not await zk_client.delete_node_of(znodes.CONTROLLER, [session_id]):
+                return
+        elif owner is not None:
             logger.info("Broker %d has been elected as the controller, so stopping the election process.", owner)
             return
         term = await zk_client.register_controller(broker.broker_id)
@@ -167,7 +179,7 @@ class ControllerService:
             await zk_client.delete_node_of(znodes.CONTROLLER, [session_id])
         except CoordinationError as error:
             logger.warning("%s may still name this broker: %s", znodes.CONTROLLER, error)
-        asyncio.get_running_loop().call_later(RETRY_S, self._begin, self._controller_changed)
+        asyncio.get_running_loop().call_later(RETRY_S, self._begin, self._elect)
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -195,23 +207,7 @@ class ControllerService:
 
     def _controller_node_changed(self, event: WatchEvent) -> None:
         if event.type is not EventType.SESSION_EXPIRED:
-            self._begin(self._controller_changed)
-
-    async def _controller_changed(self) -> None:
-        broker = self._broker
-        owner = await self._membership.zk_client.controller_id(self._controller_node_changed)
-        if broker is not None and self._active is not None and owner != broker.broker_id:
-            await self._resign()
-        if owner is None:
-            await self._elect()
-        elif self._active is None and broker is not None and owner == broker.broker_id:
-            await self._leave_stale_office()
-
-    async def _leave_stale_office(self) -> None:
-        """An office that was given up, when the node could not be deleted."""
-        session_id = self._membership.coordination.session_id
-        if await self._membership.zk_client.delete_node_of(znodes.CONTROLLER, [session_id]):
-            await self._elect()
+            self._begin(self._elect)
 
     def _broker_nodes_changed(self, event: WatchEvent) -> None:
         if event.type is not EventType.SESSION_EXPIRED:
@@ -231,6 +227,7 @@ class ControllerService:
             self._begin_in(active, partial(active.answered, broker_id, command, answer))
 
     def _session_ended(self) -> None:
+        self._broker = None
         active, self._active = self._active, None
         if active is not None:
             logger.info("The session has expired, and the office of the controller with it")

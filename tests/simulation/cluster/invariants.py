@@ -209,7 +209,7 @@ class Invariants:
         topic_partition, topic_id = partition.topic_partition, log.topic_id or ZERO_UUID
         key = (machine.name, machine.lives, topic_partition, topic_id)
         replica = self._replicas.get(key)
-        if replica is None:
+        if replica is None or replica.bytes.log is not log:  # a log that was set aside as a stray is another one
             replica = self._replicas[key] = _Replica(ReplicaBytes(log, machine.disk))
         bounds = log.log_start_offset, partition.high_watermark, log.log_end_offset
         looked_at = *bounds, partition.leader_epoch, int(partition.is_leader), log.truncations

@@ -47,7 +47,7 @@ class ReplicaBytes:
     """Reads one replica's log as it lies on the disk, past the broker and its faults."""
 
     def __init__(self, log: UnifiedLog, disk: SimDisk) -> None:
-        self._log = log
+        self.log = log
         self._disk = disk
         self._truncations = log.truncations
         self._segment = 0
@@ -56,7 +56,7 @@ class ReplicaBytes:
 
     def verify(self, committed: CommittedBatches, end: int) -> str | None:
         """Compare what is new below `end` with what was committed; the difference, if there is one."""
-        log = self._log
+        log = self.log
         if log.truncations != self._truncations:
             self._truncations = log.truncations
             self._segment = self._position = self._verified = 0

@@ -42,6 +42,8 @@ PAST_SEEDS = {
     301_207: "a follower kept diverged records below the start of its leader's log, where records had been deleted",
     400_137: "a topic made again refused batches that were meant for the one before it, as Kafka does",
     400_165: "a log that had lost its end below its start was not known to be cut, and its replica led",
+    700_005: "the checker read the log that a broker had set aside as a stray, not the one it began after",
+    700_011: "a broker was elected before its new session had registered it, and /controller named nobody who ruled",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
