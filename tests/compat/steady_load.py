@@ -29,6 +29,8 @@ IMPATIENT = {
     "reconnect.backoff.max.ms": 50,
     "retry.backoff.ms": 10,
     "retry.backoff.max.ms": 50,
+    # librdkafka asks once a second who leads instead of a broker that is down. It may then need a second answer.
+    "topic.metadata.refresh.interval.ms": 100,
     "log_level": 3,
     "log.connection.close": False,
     # An answer may be lost, and a host be gone.
