@@ -151,3 +151,8 @@ def source_config(arguments: argparse.Namespace) -> SourceConfig:
         fail_on_data_loss=arguments.fail_on_data_loss == "true",
         client_properties=properties,
     )
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """The names in a comma separated list."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from spark_jobs.common.binding import bind
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
 
@@ -22,10 +22,9 @@ ROW_HEADERS = ("query", "batch", "partition", "row")
 """Names of the headers, in their order: the last four of a record. Their values are text in UTF-8."""
 
 BATCH = "batch_id"
-MARKER = "_odradek_output.json"
-"""In the output and in the checkpoint, the same text: which output belongs to which checkpoint. Hidden from readers."""
-
 STAGING_PREFIX = ".spark-staging-"
+"""Where Spark prepares replaced partitions; an attempt that died leaves its own behind."""
+
 _ROW_BITS = 33
 """Bits of a row's number in `monotonically_increasing_id`; the partition is above them."""
 
@@ -125,19 +124,12 @@ class ParquetSink:
 
         Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers.
         """
-        output, ours = TableDirectory(spark, self.path), TableDirectory(spark, checkpoint)
-        there, marker = output.read_text(MARKER), ours.read_text(MARKER)
-        if there is not None and there != marker:
-            raise ValueError(
-                f"{self.path} belongs to another checkpoint than {checkpoint}: their batches would replace each other; "
-                "use that checkpoint, or another output"
-            )
-        if marker is None:
-            marker = json.dumps({"output": str(uuid.uuid4())})
-            ours.write_text(MARKER, marker)
-        if there is None:
-            output.write_text(MARKER, marker)
-        output.remove_children(STAGING_PREFIX)
+        bind(spark, self.path, checkpoint)
+        self.clear(spark)
+
+    def clear(self, spark: SparkSession) -> None:
+        """Remove what attempts that died left half written."""
+        TableDirectory(spark, self.path).remove_children(STAGING_PREFIX)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of one batch, in place of those that an earlier attempt at it left."""

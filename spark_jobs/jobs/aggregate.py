@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.aggregation.aggregates import Aggregate, read_aggregates
 from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms, spark_interval
-from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
 from spark_jobs.common.results import ResultWriter, add_result_options, counted, result_sink
 from spark_jobs.common.runner import Job, Query, run
@@ -154,11 +154,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="append: each window once, when it is final; update: whenever it changes (default: append)",
     )
     add_result_options(parser)
-
-
-def names_in(text: str) -> tuple[str, ...]:
-    """The names in a comma separated list."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> AggregateConfig:

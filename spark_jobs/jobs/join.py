@@ -22,7 +22,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from spark_jobs.aggregation.windows import delay_ms, duration_ms, spark_interval
-from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
 from spark_jobs.common.results import RejectsOf, ResultWriter, add_result_options, counted, result_sink
 from spark_jobs.common.runner import Job, Query, run
@@ -206,7 +206,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         run=running,
         left=_side("left", arguments.left, arguments, source),
         right=_side("right", arguments.right, arguments, source) if streams else None,
-        on=tuple(name.strip() for name in arguments.on.split(",") if name.strip()),
+        on=names_in(arguments.on),
         within_ms=arguments.within,
         static=arguments.static,
         static_schema=read_schema(arguments.right_schema) if arguments.right_schema and not streams else None,

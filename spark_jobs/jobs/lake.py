@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
-import uuid
 from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -28,23 +26,18 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from spark_jobs.common import values
-from spark_jobs.common.cli import RunConfig
-from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.binding import bind
+from spark_jobs.common.cli import RunConfig, names_in
+from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS, record_columns
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
+from spark_jobs.common.sink import BATCH, ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
 
 MARKER = "_odradek_lake.json"
-"""In the output and in the checkpoint, the same text: which output belongs to which checkpoint. Hidden from readers."""
-
-STAGING_PREFIX = ".spark-staging-"
-"""Where Spark prepares replaced partitions; an attempt that died leaves its own behind."""
+"""See `spark_jobs.common.binding`."""
 
 FAILED = "failed_to_parse"
-REASON = "dead_letter_reason"
-BATCH = "batch_id"
-RECORD_COLUMNS = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_headers")
-DERIVED_PARTITIONS = ("topic", "date")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +66,16 @@ class LakeConfig:
         if set(self.partition_by) >= fields and self.schema is not None:
             raise ValueError("--partition-by: at least one field of the schema has to stay a column")
 
+    @property
+    def table(self) -> ParquetSink:
+        """The records that parsed."""
+        return ParquetSink(path=self.output, partition_by=self.partition_by)
+
+    @property
+    def letters(self) -> ParquetSink:
+        """The records that did not."""
+        return ParquetSink(path=self.dead_letters, partition_by=DERIVED_PARTITIONS)
+
 
 def transform(df: DataFrame, config: LakeConfig) -> DataFrame:
     """The connector's rows as rows of the table, plus the value as it was and whether it failed to parse.
@@ -88,13 +91,7 @@ def transform(df: DataFrame, config: LakeConfig) -> DataFrame:
     raw = [sql.col("value")] if config.schema is not None else []
     return df.withColumn("parsed", parsed).select(
         *(sql.col(f"parsed.`{name}`").alias(name) for name in fields),
-        sql.col("key").alias("kafka_key"),
-        sql.col("partition").alias("kafka_partition"),
-        sql.col("offset").alias("kafka_offset"),
-        sql.col("timestamp").alias("kafka_timestamp"),
-        sql.col("headers").alias("kafka_headers"),
-        sql.col("topic"),
-        sql.to_date("timestamp").alias("date"),
+        *record_columns(),
         *(column.alias("raw_value") for column in raw),
         failed.alias(FAILED),
     )
@@ -110,17 +107,6 @@ def dead_letter_rows(rows: DataFrame, schema: StructType) -> DataFrame:
     raw = sql.col("raw_value")
     return rows.where(FAILED).select(
         *RECORD_COLUMNS, raw.alias("value"), values.reason(raw, schema).alias(REASON), *DERIVED_PARTITIONS
-    )
-
-
-def replace_batch(rows: DataFrame, batch_id: int, partition_by: Sequence[str], path: str) -> None:
-    """Write `rows` as the directories of this batch, replacing what an earlier attempt at it left there."""
-    (
-        rows.withColumn(BATCH, sql.lit(batch_id))
-        .write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .partitionBy(*partition_by, BATCH)
-        .parquet(path)
     )
 
 
@@ -143,11 +129,10 @@ class LakeWriter:
         counts = Observation(f"lake-{batch_id}")
         # Counted while the table is written: only a batch with dead letters is read a second time, for them.
         observed = rows.observe(counts, sql.count(sql.lit(1)).alias("all"), sql.count_if(FAILED).alias("dead"))
-        replace_batch(table_rows(observed), batch_id, self.config.partition_by, self.config.output)
+        self.config.table.write(table_rows(observed), batch_id)
         total, dead = int(counts.get["all"]), int(counts.get["dead"])
         if dead and self.config.schema is not None:
-            letters = dead_letter_rows(rows, self.config.schema)
-            replace_batch(letters, batch_id, DERIVED_PARTITIONS, self.config.dead_letters)
+            self.config.letters.write(dead_letter_rows(rows, self.config.schema), batch_id)
         self.written += total - dead
         self.dead += dead
         self.batches += total > 0
@@ -168,25 +153,10 @@ def bind_output(spark: SparkSession, config: LakeConfig) -> None:
 
     Raises ValueError when the output belongs to another checkpoint, or was laid out by another `--partition-by`.
     """
-    output = TableDirectory(spark, config.output)
-    checkpoint = TableDirectory(spark, config.run.checkpoint)
-    there, ours = output.read_text(MARKER), checkpoint.read_text(MARKER)
-    if there is not None and there != ours:
-        raise ValueError(
-            f"--output {config.output} belongs to another checkpoint than {config.run.checkpoint}: their batches would "
-            "replace each other; use that checkpoint, or another output"
-        )
-    layout = list(config.partition_by)
-    if ours is None:
-        ours = json.dumps({"lake": str(uuid.uuid4()), "partition_by": layout})
-        checkpoint.write_text(MARKER, ours)
-    if json.loads(ours)["partition_by"] != layout:
-        laid_out = ",".join(json.loads(ours)["partition_by"])
-        raise ValueError(f"--partition-by: {config.output} is partitioned by {laid_out}")
-    if there is None:
-        output.write_text(MARKER, ours)
-    for directory in (output, TableDirectory(spark, config.dead_letters)):
-        directory.remove_children(STAGING_PREFIX)
+    settings = {"partition_by": config.partition_by}
+    bind(spark, config.output, config.run.checkpoint, marker=MARKER, settings=settings)
+    for table in (config.table, config.letters):
+        table.clear(spark)
 
 
 def plan(spark: SparkSession, config: LakeConfig) -> DataFrame:
@@ -226,7 +196,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         output=arguments.output,
         dead_letters=arguments.dead_letters or f"{arguments.output.rstrip('/')}-dead-letters",
         schema=read_schema(arguments.schema) if arguments.schema else None,
-        partition_by=tuple(name.strip() for name in arguments.partition_by.split(",") if name.strip()),
+        partition_by=names_in(arguments.partition_by),
     )
 
 

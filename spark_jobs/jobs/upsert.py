@@ -19,27 +19,24 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import sys
-import uuid
 from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from spark_jobs.common.cli import INTERVAL, RunConfig
-from spark_jobs.common.files import TableDirectory
+from spark_jobs.common.binding import bind
+from spark_jobs.common.cli import INTERVAL, RunConfig, names_in
+from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
+from spark_jobs.common.sink import ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
-from spark_jobs.jobs.lake import DERIVED_PARTITIONS, replace_batch
 from spark_jobs.upserts.changes import (
     DEBEZIUM,
     INTERNAL,
     PLAIN,
-    REASON,
-    RECORD_COLUMNS,
     TIME,
     ChangeFormat,
     explained,
@@ -50,7 +47,7 @@ from spark_jobs.upserts.snapshots import ARRIVAL, DELETED, OWN_COLUMNS, SEQUENCE
 __all__ = ["JOB", "UpsertConfig", "build_query", "main", "merge", "plan", "read_table", "transform"]
 
 MARKER = "_odradek_upsert.json"
-"""In the output and in the checkpoint, the same text: which output belongs to which checkpoint, and how it is kept."""
+"""See `spark_jobs.common.binding`."""
 
 HISTORY = ("valid_from", "valid_to", "is_current")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -91,13 +88,13 @@ class UpsertConfig:
             raise ValueError(f"--schema: the table has columns of its own with these names: {', '.join(taken)}")
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Sequence[str] | str | int]:
         """Settings that must not change under a table."""
         form = self.changes
         return {
-            "keys": list(form.keys),
+            "keys": form.keys,
             "envelope": form.envelope,
-            "sequence_by": list(form.sequence_by),
+            "sequence_by": form.sequence_by,
             "scd": self.scd,
         }
 
@@ -229,9 +226,8 @@ class UpsertWriter:
         total, dead = int(counts.get["all"]), int(counts.get["dead"])
         if dead:
             # Before the commit: a batch that is in the table is not run again.
-            replace_batch(
-                dead_letter_rows(changes, self.config), batch_id, DERIVED_PARTITIONS, self.config.dead_letters
-            )
+            letters = ParquetSink(path=self.config.dead_letters, partition_by=DERIVED_PARTITIONS)
+            letters.write(dead_letter_rows(changes, self.config), batch_id)
         entries, deleted = int(sizes.get["all"]), int(sizes.get["gone"])
         self.table.commit(batch_id, directory, schema, live=entries - deleted, deleted=deleted)
         self.changes += total - dead
@@ -256,23 +252,7 @@ def bind_output(spark: SparkSession, config: UpsertConfig) -> SnapshotWriter:
 
     Raises ValueError when the output belongs to another checkpoint, or is kept in another way or with other fields.
     """
-    output, checkpoint = TableDirectory(spark, config.output), TableDirectory(spark, config.run.checkpoint)
-    there, ours = output.read_text(MARKER), checkpoint.read_text(MARKER)
-    if there is not None and there != ours:
-        raise ValueError(
-            f"--output {config.output} belongs to another checkpoint than {config.run.checkpoint}: a batch of one "
-            "would pass for a batch of the other; use that checkpoint, or another output"
-        )
-    if ours is None:
-        ours = json.dumps({"table": str(uuid.uuid4()), **config.settings})
-        checkpoint.write_text(MARKER, ours)
-    for name, wanted in config.settings.items():
-        kept = json.loads(ours)[name]
-        if kept != wanted:
-            option, text = name.replace("_", "-"), ",".join(kept) if isinstance(kept, list) else kept
-            raise ValueError(f"--{option}: {config.output} was begun with {text or 'none'}")
-    if there is None:
-        output.write_text(MARKER, ours)
+    bind(spark, config.output, config.run.checkpoint, marker=MARKER, settings=config.settings)
     table = SnapshotWriter(
         spark, config.output, file_format=config.file_format, keep_replaced_ms=config.keep_replaced_ms
     )
@@ -313,16 +293,12 @@ def duration_ms(text: str) -> int:
     return int(interval[1]) * _UNIT_MS[interval[2]]
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the table and of the changes."""
     changes = parser.add_argument_group("changes")
     changes.add_argument("--schema", required=True, metavar="FILE", help="fields of a row: DDL or Spark's JSON")
     changes.add_argument(
-        "--keys", required=True, type=_names, metavar="A,B,...", help="fields that identify a row; from value or key"
+        "--keys", required=True, type=names_in, metavar="A,B,...", help="fields that identify a row; from value or key"
     )
     changes.add_argument(
         "--envelope",
@@ -332,7 +308,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     changes.add_argument(
         "--sequence-by",
-        type=_names,
+        type=names_in,
         default=(),
         metavar="A,B,...",
         help="fields that order the changes of a row (default: Debezium's source.lsn, then ts_ms; else the offsets)",

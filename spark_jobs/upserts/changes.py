@@ -12,6 +12,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.common import values
+from spark_jobs.common.records import REASON, RECORD_COLUMNS, record_columns
 from spark_jobs.upserts.snapshots import DELETED, SEQUENCE
 
 PLAIN, DEBEZIUM = "none", "debezium"
@@ -20,8 +21,6 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """Text that Debezium sends for a large column that an update left alone and that the database did not log."""
 
 TIME = "_time"
-REASON = "dead_letter_reason"
-RECORD_COLUMNS = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_headers")
 UNPARSED = "not JSON of the schema"
 INTERNAL = (TIME, values.CORRUPT, "_row", "_why", "_delete", "_lsn", "_value", "_envelope")
 """Names that fields of a row cannot have, beside those of the columns above."""
@@ -102,16 +101,7 @@ def parse_changes(df: DataFrame, form: ChangeFormat) -> DataFrame:
     A deleted row has its key fields, and others only as far as the record tells them.
     Pure: the same records give the same changes at any time.
     """
-    records = df.select(
-        sql.col("key").alias("kafka_key"),
-        sql.col("partition").alias("kafka_partition"),
-        sql.col("offset").alias("kafka_offset"),
-        sql.col("timestamp").alias("kafka_timestamp"),
-        sql.col("headers").alias("kafka_headers"),
-        sql.col("topic"),
-        sql.to_date("timestamp").alias("date"),
-        sql.col("value").alias("raw_value"),
-    )
+    records = df.select(*record_columns(), sql.col("value").alias("raw_value"))
     parse = _debezium if form.envelope == DEBEZIUM else _plain
     parsed = parse(records, form)
     fields = []

@@ -1,0 +1,53 @@
+"""One output belongs to one checkpoint.
+
+A new checkpoint numbers its batches from 0 again: in an output that another one has filled, they would replace batches
+of the same numbers, or pass for them.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.common.files import TableDirectory
+
+MARKER = "_odradek_output.json"
+"""In the output and in the checkpoint, the same text. Spark hides it from those who read the output."""
+
+
+def bind(
+    spark: SparkSession,
+    output: str,
+    checkpoint: str,
+    *,
+    marker: str = MARKER,
+    settings: Mapping[str, Sequence[str] | str | int] | None = None,
+) -> None:
+    """Tie `output` to `checkpoint`, or check that they belong together, and that `settings` are as they were then.
+
+    Settings are named like their options, with `_` for `-`. Raises ValueError that names the option or the directory.
+    """
+    theirs, ours = TableDirectory(spark, output), TableDirectory(spark, checkpoint)
+    there, text = theirs.read_text(marker), ours.read_text(marker)
+    if there is not None and there != text:
+        raise ValueError(
+            f"{output} belongs to another checkpoint than {checkpoint}: their batches would replace each other; "
+            "use that checkpoint, or another output"
+        )
+    settings = settings or {}
+    if text is None:
+        text = json.dumps({"output": str(uuid.uuid4()), **settings})
+        ours.write_text(marker, text)
+    kept = json.loads(text)
+    for name, wanted in settings.items():
+        if _shown(kept[name]) != _shown(wanted):
+            raise ValueError(f"--{name.replace('_', '-')}: {output} was begun with {_shown(kept[name]) or 'none'}")
+    if there is None:
+        theirs.write_text(marker, text)
+
+
+def _shown(setting: Sequence[str] | str | int) -> str:
+    return str(setting) if isinstance(setting, (str, int)) else ",".join(setting)
