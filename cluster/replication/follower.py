@@ -109,6 +109,10 @@ def after_answer(
             # broker died before it had kept its new log start.
             return Decision(Step.BEGIN_ANEW, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
+    is_unknown = end_offset == leader_start_offset and log.log_start_offset < end_offset
+    if is_unknown and asked.last_fetched_epoch != leader_epoch:
+        # The leader knows none of our records, and could not tell whether they are its own. See above.
+        return Decision(Step.BEGIN_ANEW, leader_start_offset)
     if first_offset is None or first_offset >= end_offset:
         return Decision(Step.APPEND)
     if end_offset == log.log_start_offset:

@@ -232,6 +232,11 @@ def test_a_log_of_which_the_leader_knows_nothing_is_begun_anew() -> None:
     assert decide(diverging=EpochEntry(2, 4), leader_start=1) == Decision(Step.TRUNCATE, 2)
     assert decide(diverging=EpochEntry(2, 4), leader_start=2) == Decision(Step.BEGIN_ANEW, 2)
     assert decide(diverging=EpochEntry(1, 3), leader_start=3) == Decision(Step.BEGIN_ANEW, 3)
+    end = LOG.log_end_offset
+    assert decide(leader_start=end) == Decision(Step.BEGIN_ANEW, end)
+    assert decide(leader_start=end - 1).step is Step.APPEND
+    begun = ListLog(start=end)
+    assert after_answer(begun, 5, position(begun, 5), 0, None, end, None).step is Step.APPEND
 
 
 def test_batches_that_do_not_fit_are_not_appended() -> None:
