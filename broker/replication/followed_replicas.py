@@ -24,6 +24,7 @@ class Followed:
         "leader_epoch",
         "leader_high_watermark",
         "leader_log_start_offset",
+        "log_start_moved",
         "partition",
         "retry_at_s",
         "work",
@@ -37,6 +38,8 @@ class Followed:
         self.retry_at_s = 0.0
         self.leader_high_watermark = self.leader_log_start_offset = UNKNOWN
         """As its leader told them last."""
+        self.log_start_moved = False
+        """Whether the leader has moved the log start, and it is not on disk yet."""
         self.work: asyncio.Future[None] | None = None
         """The work on its log by other threads."""
 

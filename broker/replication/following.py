@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from broker.environment.contract import Environment
@@ -25,9 +26,10 @@ def fetchers_of(
     fence: CommandFence,
     replicas: ReplicaManager,
     quota: ReplicationQuota,
+    keep_log_starts: Callable[[], Awaitable[None]],
 ) -> ReplicaFetcherManager:
     """The fetchers for `replicas`, which has them fetch from now on for what follows. `quota` limits what they
-    fetch. To be closed before the logs.
+    fetch; `keep_log_starts` returns once the log starts of this moment are on disk. To be closed before the logs.
     """
     settings = FetcherSettings(
         broker_id,
@@ -59,6 +61,7 @@ def fetchers_of(
             lambda: fence.broker_epoch,
             replicas.high_watermark_moved,
             quota,
+            keep_log_starts,
         )
 
     manager = ReplicaFetcherManager(new_fetcher, config.num_replica_fetchers)

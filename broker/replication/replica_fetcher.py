@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from broker.environment.contract import Clock, Executor
@@ -59,6 +59,7 @@ class ReplicaFetcher:
 
     `connect()` gives the connection, which may be closed and replaced. `broker_epoch()` is the epoch of this broker's
     registration. `changed(partition)` is called when a high watermark has moved. `quota` limits what is fetched.
+    `keep_log_starts` returns once the log start offsets of this moment are on disk.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         changed: Callable[[TopicPartition], None],
         quota: ReplicationQuota,
+        keep_log_starts: Callable[[], Awaitable[None]],
     ) -> None:
         self.leader_id = leader_id
         self._connect = connect
@@ -85,6 +87,7 @@ class ReplicaFetcher:
         self._session = FollowerSession(settings.max_bytes)
         self._replicas = FollowedReplicas(self._session, quota, settings.backoff_ms, clock.monotonic_s)
         self._followed = self._replicas.all
+        self._keep_log_starts = keep_log_starts
         self._is_closing = False
         self._is_unreachable = False
         self._fetches = 0
@@ -140,6 +143,7 @@ class ReplicaFetcher:
             self._replicas.take_up()
             try:
                 await self._flush_what_is_due()
+                await self._keep_log_starts_due()
             except Exception:
                 logger.exception("What came from broker %d could not be flushed", self.leader_id)
                 self._begin_again()
@@ -181,6 +185,24 @@ class ReplicaFetcher:
             if (target := self._followed[topic_partition].flush_target) is not None
         ]:
             await asyncio.gather(*under_way)
+
+    async def _keep_log_starts_due(self) -> None:
+        """A position also confirms where the log starts, and DeleteRecords is answered when all replicas have: what was
+        deleted must not come back with a leader that died in between.
+        """
+        moved = [each for each in map(self._followed.__getitem__, self._replicas.due) if each.log_start_moved]
+        if not moved:
+            return
+        try:
+            await self._keep_log_starts()
+        except ApiError as error:
+            for followed in moved:
+                topic_partition = followed.partition.topic_partition
+                if self._followed.get(topic_partition) is followed:
+                    self._failed(topic_partition, followed, error)
+            return
+        for followed in moved:
+            followed.log_start_moved = False
 
     def _begin_flush(self, topic_partition: TopicPartition, followed: Followed, target: int) -> asyncio.Future[None]:
         followed.work = asyncio.ensure_future(self._flush(topic_partition, followed, target))
@@ -308,7 +330,7 @@ class ReplicaFetcher:
 
     def _append(self, followed: Followed, records: memoryview) -> None:
         partition = followed.partition
-        before = partition.high_watermark
+        before, log_start_before = partition.high_watermark, partition.log.log_start_offset
         partition.append_as_follower(
             records,
             leader_epoch=followed.leader_epoch,
@@ -317,6 +339,8 @@ class ReplicaFetcher:
             now_ms=self._clock.now_ms(),
         )
         self._replicas.due[partition.topic_partition] = None
+        if partition.log.log_start_offset != log_start_before:
+            followed.log_start_moved = True
         if partition.high_watermark != before:
             self._changed(partition.topic_partition)
 

@@ -42,7 +42,10 @@ class ClusterLinks(Value):
             environment.network, lambda: controller_address(metadata.image, listener), str(broker_id), timeout_ms
         )
         channels = remote_channels(environment.network, listener, broker_id, timeout_ms)
-        fetchers = fetchers_of(broker_id, config, environment, metadata, fence, logs.replicas, logs.quotas.follower)
+        keep = logs.maintenance.checkpoint_log_start_offsets
+        fetchers = fetchers_of(
+            broker_id, config, environment, metadata, fence, logs.replicas, logs.quotas.follower, keep
+        )
         return cls(channels, fetchers, logs.replicas, client)
 
     def router(

@@ -106,6 +106,7 @@ class Node:
         self.disks = disks
         self.config = config
         self.failed: list[str] = []
+        self.is_full = False
         self.logs = LogManager(disks, ["/logs"], config, on_directory_failure=self._directory_failed)
         self.logs.directories.lock()
         loads = self.logs.begin_load(0)
@@ -139,7 +140,7 @@ class Node:
         )
         sessions = FetchSessionCache(100, SeededRandom(broker_id), clock.monotonic_s)
         self.fetches = FetchHandlers(self.replicas, sessions, 1 << 24)
-        self.offsets = OffsetHandlers(self.replicas, executor, _nothing)
+        self.offsets = OffsetHandlers(self.replicas, executor, self._keep_log_starts)
         settings = FetcherSettings(broker_id, 1 << 20, 1 << 23, 1, nodes.wait_max_ms, nodes.backoff_ms)
 
         def new_fetcher(leader_id: int) -> ReplicaFetcher:
@@ -153,12 +154,18 @@ class Node:
                 lambda: fence.broker_epoch,
                 self.replicas.high_watermark_moved,
                 self.quotas.follower,
+                self._keep_log_starts,
             )
 
         self.metadata.add_listener(self.replicas.metadata_changed)
         self.fetchers = ReplicaFetcherManager(new_fetcher, 1)
         self.replicas.hosted.fetch_with(self.fetchers)
         self.replicas.isr_changes.connect(nodes)
+
+    async def _keep_log_starts(self) -> None:
+        if self.is_full:  # no checkpoint can be written
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        self.logs.checkpoints.write_log_start_offsets()
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.failed.append(f"{path}: {reason}")
@@ -172,10 +179,6 @@ class Node:
     async def close(self) -> None:
         await self.fetchers.close()
         await self.replicas.isr_changes.close()
-
-
-async def _nothing() -> None:
-    return None
 
 
 class Nodes:

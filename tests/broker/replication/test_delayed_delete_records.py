@@ -10,6 +10,7 @@ from broker.network.registry import RequestContext
 from cluster.controller.commands import UpdateMetadata
 from protocol.errors import ErrorCode
 from protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from storage.directory.checkpoints import LOG_START_OFFSET_CHECKPOINT, parse_checkpoint
 from storage.log_config import LogConfig
 from tests.broker.replication.nodes import BROKERS, Nodes, on_nodes
 from tests.kit.environment import InlineExecutor
@@ -44,11 +45,18 @@ def starts(nodes: Nodes) -> list[int]:
     return [nodes[each].partition().log.log_start_offset for each in BROKERS]
 
 
+def kept_starts(nodes: Nodes) -> list[int]:
+    """Those that the brokers would begin with after a kill."""
+    path = f"/logs/{LOG_START_OFFSET_CHECKPOINT}"
+    entries = [parse_checkpoint(path, nodes[each].disks.read_file(path)) for each in BROKERS]
+    return [int(offset) for ((_, _, offset),) in entries]
+
+
 @on_nodes(wait_max_ms=LONG_MS)
 async def test_followers_hear_of_a_deletion_at_once_and_then_it_is_answered(nodes: Nodes) -> None:
     await with_records(nodes)
     assert await outcome(delete(nodes, 4)) == (4, ErrorCode.NONE)
-    assert starts(nodes) == [4, 4, 4]
+    assert starts(nodes) == kept_starts(nodes) == [4, 4, 4]
     assert await outcome(delete(nodes, -1)) == (COUNT, ErrorCode.NONE)
     assert starts(nodes) == [COUNT] * 3
     assert await outcome(delete(nodes, 3)) == (COUNT, ErrorCode.NONE), "nothing is to be done"
@@ -62,6 +70,17 @@ async def test_a_deletion_that_a_follower_does_not_hear_of_times_out(nodes: Node
     assert starts(nodes)[0] == 4, "it is done all the same"
     nodes.cut.clear()
     assert await outcome(delete(nodes, 4)) == (4, ErrorCode.NONE)
+
+
+@on_nodes(wait_max_ms=LONG_MS)
+async def test_a_deletion_that_a_follower_cannot_keep_is_not_confirmed(nodes: Nodes) -> None:
+    """It would be undone if that follower died and then led."""
+    await with_records(nodes)
+    nodes[3].is_full = True
+    assert await outcome(delete(nodes, 4, timeout_ms=50)) == (0, ErrorCode.REQUEST_TIMED_OUT)
+    nodes[3].is_full = False
+    assert await outcome(delete(nodes, 4)) == (4, ErrorCode.NONE)
+    assert kept_starts(nodes) == [4, 4, 4]
 
 
 @on_nodes(wait_max_ms=LONG_MS)

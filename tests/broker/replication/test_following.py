@@ -28,8 +28,8 @@ async def test_a_follower_fetches_from_its_leaders_address(nodes: Nodes) -> None
     nodes.states = {number: state.replace(replicas=(1, 2), isr=(1, 2)) for number, state in nodes.states.items()}
     fence = follower.metadata._fence
     environment: Any = ENVIRONMENT
-    quota = follower.quotas.follower
-    fetchers = fetchers_of(2, CONFIG, environment, follower.metadata, fence, follower.replicas, quota)
+    quota, keep = follower.quotas.follower, follower._keep_log_starts
+    fetchers = fetchers_of(2, CONFIG, environment, follower.metadata, fence, follower.replicas, quota, keep)
 
     def move(port: int) -> None:
         address = Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")

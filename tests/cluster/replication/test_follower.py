@@ -230,13 +230,9 @@ def test_a_truncation_that_would_change_nothing_is_not_repeated_at_once() -> Non
 
 def test_a_log_of_which_the_leader_knows_nothing_is_begun_anew() -> None:
     assert decide(diverging=EpochEntry(2, 4), leader_start=1) == Decision(Step.TRUNCATE, 2)
-    assert decide(diverging=EpochEntry(2, 4), leader_start=2) == Decision(Step.BEGIN_ANEW, 2)
-    assert decide(diverging=EpochEntry(1, 3), leader_start=3) == Decision(Step.BEGIN_ANEW, 3)
-    end = LOG.log_end_offset
-    assert decide(leader_start=end) == Decision(Step.BEGIN_ANEW, end)
-    assert decide(leader_start=end - 1).step is Step.APPEND
-    begun = ListLog(start=end)
-    assert after_answer(begun, 5, position(begun, 5), 0, None, end, None).step is Step.APPEND
+    for diverging in (EpochEntry(2, 4), EpochEntry(1, 2)):
+        assert decide(diverging=diverging, leader_start=2) == Decision(Step.BEGIN_ANEW, 2)
+    assert [decide(leader_start=each).step for each in (3, 4)] == [Step.APPEND, Step.BEGIN_ANEW]
 
 
 def test_batches_that_do_not_fit_are_not_appended() -> None:
