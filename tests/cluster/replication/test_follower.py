@@ -196,8 +196,7 @@ def decide(
     **asked: int,
 ) -> Decision:
     """The decision of a follower in epoch 5 that has asked for its log end."""
-    question = position(LOG, 5)._replace(**asked)
-    return after_answer(LOG, 5, question, error_code, diverging, leader_start, first)
+    return after_answer(LOG, 5, position(LOG, 5)._replace(**asked), error_code, diverging, leader_start, first)
 
 
 def test_an_answer_to_another_question_is_ignored() -> None:
