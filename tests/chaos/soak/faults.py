@@ -86,6 +86,8 @@ class Fault(NamedTuple):
     lasts_s: float
     happen: Callable[[], AbstractContextManager[object]]
     count: int = 1
+    takes_long: bool = False
+    """Whether it takes long to begin."""
 
 
 def _broker(number: int) -> frozenset[str]:
@@ -146,7 +148,9 @@ def _restarted_in_turn(world: World) -> Iterator[None]:
 def _rolling_restart(world: World, _: random.Random) -> Fault:
     brokers = list(world.cluster.brokers)
     victims = frozenset().union(*(_broker(number) for number in brokers))
-    return Fault("restart", "each broker in turn", victims, 0, lambda: _restarted_in_turn(world), len(brokers))
+    return Fault(
+        "restart", "each broker in turn", victims, 0, lambda: _restarted_in_turn(world), len(brokers), takes_long=True
+    )
 
 
 def _pause(world: World, chance: random.Random) -> Fault:

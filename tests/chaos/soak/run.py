@@ -7,8 +7,10 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import KafkaException
@@ -116,6 +118,15 @@ def _world(directory: Path, say: Say) -> Iterator[World]:
         yield World(stack.enter_context(cluster), network, disk)
 
 
+class _Active(NamedTuple):
+    """A fault that goes on."""
+
+    until_s: float
+    fault: Fault
+    begun: Future[object]
+    stack: contextlib.ExitStack
+
+
 class _Round:
     """Faults that begin one after the other, some at once, until they are all ended."""
 
@@ -123,7 +134,11 @@ class _Round:
         self._world = world
         self._chance = chance
         self._say = say
-        self._active: list[tuple[float, Fault, contextlib.ExitStack]] = []
+        self._active: list[_Active] = []
+        self._executor = ThreadPoolExecutor(MOST_AT_ONCE)
+        """Where faults begin. Others end in time while one takes long: a cut that lasts for as long as brokers are
+        restarted across it is another fault.
+        """
 
     def run(self, until_s: float, count: Callable[[Fault], None]) -> None:
         """Let faults happen; no new one begins after `until_s` of the monotonic clock."""
@@ -137,21 +152,28 @@ class _Round:
                     time.sleep(0.1)
         finally:
             self._end_those_before(float("inf"))
+            for entry in self._active:
+                wait([entry.begun])
+            self._end_those_before(float("inf"))
+            self._executor.shutdown()
 
     def _begin(self, count: Callable[[Fault], None]) -> None:
         fault = draw_fault(self._world, self._chance)
-        if any(fault.victims & other.victims for _, other, _ in self._active):
+        if any(fault.victims & other.fault.victims for other in self._active):
             return
         self._say(f"{fault.kind}: {fault.what} for {fault.lasts_s:.1f} s")
         count(fault)
         stack = contextlib.ExitStack()
-        stack.enter_context(fault.happen())
-        self._active.append((time.monotonic() + fault.lasts_s, fault, stack))
+        begun = self._executor.submit(stack.enter_context, fault.happen())
+        if not fault.takes_long:
+            begun.result()
+        self._active.append(_Active(time.monotonic() + fault.lasts_s, fault, begun, stack))
 
     def _end_those_before(self, now_s: float) -> None:
-        for entry in [entry for entry in self._active if entry[0] <= now_s]:
+        for entry in [entry for entry in self._active if entry.until_s <= now_s and entry.begun.done()]:
             self._active.remove(entry)
-            entry[2].close()
+            entry.begun.result()
+            entry.stack.close()
 
 
 def _compare(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
