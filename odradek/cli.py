@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"odradek {odradek.__version__}")
         return 0
     name = name.removeprefix("kafka-").removesuffix(".sh")
+    if name == "spark" and rest:
+        name, *rest = f"spark-{rest[0]}", *rest[1:]
     # Usage lines name what was typed; a script of `bin/` has set its own name.
     os.environ.setdefault("ODRADEK_COMMAND", f"odradek {name}")
     if name in SERVER_SCRIPTS:

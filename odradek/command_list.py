@@ -87,6 +87,9 @@ def usage(root: Path) -> str:
 
 def unknown_command(root: Path, name: str) -> str:
     """The message about a command that does not exist, with the closest ones that do."""
+    if name == "spark":
+        jobs = ", ".join(each.removeprefix("spark-") for each in commands(root) if each.startswith("spark-"))
+        return f"odradek spark: name a job, one of: {jobs}"
     close = difflib.get_close_matches(name, commands(root), n=3, cutoff=0.7)
     hint = f"did you mean {' or '.join(close)}?" if close else "`odradek --help` lists the commands."
     return f"odradek: unknown command '{name}'; {hint}"

@@ -40,6 +40,31 @@ class TableDirectory:
             return []
         return [status.getPath().getName() for status in self._file_system.listStatus(self._directory)]
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file or directory of this path below this one."""
+        return bool(self._file_system.exists(self._child(name)))
+
+    def files(self) -> list[tuple[str, int]]:
+        """All files below, at any depth: their paths below this directory and their sizes in bytes."""
+        if not self._file_system.exists(self._directory):
+            return []
+        root = self._file_system.resolvePath(self._directory).toUri().getPath()
+        found, files = [], self._file_system.listFiles(self._directory, True)
+        while files.hasNext():
+            status = files.next()
+            found.append((status.getPath().toUri().getPath().removeprefix(root).lstrip("/"), int(status.getLen())))
+        return found
+
+    def move(self, name: str, to: str) -> None:
+        """Rename a child, a directory say. Raises FileExistsError when it could not be."""
+        target = self._child(to)
+        if self._file_system.exists(target) or not self._file_system.rename(self._child(name), target):
+            raise FileExistsError(f"{self.path}/{name} could not be renamed to {to}")
+
+    def remove(self, name: str) -> None:
+        """Remove a child and all below it, if it is there."""
+        self._file_system.delete(self._child(name), True)
+
     def write_text(self, name: str, text: str) -> None:
         """Write the file, whole or not at all (a temporary one is renamed); the file must not exist yet."""
         temporary = self._child(f".{name}.tmp")

@@ -33,9 +33,9 @@ from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import BATCH, ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
-
-MARKER = "_odradek_lake.json"
-"""See `spark_jobs.common.binding`."""
+from spark_jobs.jobs import lake_compact
+from spark_jobs.lakes.compaction import check_not_rewound
+from spark_jobs.lakes.layout import MARKER, dead_letters_of
 
 FAILED = "failed_to_parse"
 
@@ -151,11 +151,13 @@ class LakeWriter:
 def bind_output(spark: SparkSession, config: LakeConfig) -> None:
     """Tie output and checkpoint together, or check that they are; clear what died attempts left half written.
 
-    Raises ValueError when the output belongs to another checkpoint, or was laid out by another `--partition-by`.
+    Raises ValueError when the output belongs to another checkpoint, was laid out by another
+    `--partition-by`, or was compacted further than the checkpoint is.
     """
     settings = {"partition_by": config.partition_by}
     bind(spark, config.output, config.run.checkpoint, marker=MARKER, settings=settings)
     for table in (config.table, config.letters):
+        check_not_rewound(spark, table.path, config.run.checkpoint)
         table.clear(spark)
 
 
@@ -194,7 +196,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         source=source,
         run=running,
         output=arguments.output,
-        dead_letters=arguments.dead_letters or f"{arguments.output.rstrip('/')}-dead-letters",
+        dead_letters=dead_letters_of(arguments.output, arguments.dead_letters),
         schema=read_schema(arguments.schema) if arguments.schema else None,
         partition_by=names_in(arguments.partition_by),
     )
@@ -211,8 +213,9 @@ JOB = Job(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job, as `spark_jobs.common.runner.run` says."""
-    return run(JOB, argv)
+    """Run the job, as `spark_jobs.common.runner.run` says; `compact` before the options is another command."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    return lake_compact.main(given[1:]) if given[:1] == ["compact"] else run(JOB, given)
 
 
 if __name__ == "__main__":

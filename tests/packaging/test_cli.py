@@ -43,6 +43,16 @@ def test_a_mistyped_command_gets_a_suggestion(
     assert f"unknown command '{typed}'; did you mean {meant}" in capsys.readouterr().err
 
 
+def test_spark_jobs_by_their_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("ODRADEK_COMMAND", "")
+    assert odradek("spark", "lake", "--help").stdout.startswith("usage: odradek spark-lake ")
+    assert odradek("spark", "lake", "compact", "--help").stdout.startswith("usage: odradek spark-lake ")
+    assert cli.main(["spark"]) == 1
+    assert "name a job, one of: aggregate, " in capsys.readouterr().err
+    assert cli.main(["spark", "lkae"]) == 1
+    assert "did you mean spark-lake" in capsys.readouterr().err
+
+
 def test_nothing_close_points_to_the_help() -> None:
     assert command_list.unknown_command(ROOT, "xyzzy").endswith("`odradek --help` lists the commands.")
 

@@ -1,0 +1,93 @@
+"""`lake compact`: merge the small files of a lake that the job `lake` keeps.
+
+    python -m spark_jobs.jobs.lake compact --output /lake/flights --checkpoint /lake/checkpoints/flights
+
+Guarantee: the table has the same rows before and after, also when the command dies at any moment and is run again; the
+job may go on meanwhile. Only batches that are done are merged. `spark_jobs.lakes.compaction` says what readers see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from spark_jobs.common.checkpoint import Checkpoint
+from spark_jobs.common.cli import add_session_options, positive
+from spark_jobs.common.runner import guarded, parser_of, session_of
+from spark_jobs.lakes.compaction import Compactor
+from spark_jobs.lakes.layout import check_owner, dead_letters_of
+
+NAME = "lake compact"
+_SIZE = re.compile(r"(\d+)\s*(KB|MB|GB|)", re.IGNORECASE)
+_UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+
+
+def size_in_bytes(text: str) -> int:
+    """Bytes of `128MB` and the like; raises ArgumentTypeError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a size like 512KB, 128MB, 1GB or a number of bytes")
+    return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = parser_of(NAME, "Merge the small files of a lake, of batches that are done.")
+    parser.add_argument("--output", required=True, metavar="DIR", help="of the job lake")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="of the job lake, which may run meanwhile")
+    parser.add_argument("--dead-letters", metavar="DIR", help="of the job lake (default: OUTPUT-dead-letters)")
+    parser.add_argument(
+        "--target-file-size", type=size_in_bytes, default="128MB", metavar="SIZE", help="default: 128MB"
+    )
+    parser.add_argument(
+        "--min-files",
+        type=positive,
+        default=8,
+        metavar="N",
+        help="leave partitions alone that have fewer small files: less than half of the target (default: 8)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be merged, and merge nothing")
+    add_session_options(parser)
+    return parser
+
+
+def _compact(spark: SparkSession, path: str, last_batch: int, arguments: argparse.Namespace) -> tuple[int, int]:
+    """Compact one table; gives the numbers of files before and after, of what was merged."""
+    compactor = Compactor(spark, path)
+    merges = compactor.plan(last_batch, target_bytes=arguments.target_file_size, min_files=arguments.min_files)
+    for merge in merges:
+        if not arguments.dry_run:
+            compactor.merge(merge)
+        print(f"{path}: {merge.line()}")
+    return sum(merge.files for merge in merges), sum(merge.outputs for merge in merges)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compact the table and the dead letters of one lake; 0 when that is done.
+
+    Exit codes: 1 after one line about what went wrong, 2 for bad options.
+    """
+    arguments = build_parser().parse_args(argv)
+
+    def body() -> int:
+        with session_of("lake-compact", arguments) as spark:
+            check_owner(spark, arguments.output, arguments.checkpoint)
+            last_batch = Checkpoint(spark, arguments.checkpoint).committed_batch()
+            before = after = 0
+            for path in (arguments.output, dead_letters_of(arguments.output, arguments.dead_letters)):
+                if last_batch is not None:
+                    files, outputs = _compact(spark, path, last_batch, arguments)
+                    before, after = before + files, after + outputs
+            done = "would become" if arguments.dry_run else "became"
+            print(f"{NAME}: {before:,} files {done} {after:,}")
+        return 0
+
+    return guarded(NAME, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
