@@ -44,9 +44,9 @@ def test_a_mistyped_command_gets_a_suggestion(
 
 
 def test_spark_jobs_by_their_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("ODRADEK_COMMAND", "")
     assert odradek("spark", "lake", "--help").stdout.startswith("usage: odradek spark-lake ")
     assert odradek("spark", "lake", "compact", "--help").stdout.startswith("usage: odradek spark-lake ")
+    monkeypatch.setenv("ODRADEK_COMMAND", "")
     assert cli.main(["spark"]) == 1
     assert "name a job, one of: aggregate, " in capsys.readouterr().err
     assert cli.main(["spark", "lkae"]) == 1
