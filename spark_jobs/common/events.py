@@ -7,6 +7,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import IntegralType, StructType, TimestampType
 
 from spark_jobs.common import values
+from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat
 
 PARSED = "_parsed"
 TIME = "_time"
@@ -35,14 +36,16 @@ def _time(schema: StructType, field: str | None) -> Column:
     return value if isinstance(schema[field].dataType, TimestampType) else sql.timestamp_millis(value)
 
 
-def events(df: DataFrame, schema: StructType, timestamp_field: str | None) -> DataFrame:
+def events(
+    df: DataFrame, schema: StructType, timestamp_field: str | None, value_format: ValueFormat = PLAIN_JSON
+) -> DataFrame:
     """The connector's rows with `PARSED` (a struct of the schema), `TIME`, and `FAILED`: whether they are no event.
 
     The time is that of `timestamp_field`, or with None the record's.
     """
-    rows = df.withColumn(PARSED, values.parse(sql.col("value"), schema))
+    rows = value_format.with_text(df).withColumn(PARSED, values.parse(sql.col(TEXT), schema))
     rows = rows.withColumn(TIME, _time(schema, timestamp_field))
-    return rows.withColumn(FAILED, values.failed(sql.col("value"), sql.col(PARSED), schema) | sql.col(TIME).isNull())
+    return rows.withColumn(FAILED, values.failed(sql.col(TEXT), sql.col(PARSED), schema) | sql.col(TIME).isNull())
 
 
 def observed(rows: DataFrame, name: str) -> DataFrame:
@@ -50,15 +53,20 @@ def observed(rows: DataFrame, name: str) -> DataFrame:
     return rows.observe(name, sql.count(sql.lit(1)).alias("records"), sql.count_if(sql.col(FAILED)).alias("failed"))
 
 
-def rejected(rows: DataFrame, schema: StructType, timestamp_field: str | None, is_late: Column) -> DataFrame:
+def rejected(
+    rows: DataFrame,
+    schema: StructType,
+    timestamp_field: str | None,
+    is_late: Column,
+    value_format: ValueFormat = PLAIN_JSON,
+) -> DataFrame:
     """Those of `events`' rows that are no event, or of which `is_late` holds, as they came, and why: `REASON`."""
-    value = sql.col("value")
     no_time = sql.lit(f"field {timestamp_field}: expected a time, found null")
-    misfit = values.failed(value, sql.col(PARSED), schema)
+    misfit = values.failed(sql.col(TEXT), sql.col(PARSED), schema)
     out = rows.where(sql.col(FAILED) | is_late).select(
-        *(name for name in rows.columns if name not in {PARSED, TIME, FAILED}),
+        *(name for name in rows.columns if name not in {TEXT, PARSED, TIME, FAILED}),
         sql.col(FAILED),
         misfit.alias("_misfit"),
     )
-    why = sql.when(sql.col("_misfit"), values.reason(value, schema)).when(sql.col(FAILED), no_time)
+    why = sql.when(sql.col("_misfit"), value_format.reason(sql.col("value"), schema)).when(sql.col(FAILED), no_time)
     return out.withColumn(REASON, why.otherwise(f"{LATE}the watermark had passed")).drop(FAILED, "_misfit")

@@ -137,12 +137,22 @@ def reason_of(raw: bytes | None, schema: StructType) -> str:
     except (RecursionError, ArithmeticError, ValueError) as failure:
         return f"not JSON that can be read: {failure}"
     if not isinstance(value, dict):
-        return f"expected an object, found {_found(value)}"
+        return f"expected an object, found {found(value)}"
     wrong = list(_wrong_fields(value, schema, ""))
     if not wrong:
         return "Spark's JSON parser refuses it for the schema"
+    return first_of(wrong)
+
+
+def first_of(wrong: list[str]) -> str:
+    """The first `MOST_FIELDS` of what is wrong, and how much more there is."""
     more = f"; and {len(wrong) - MOST_FIELDS} more" if len(wrong) > MOST_FIELDS else ""
     return "; ".join(wrong[:MOST_FIELDS]) + more
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, as much as a reason repeats."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _wrong_fields(value: dict[str, Any], schema: StructType, prefix: str) -> Iterator[str]:
@@ -151,8 +161,8 @@ def _wrong_fields(value: dict[str, Any], schema: StructType, prefix: str) -> Ite
         if value.get(field.name) is not None:
             yield from _wrong(value[field.name], field.dataType, path)
         elif not field.nullable:
-            found = "null" if field.name in value else "no such field"
-            yield f"field {path}: expected {_expected(field.dataType)}, found {found}"
+            there = "null" if field.name in value else "no such field"
+            yield f"field {path}: expected {_expected(field.dataType)}, found {there}"
 
 
 def _wrong(value: Any, kind: DataType, path: str) -> Iterator[str]:
@@ -169,7 +179,7 @@ def _wrong(value: Any, kind: DataType, path: str) -> Iterator[str]:
             kind.valueContainsNull,
         )
     elif not _fits(value, kind):
-        yield f"field {path}: expected {_expected(kind)}, found {_found(value)}{_why_not(value, kind)}"
+        yield f"field {path}: expected {_expected(kind)}, found {found(value)}{_why_not(value, kind)}"
 
 
 def _wrong_elements(elements: list[tuple[str, Any]], kind: DataType, may_be_null: bool) -> Iterator[str]:
@@ -241,7 +251,7 @@ def _why_not(value: Any, kind: DataType) -> str:
     return " (out of range)" if whole and isinstance(kind, (DecimalType, *_BITS)) else ""
 
 
-def _found(value: Any) -> str:
+def found(value: Any) -> str:
     """A JSON value as a reason shows it: its type, and the beginning of a scalar."""
     if isinstance(value, dict):
         return "an object"
@@ -251,4 +261,4 @@ def _found(value: Any) -> str:
         return "null"
     kind = "boolean" if isinstance(value, bool) else "string" if isinstance(value, str) else "number"
     text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
-    return f"{kind} {text if len(text) <= SHOWN else text[:SHOWN] + '…'}"
+    return f"{kind} {shortened(text)}"

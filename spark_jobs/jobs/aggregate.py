@@ -30,6 +30,7 @@ from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import KafkaSink, ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
+from spark_jobs.schemas.value_format import PLAIN_JSON, ValueFormat, add_value_options, value_format
 
 WINDOW_COLUMNS = ("window_start", "window_end")
 
@@ -47,6 +48,7 @@ class AggregateConfig:
     windows: Windows
     aggregates: tuple[Aggregate, ...]
     sink: KafkaSink | ParquetSink
+    values: ValueFormat = PLAIN_JSON
     group_by: tuple[str, ...] = ()
     timestamp_field: str | None = None
     watermark_ms: int = 600_000
@@ -69,7 +71,7 @@ class AggregateConfig:
 
 def transform(df: DataFrame, config: AggregateConfig) -> DataFrame:
     """The connector's rows as results: `window_start`, `window_end`, the groups, the aggregates. Pure."""
-    rows = observed(events(df, config.schema, config.timestamp_field), "source")
+    rows = observed(events(df, config.schema, config.timestamp_field, config.values), "source")
     needed = dict.fromkeys([*config.group_by, *(of.field for of in config.aggregates if of.field is not None)])
     values = (
         rows.where(~sql.col(FAILED))
@@ -93,9 +95,9 @@ def transform(df: DataFrame, config: AggregateConfig) -> DataFrame:
 
 def rejects(df: DataFrame, config: AggregateConfig, watermark_ms: int) -> DataFrame:
     """Those of the connector's rows that are in no result, or not in each of their windows, and why. Pure."""
-    rows = events(df, config.schema, config.timestamp_field)
+    rows = events(df, config.schema, config.timestamp_field, config.values)
     is_late = config.windows.first_end_ms(sql.col(TIME)) <= watermark_ms
-    return rejected(rows, config.schema, config.timestamp_field, is_late)
+    return rejected(rows, config.schema, config.timestamp_field, is_late, config.values)
 
 
 def plan(spark: SparkSession, config: AggregateConfig) -> DataFrame:
@@ -119,9 +121,10 @@ def build_query(spark: SparkSession, config: AggregateConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of windows, groups and aggregates."""
+    """The options of the values, windows, groups and aggregates."""
+    add_value_options(parser)
     options = parser.add_argument_group("aggregation")
-    options.add_argument("--schema", required=True, metavar="FILE", help="of the JSON values: DDL or Spark's JSON")
+    options.add_argument("--schema", required=True, metavar="FILE", help="fields of the values: DDL or Spark's JSON")
     windows = options.add_mutually_exclusive_group(required=True)
     windows.add_argument("--window", type=duration_ms, metavar="TIME", help="windows of this width: 30s, 5m, 1h, 1d")
     windows.add_argument(
@@ -164,6 +167,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         schema=read_schema(arguments.schema),
         windows=Windows(width_ms=arguments.window, slide_ms=arguments.slide, gap_ms=arguments.session_gap),
         aggregates=read_aggregates(arguments.agg),
+        values=value_format(arguments),
         sink=result_sink(arguments, source),
         group_by=names_in(arguments.group_by),
         timestamp_field=arguments.timestamp_field,

@@ -29,6 +29,7 @@ from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import KafkaSink, ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
+from spark_jobs.schemas.value_format import PLAIN_JSON, ValueFormat, add_value_options, value_format
 
 LEFT_TIME, RIGHT_TIME = "left_time", "right_time"
 RIGHT_PREFIX = "right_"
@@ -41,6 +42,7 @@ class Side:
     name: str
     source: SourceConfig
     schema: StructType
+    values: ValueFormat = PLAIN_JSON
     timestamp_field: str | None = None
     watermark_ms: int = 600_000
 
@@ -80,7 +82,7 @@ class JoinConfig:
 
 def side_rows(df: DataFrame, side: Side, time: str) -> DataFrame:
     """The connector's rows as the fields of the side's schema and its time, with its watermark."""
-    rows = observed(events(df, side.schema, side.timestamp_field), side.name)
+    rows = observed(events(df, side.schema, side.timestamp_field, side.values), side.name)
     fields = [sql.col(PARSED).getField(name).alias(name) for name in side.schema.fieldNames()]
     parsed = rows.where(~sql.col(FAILED)).select(*fields, sql.col(TIME).alias(time))
     return parsed.withWatermark(time, spark_interval(side.watermark_ms))
@@ -136,8 +138,8 @@ def rejects_of(side: Side) -> RejectsOf:
     """Those of a side's records that do not parse."""
 
     def rejects(df: DataFrame, _watermark_ms: int) -> DataFrame:
-        rows = events(df, side.schema, side.timestamp_field)
-        return rejected(rows, side.schema, side.timestamp_field, sql.lit(False))
+        rows = events(df, side.schema, side.timestamp_field, side.values)
+        return rejected(rows, side.schema, side.timestamp_field, sql.lit(False), side.values)
 
     return rejects
 
@@ -160,13 +162,16 @@ def build_query(spark: SparkSession, config: JoinConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the two sides."""
+    """The options of the values, which are of one format, and of the two sides."""
+    add_value_options(parser)
     options = parser.add_argument_group("join")
     options.add_argument("--left", required=True, metavar="TOPIC")
     which = options.add_mutually_exclusive_group(required=True)
     which.add_argument("--right", metavar="TOPIC")
     which.add_argument("--static", metavar="PATH", help="Parquet, or CSV (*.csv) with a header; small, for memory")
-    options.add_argument("--left-schema", required=True, metavar="FILE", help="of the JSON values: DDL or Spark's JSON")
+    options.add_argument(
+        "--left-schema", required=True, metavar="FILE", help="fields of the values: DDL or Spark's JSON"
+    )
     options.add_argument("--right-schema", metavar="FILE", help="of the right topic, or of a static CSV")
     options.add_argument("--on", required=True, metavar="A,B,...", help="fields that are equal on both sides")
     options.add_argument("--within", type=duration_ms, metavar="TIME", help="how far apart the times may be: 30s, 1h")
@@ -192,6 +197,7 @@ def _side(name: str, topic: str, arguments: argparse.Namespace, source: SourceCo
         name=name,
         source=dataclasses.replace(source, topics=topic),
         schema=read_schema(options[f"{name}_schema"]),
+        values=value_format(arguments),
         timestamp_field=options[f"{name}_timestamp_field"],
         watermark_ms=options[f"{name}_watermark"],
     )

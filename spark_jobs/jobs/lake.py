@@ -36,6 +36,7 @@ from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.jobs import lake_compact
 from spark_jobs.lakes.compaction import check_not_rewound
 from spark_jobs.lakes.layout import MARKER, dead_letters_of
+from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
 
 FAILED = "failed_to_parse"
 
@@ -44,8 +45,9 @@ FAILED = "failed_to_parse"
 class LakeConfig:
     """One lake: its source, its run, its output and its layout.
 
-    `schema` None keeps values as they are (binary); otherwise values are JSON objects of that schema, and a field that
-    the schema declares NOT NULL must be there. `partition_by`: `topic`, `date` (the record's timestamp, UTC) or fields.
+    `schema` None keeps values as they are (binary); otherwise values, in the format `values`, are objects of that
+    schema, and a field that it declares NOT NULL must be there. `partition_by`: `topic`, `date` (the record's
+    timestamp, UTC) or fields.
     """
 
     source: SourceConfig
@@ -53,6 +55,7 @@ class LakeConfig:
     output: str
     dead_letters: str
     schema: StructType | None = None
+    values: ValueFormat = PLAIN_JSON
     partition_by: tuple[str, ...] = DERIVED_PARTITIONS
 
     def __post_init__(self) -> None:
@@ -85,8 +88,9 @@ def transform(df: DataFrame, config: LakeConfig) -> DataFrame:
     if config.schema is None:
         parsed, failed = sql.struct(sql.col("value")), sql.lit(False)
     else:
-        parsed = values.parse(sql.col("value"), config.schema)
-        failed = values.failed(sql.col("value"), sql.col("parsed"), config.schema)
+        df = config.values.with_text(df)
+        parsed = values.parse(sql.col(TEXT), config.schema)
+        failed = values.failed(sql.col(TEXT), sql.col("parsed"), config.schema)
     fields = ["value"] if config.schema is None else config.schema.fieldNames()
     raw = [sql.col("value")] if config.schema is not None else []
     return df.withColumn("parsed", parsed).select(
@@ -102,7 +106,7 @@ def table_rows(rows: DataFrame) -> DataFrame:
     return rows.where(~sql.col(FAILED)).drop("raw_value", FAILED)
 
 
-def dead_letter_rows(rows: DataFrame, schema: StructType) -> DataFrame:
+def dead_letter_rows(rows: DataFrame, schema: StructType, values: ValueFormat = PLAIN_JSON) -> DataFrame:
     """Those of `transform`'s rows that did not parse: the record as it came, and the reason."""
     raw = sql.col("raw_value")
     return rows.where(FAILED).select(
@@ -125,14 +129,17 @@ class LakeWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one batch to the table and, when any record of it does not parse, to the dead letters."""
-        rows = transform(batch, self.config)
+        with self.config.values.decided(transform(batch, self.config)) as rows:
+            self._write(rows, batch_id)
+
+    def _write(self, rows: DataFrame, batch_id: int) -> None:
         counts = Observation(f"lake-{batch_id}")
         # Counted while the table is written: only a batch with dead letters is read a second time, for them.
         observed = rows.observe(counts, sql.count(sql.lit(1)).alias("all"), sql.count_if(FAILED).alias("dead"))
         self.config.table.write(table_rows(observed), batch_id)
         total, dead = int(counts.get["all"]), int(counts.get["dead"])
         if dead and self.config.schema is not None:
-            self.config.letters.write(dead_letter_rows(rows, self.config.schema), batch_id)
+            self.config.letters.write(dead_letter_rows(rows, self.config.schema, self.config.values), batch_id)
         self.written += total - dead
         self.dead += dead
         self.batches += total > 0
@@ -175,7 +182,8 @@ def build_query(spark: SparkSession, config: LakeConfig) -> Query:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the table."""
+    """The options of the table and of the values."""
+    add_value_options(parser)
     table = parser.add_argument_group("table")
     table.add_argument("--output", required=True, metavar="DIR")
     table.add_argument("--schema", metavar="FILE", help="DDL or Spark's JSON; without it values stay binary")
@@ -198,6 +206,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         output=arguments.output,
         dead_letters=dead_letters_of(arguments.output, arguments.dead_letters),
         schema=read_schema(arguments.schema) if arguments.schema else None,
+        values=value_format(arguments),
         partition_by=names_in(arguments.partition_by),
     )
 

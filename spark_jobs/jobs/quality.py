@@ -30,6 +30,7 @@ from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import KafkaSink, ParquetSink, query_id
 from spark_jobs.common.source import SourceConfig, read_stream
+from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
 
 UNPARSED = "failed_to_parse"
 BROKEN = "broken_rules"
@@ -53,6 +54,7 @@ class QualityConfig:
     good: KafkaSink | ParquetSink
     bad: KafkaSink | ParquetSink
     schema: StructType | None = None
+    values: ValueFormat = PLAIN_JSON
     fail_above: float | None = None
 
     def __post_init__(self) -> None:
@@ -68,8 +70,8 @@ def _parsed(df: DataFrame, config: QualityConfig) -> DataFrame:
     """The columns that rules see, and whether the value did not parse."""
     fields, unparsed = [], sql.lit(False)
     if config.schema is not None:
-        df = df.withColumn("parsed", values.parse(sql.col("value"), config.schema))
-        unparsed = values.failed(sql.col("value"), sql.col("parsed"), config.schema)
+        df = config.values.with_text(df).withColumn("parsed", values.parse(sql.col(TEXT), config.schema))
+        unparsed = values.failed(sql.col(TEXT), sql.col("parsed"), config.schema)
         fields = [sql.col(f"parsed.`{name}`").alias(name) for name in config.schema.fieldNames()]
     own = [sql.col(name.removeprefix("kafka_")).alias(name) for name in RECORD_COLUMNS]
     return df.select(*fields, *own, sql.col("topic"), unparsed.alias(UNPARSED))
@@ -110,7 +112,8 @@ def bad_rows(rows: DataFrame, config: QualityConfig) -> DataFrame:
     broken = sql.concat(sql.lit("breaks "), sql.concat_ws("; ", BROKEN))
     if config.schema is not None:
         # Two filters, so that Python sees no value but those that did not parse.
-        unparsed = bad.where(UNPARSED).withColumn(ERROR, values.reason(sql.col("kafka_value"), config.schema))
+        why = config.values.reason(sql.col("kafka_value"), config.schema)
+        unparsed = bad.where(UNPARSED).withColumn(ERROR, why)
         bad = unparsed.unionByName(bad.where(~sql.col(UNPARSED)).withColumn(ERROR, broken))
     else:
         bad = bad.withColumn(ERROR, broken)
@@ -238,7 +241,8 @@ def share(text: str) -> float:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the rules and of both sides."""
+    """The options of the values, the rules and both sides."""
+    add_value_options(parser)
     group = parser.add_argument_group("quality")
     group.add_argument("--rules", required=True, metavar="FILE", help="YAML: a list 'rules' of name, expect, severity")
     group.add_argument("--schema", metavar="FILE", help="DDL or Spark's JSON; without it rules see the record only")
@@ -268,6 +272,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         good=sink(arguments.out_topic, arguments.output),
         bad=sink(arguments.dlq_topic, arguments.dead_letters),
         schema=read_schema(arguments.schema) if arguments.schema else None,
+        values=value_format(arguments),
         fail_above=arguments.fail_above,
     )
 

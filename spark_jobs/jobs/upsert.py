@@ -33,6 +33,7 @@ from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.sink import ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
+from spark_jobs.schemas.value_format import add_value_options, value_format
 from spark_jobs.upserts.changes import (
     DEBEZIUM,
     INTERNAL,
@@ -215,12 +216,15 @@ class UpsertWriter:
         current = self.table.current
         if current is not None and current.batch_id >= batch_id:
             return
-        changes = transform(batch, self.config)
+        with self.config.changes.values.decided(transform(batch, self.config)) as changes:
+            self._apply(changes, batch_id)
+
+    def _apply(self, changes: DataFrame, batch_id: int) -> None:
         counts, sizes = Observation(f"changes-{batch_id}"), Observation(f"table-{batch_id}")
         one = sql.lit(1)
         observed = changes.observe(counts, sql.count(one).alias("all"), sql.count(sql.col(REASON)).alias("dead"))
         schema = stored_schema(_entries(changes, self.config, batch_id).schema, self.config)
-        merged = merge(self.table.read(batch.sparkSession, schema), observed, self.config, batch_id)
+        merged = merge(self.table.read(changes.sparkSession, schema), observed, self.config, batch_id)
         gone = sql.count(sql.when(sql.col(DELETED), one))
         directory = self.table.write(merged.observe(sizes, sql.count(one).alias("all"), gone.alias("gone")), batch_id)
         total, dead = int(counts.get["all"]), int(counts.get["dead"])
@@ -294,7 +298,8 @@ def duration_ms(text: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the table and of the changes."""
+    """The options of the values, the changes and the table."""
+    add_value_options(parser)
     changes = parser.add_argument_group("changes")
     changes.add_argument("--schema", required=True, metavar="FILE", help="fields of a row: DDL or Spark's JSON")
     changes.add_argument(
@@ -348,6 +353,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
             envelope=arguments.envelope,
             sequence_by=arguments.sequence_by,
             delete_when=arguments.delete_when,
+            values=value_format(arguments),
         ),
         scd=arguments.scd,
         file_format=arguments.format,

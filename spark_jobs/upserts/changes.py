@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_jobs.common import values
 from spark_jobs.common.records import REASON, RECORD_COLUMNS, record_columns
+from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat
 from spark_jobs.upserts.snapshots import DELETED, SEQUENCE
 
 PLAIN, DEBEZIUM = "none", "debezium"
@@ -22,7 +23,8 @@ UNAVAILABLE = "__debezium_unavailable_value"
 
 TIME = "_time"
 UNPARSED = "not JSON of the schema"
-INTERNAL = (TIME, values.CORRUPT, "_row", "_why", "_delete", "_lsn", "_value", "_envelope")
+_KEY_TEXT = "_key_text"
+INTERNAL = (TIME, TEXT, _KEY_TEXT, values.CORRUPT, "_row", "_why", "_delete", "_lsn", "_value", "_envelope")
 """Names that fields of a row cannot have, beside those of the columns above."""
 
 
@@ -38,6 +40,7 @@ class ChangeFormat:
     envelope: str = PLAIN
     sequence_by: tuple[str, ...] = ()
     delete_when: str | None = None
+    values: ValueFormat = PLAIN_JSON
 
     def __post_init__(self) -> None:
         fields = self.schema.fieldNames()
@@ -76,13 +79,19 @@ def value_type(form: ChangeFormat) -> StructType:
 
 def explained(form: ChangeFormat) -> Column:
     """The reasons of `parse_changes`, with what is wrong in the value where it is that: put it behind a filter."""
-    why = values.reason(sql.col("raw_value"), value_type(form))
+    why = form.values.reason(sql.col("raw_value"), value_type(form))
     return sql.when(sql.col(REASON) == UNPARSED, why).otherwise(sql.col(REASON))
+
+
+def _key_text() -> Column:
+    """The key as text: decoded, or as it is where it is not framed, as keys often are beside framed values."""
+    framed = sql.coalesce(sql.startswith("key", sql.lit(b"\0")), sql.lit(False))
+    return sql.coalesce(sql.col(_KEY_TEXT).cast("string"), sql.when(~framed, sql.col("key").cast("string")))
 
 
 def _key_field(field: StructField, *, alone: bool) -> Column:
     """A key field, of the record's key: a JSON object (also below `payload`), or for one field also a bare value."""
-    text = sql.col("kafka_key").cast("string")
+    text = sql.col(_KEY_TEXT)
     fields = StructType([StructField(field.name, field.dataType)])
     inner = sql.from_json(text, StructType().add("payload", fields)).getField("payload").getField(field.name)
     outer = sql.from_json(text, fields).getField(field.name)
@@ -101,7 +110,9 @@ def parse_changes(df: DataFrame, form: ChangeFormat) -> DataFrame:
     A deleted row has its key fields, and others only as far as the record tells them.
     Pure: the same records give the same changes at any time.
     """
-    records = df.select(*record_columns(), sql.col("value").alias("raw_value"))
+    df = form.values.with_text(df, {"value": TEXT, "key": _KEY_TEXT})
+    texts = [sql.col(TEXT), _key_text().alias(_KEY_TEXT)]
+    records = df.select(*record_columns(), sql.col("value").alias("raw_value"), *texts)
     parse = _debezium if form.envelope == DEBEZIUM else _plain
     parsed = parse(records, form)
     fields = []
@@ -121,9 +132,9 @@ def parse_changes(df: DataFrame, form: ChangeFormat) -> DataFrame:
 
 
 def _plain(records: DataFrame, form: ChangeFormat) -> DataFrame:
-    raw, schema = sql.col("raw_value"), value_type(form)
-    parsed = values.parse(raw, schema)
-    why = sql.when(values.failed(raw, sql.col("_row"), schema), sql.lit(UNPARSED))
+    text, schema = sql.col(TEXT), value_type(form)
+    parsed = values.parse(text, schema)
+    why = sql.when(values.failed(text, sql.col("_row"), schema), sql.lit(UNPARSED))
     return (
         records.withColumn("_row", parsed)
         .withColumn("_why", why)
@@ -134,8 +145,8 @@ def _plain(records: DataFrame, form: ChangeFormat) -> DataFrame:
 
 
 def _debezium(records: DataFrame, form: ChangeFormat) -> DataFrame:
-    raw, schema = sql.col("raw_value"), value_type(form)
-    parsed = records.withColumn("_value", values.parse(raw, schema))
+    text, schema = sql.col(TEXT), value_type(form)
+    parsed = records.withColumn("_value", values.parse(text, schema))
     bare = sql.struct(*(sql.col(f"_value.{name}") for name in ("before", "after", "op", "ts_ms", "source")))
     parsed = parsed.withColumn("_envelope", sql.coalesce(sql.col("_value.payload"), bare))
     op, after = sql.col("_envelope.op"), sql.col("_envelope.after")
@@ -149,7 +160,7 @@ def _debezium(records: DataFrame, form: ChangeFormat) -> DataFrame:
         if isinstance(field.dataType, StringType)
     ]
     why = sql.coalesce(
-        sql.when(values.failed(raw, sql.col("_value"), schema), sql.lit(UNPARSED)),
+        sql.when(values.failed(text, sql.col("_value"), schema), sql.lit(UNPARSED)),
         sql.when(op.isNull(), sql.lit("not a Debezium envelope: no op")),
         sql.when(~op.isin(*UPSERTS, "d"), sql.concat(sql.lit("op "), op, sql.lit(" is not a change of one row"))),
         sql.when((op != "d") & after.isNull(), sql.concat(sql.lit("op "), op, sql.lit(" without after"))),
