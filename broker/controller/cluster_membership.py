@@ -103,13 +103,17 @@ class ClusterMembership:
         self._own_sessions[self.coordination.session_id] = None
         if self._cluster_id is not None:
             # Another ensemble may answer by now, or one that has lost its data.
-            await self.agree_on_cluster_id(self._cluster_id, is_shared=True)
+            await self._agree(self._cluster_id, is_shared=True)
         await self.zk_client.create_missing(znodes.PERSISTENT_PATHS)
 
     async def agree_on_cluster_id(self, known: str | None, *, is_shared: bool = False) -> str:
         """The cluster's id, which a new cluster gets: `known` is the one in meta.properties, if there is one. Raises
         ClusterError when they differ, and when the tree that brokers share has none: it is another cluster's then.
         """
+        await self._await_renewal()  # the session may have ended while logs were loaded
+        return await self._agree(known, is_shared=is_shared)
+
+    async def _agree(self, known: str | None, *, is_shared: bool) -> str:
         cluster_id = await self.zk_client.cluster_id()
         if cluster_id is None:
             if is_shared and known is not None:
@@ -131,10 +135,7 @@ class ClusterMembership:
         refused from now on. Raises ClusterError.
         """
         while True:
-            if self._renewal is not None:
-                await asyncio.wait([self._renewal])
-            if self._given_up is not None:
-                raise ClusterError(self._given_up)
+            await self._await_renewal()
             session = self.coordination
             try:
                 broker = await self._register(registration)
@@ -145,6 +146,13 @@ class ClusterMembership:
                 continue
             if session is self.coordination and not self._has_expired:
                 return broker
+
+    async def _await_renewal(self) -> None:
+        """Wait for the next session, if one has ended. Raises ClusterError when there will be none."""
+        if self._renewal is not None:
+            await asyncio.wait([self._renewal])
+        if self._given_up is not None:
+            raise ClusterError(self._given_up)
 
     async def _register(self, wanted: znodes.BrokerRegistration) -> BrokerImage:
         if wanted.previous_epoch is not None and self.broker_epoch >= 0:
@@ -204,7 +212,7 @@ class ClusterMembership:
         if state is not SessionState.EXPIRED or self._is_leaving or session is not self.coordination:
             return
         self._has_expired = True
-        if not self.is_shared or self._cluster_id is None:
+        if not self.is_shared:
             self.lost("its session has expired")
         elif self._renewal is None:
             logger.warning("The session %#x has expired", session.session_id)

@@ -45,6 +45,7 @@ PAST_SEEDS = {
     700_005: "the checker read the log that a broker had set aside as a stray, not the one it began after",
     700_011: "a broker was elected before its new session had registered it, and /controller named nobody who ruled",
     800_149: "records that all replicas had deleted came back with a leader that had not kept its new log start",
+    810_201: "a broker whose session ended while it loaded its logs never served",
     800_263: "a follower that ended where its leader's log began kept diverged records below, as in 301207",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
