@@ -4,7 +4,8 @@
  *   load keyed     BOOTSTRAP TOPIC RECORDS BYTES KEYS    as produce with acks=1, BYTES with a key of 12, by chance among so many
  *   load unbatched BOOTSTRAP TOPIC RECORDS BYTES ACKS    one record a request, pipelined
  *   load consume   BOOTSTRAP TOPIC RECORDS               one partition from its beginning
- *   load latency   BOOTSTRAP TOPIC RECORDS RATE [ACKS]   RATE records a second, produced and consumed by this process
+ *   load latency   BOOTSTRAP TOPIC RECORDS RATE [ACKS [OUT]]  RATE records a second, produced and consumed by this process;
+ *                                                        consumed from OUT, when something copies TOPIC there
  *   load stall     BOOTSTRAP TOPIC SECONDS               a record a millisecond, acks=all; the longest time without an acknowledgement
  *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it, acks=all
  *   load waiting   BOOTSTRAP TOPIC SECONDS BYTES PRODUCERS  so many producers, each with one record under way at a time, acks=1
@@ -342,7 +343,7 @@ static void *send_paced(void *opaque) {
     return NULL;
 }
 
-static int latency(const char *bootstrap, const char *topic, long long records, double rate, const char *acks) {
+static int latency(const char *bootstrap, const char *topic, long long records, double rate, const char *acks, const char *out) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     set(conf, "acks", acks);
@@ -355,7 +356,7 @@ static int latency(const char *bootstrap, const char *topic, long long records, 
     /* The first record makes the topic known to both, and is not counted. */
     rd_kafka_produce(rkt, partition, RD_KAFKA_MSG_F_COPY, "first", 5, NULL, 0, NULL);
     if (rd_kafka_flush(producer, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
-    rd_kafka_t *rk = consumer(bootstrap, topic, RD_KAFKA_OFFSET_BEGINNING, 1);
+    rd_kafka_t *rk = consumer(bootstrap, out, RD_KAFKA_OFFSET_BEGINNING, 1);
     rd_kafka_message_t *message = NULL;
     double waiting = now_s();
     while (!(message = rd_kafka_consumer_poll(rk, 100)) && now_s() - waiting < FAIL_AFTER_S) {}
@@ -544,7 +545,8 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "keyed") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), "1", 1, atoll(argv[6]));
     if (!strcmp(mode, "unbatched") && argc == 7) return produce(argv[2], argv[3], atoll(argv[4]), (size_t)atoll(argv[5]), argv[6], 0, 0);
     if (!strcmp(mode, "consume") && argc == 5) return consume(argv[2], argv[3], atoll(argv[4]));
-    if (!strcmp(mode, "latency") && (argc == 6 || argc == 7)) return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]), argc == 7 ? argv[6] : "1");
+    if (!strcmp(mode, "latency") && argc >= 6 && argc <= 8)
+        return latency(argv[2], argv[3], atoll(argv[4]), atof(argv[5]), argc > 6 ? argv[6] : "1", argc > 7 ? argv[7] : argv[3]);
     if (!strcmp(mode, "stall") && argc == 5) return stall(argv[2], argv[3], atof(argv[4]));
     if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
     if (!strcmp(mode, "waiting") && argc == 7) return wait_for_all(argv[2], argv[3], atof(argv[4]), (size_t)atoll(argv[5]), atoi(argv[6]));

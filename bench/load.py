@@ -1,4 +1,4 @@
-"""The load: the C program, compiled on first use, Kafka's perf tools, and a Spark session that reads."""
+"""The load: the C program, compiled on first use, Kafka's perf tools, and a Spark session."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Load:
         return run(java("-Xmx512M", "-cp", kafka_classpath(), main_class, *arguments), TIMEOUT_S)
 
 
-class SparkReader:
-    """One Spark session that reads topics when told to: started once, so that its start is nobody's cost."""
+class SparkSession:
+    """One Spark session that works when told to: started once, so that its start is nobody's cost."""
 
     def __init__(self) -> None:
         self._errors = (cache_directory() / "bench-spark.log").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bench.spark_read"],
+            [sys.executable, "-P", "-m", "bench.spark_session"],
             env={**os.environ, **spark_environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -84,15 +84,19 @@ class SparkReader:
         stop([self._process])
         self._errors.close()
 
-    def read(self, address: str, topic: str) -> tuple[int, float, float]:
-        """Read the topic to its end: (records, seconds, CPU seconds of Spark). Raises RuntimeError when Spark dies."""
+    def do(self, what: str, **arguments: object) -> tuple[int, float, float]:
+        """Let it do `what` (see `bench.spark_session`): (records, seconds, CPU seconds of Spark).
+
+        Raises RuntimeError when Spark dies of it.
+        """
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("the Spark session has no pipes")
         before = cpu_s(self._process.pid)
-        self._process.stdin.write(f"{address} {topic}\n".encode())
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
+            self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith(b"{"):
                 result = json.loads(line)
                 return result["records"], result["seconds"], cpu_s(self._process.pid) - before
-        raise RuntimeError(f"Spark ended before it had read {topic}; see {self._errors.name}")
+        raise RuntimeError(f"Spark ended before it was done with {what}; see {self._errors.name}")

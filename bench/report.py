@@ -83,12 +83,20 @@ def rows(scenario: Scenario, samples: Samples) -> list[Row]:
             target = scenario.cpu_target if whose == "broker" else None
             lines.append(Row(f"  {whose}", unit, (pair[0], pair[1]), target, at_least=False))
     lines += [
-        Row(f"  {name.replace('_', ' ')}", "", (detail_of(first, name), detail_of(second, name)))
+        Row(
+            f"  {name.replace('_', ' ')}",
+            "",
+            (detail_of(first, name), detail_of(second, name)),
+            scenario.detail_targets.get(name),
+            at_least=False,
+        )
         for name in first[0].details | second[0].details
     ]
     warm = {side: [sample.warm for sample in both if sample.warm is not None] for side, both in samples.items()}
     if all(warm.values()):
-        without_targets = dataclasses.replace(scenario, title="", target=None, cpu_target=None, limit=None)
+        without_targets = dataclasses.replace(
+            scenario, title="", target=None, cpu_target=None, limit=None, detail_targets={}
+        )
         lines += [
             dataclasses.replace(row, title=f"  warm {row.title.strip()}".rstrip())
             for row in rows(without_targets, warm)

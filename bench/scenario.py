@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from bench.brokers import Broker
-from bench.load import Load, SparkReader
+from bench.load import Load, SparkSession
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Context:
     load: Load
     scale: float
     until_the_end: ExitStack
-    spark: SparkReader | None = None
+    spark: SparkSession | None = None
 
     def count(self, records: int) -> int:
         """`records`, scaled."""
@@ -58,6 +58,8 @@ class Scenario:
     higher_is_better: bool = True
     target: float | None = None
     cpu_target: float | None = None
+    detail_targets: Mapping[str, float] = field(default_factory=dict)
+    """Ratios that details of the samples, by name, may not be above."""
     limit: float | None = None
     either: bool = False
     """Whether it is enough to reach `target` or `limit`."""

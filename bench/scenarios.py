@@ -9,7 +9,6 @@ from dataclasses import replace
 from bench import starts
 from bench.brokers import Broker
 from bench.compaction import Cleaning, clean, fill
-from bench.load import SparkReader
 from bench.processes import cpu_s
 from bench.scenario import Context, Measure, Sample, Scenario
 
@@ -18,7 +17,6 @@ IDLE_S = 5
 READY_TOPIC = "bench-ready"
 """Made on every broker that is not launched by its scenario."""
 FSYNC_S = 20
-SPARK_PARTITIONS = 2
 AS_IT_IS = {"ODRADEK_COMPILED": "0"}
 """Compaction without the compiled record code, whether there is one or not."""
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
@@ -240,25 +238,6 @@ def create_partitions(context: Context, broker: Broker, topic: str) -> Sample:
     return Sample(value=result["seconds"], broker_cpu_s=spent, details={"kB_a_partition": kilobytes})
 
 
-def spark(context: Context, broker: Broker, topic: str) -> Sample:
-    """Records a second that Spark reads, of 10,000,000 of 100 bytes, connector's defaults, two partitions."""
-    each = context.count(10_000_000) // SPARK_PARTITIONS
-    context.load.run("create", broker.address, topic, SPARK_PARTITIONS)
-    expected = 0
-    for partition in range(SPARK_PARTITIONS):
-        expected += context.load.run("produce", broker.address, f"{topic}/{partition}", each, 100, 1)["end_offset"]
-    if context.spark is None:
-        context.spark = context.until_the_end.enter_context(SparkReader())
-        context.spark.read(broker.address, topic)
-    before = broker.cpu_s()
-    records, seconds, client_cpu_s = context.spark.read(broker.address, topic)
-    spent = broker.cpu_s() - before
-    if records != expected:
-        raise RuntimeError(f"Spark read {records} records of {topic}, not {expected}")
-    context.load.run("delete", broker.address, topic)
-    return Sample(value=records / seconds, broker_cpu_s=spent, client_cpu_s=client_cpu_s, gigabytes=records * 100 / 1e9)
-
-
 def java_produce(context: Context, broker: Broker, topic: str) -> Sample:
     """Records a second by kafka-producer-perf-test (1,000 bytes, acks=1)."""
     count = context.count(1_000_000)
@@ -352,7 +331,6 @@ SCENARIOS = [
     Scenario(
         "recover-100", "recovery, 1 record a batch", "MB/s", recovery(200_000, 100, "unbatched"),
     ),
-    Scenario("spark", "Spark reads 10,000,000 x 100 B", "records/s", spark, target=1.0, cpu_target=0.5),
     Scenario("java-produce", "kafka-producer-perf-test 1 kB", "records/s", java_produce),
     Scenario("java-consume", "kafka-consumer-perf-test 1 kB", "records/s", java_consume),
 ]  # fmt: skip

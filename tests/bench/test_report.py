@@ -15,6 +15,7 @@ from bench.__main__ import SCENARIOS, select, unworsened
 from bench.brokers import side
 from bench.report import Row, goal, heading, line, number, rows
 from bench.scenario import Context, Sample, Scenario
+from tests.kit.jars import require
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +40,13 @@ def test_a_detail_that_one_side_tells() -> None:
     samples = {"first": [Sample(4)], "second": [Sample(2, details={"ms_to_read": 700.0})]}
     _, detail = rows(scenario(), samples)
     assert line(detail).split() == ["ms", "to", "read", "-", "700", "-"]
+
+
+def test_a_detail_with_a_target_of_its_own() -> None:
+    samples = {"first": [Sample(4, details={"p50_ms": 2.0})], "second": [Sample(2, details={"p50_ms": 3.0})]}
+    figure, detail = rows(scenario(target=1.0, higher_is_better=False, detail_targets={"p50_ms": 1.0}), samples)
+    assert (figure.reached, detail.reached) == (True, False)
+    assert unworsened(scenario(detail_targets={"p50_ms": 1.0})).detail_targets == {"p50_ms": 1.1}
 
 
 def test_what_a_warm_broker_does_is_shown_without_targets() -> None:
@@ -99,22 +107,29 @@ def test_two_checkouts_are_held_to_what_was() -> None:
         side("/nowhere")
 
 
+SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create"
+BY_SPARK = "spark-read-100,spark-write-1000,spark-stream"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_whole_of_it_with_our_broker_on_both_sides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [SERVED, pytest.param(BY_SPARK, marks=pytest.mark.spark)])
+def test_the_whole_of_it_with_our_broker_on_both_sides(names: str, tmp_path: Path) -> None:
     if shutil.which("cc") is None or not Path("/usr/include/librdkafka/rdkafka.h").exists():
         if os.environ.get("CI") == "true":
             pytest.fail("a C compiler and librdkafka-dev are needed")
         pytest.skip("a C compiler and librdkafka-dev are needed")
+    if names == BY_SPARK:
+        pytest.importorskip("pyspark")
+        require("java")
     out = tmp_path / "bench.json"
     done = subprocess.run(
         [sys.executable, "-P", "-m", "bench", "--sides", f"odradek,{ROOT}", "--scale", "0.01", "--rounds", "1",
-         "--only", "produce-100,consume-100,unbatched,latency,start,partitions,wait-create", "--json", str(out)],
+         "--only", names, "--json", str(out)],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=560, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
     assert result["sides"] == ["Odradek", ROOT.name]
-    named = {"produce-100", "consume-100", "unbatched", "latency", "start", "partitions"}
-    assert set(result["samples"]) == named | {"wait-create"}
+    assert set(result["samples"]) == set(names.split(","))
     assert all(figure > 0 for row in result["rows"] if not row["title"].startswith(" ") for figure in row["figures"])
