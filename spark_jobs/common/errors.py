@@ -20,6 +20,7 @@ _EXPLAINED = {
 
 
 _RAISED = re.compile(r"(?:ValueError|OSError|FileNotFoundError|FileExistsError): (.+)")
+_RAISED_IN_JAVA = re.compile(r"(?:: |Caused by: )[\w.$]+(?:Error|Exception): (.+)")
 
 
 def one_line(failure: BaseException) -> str:
@@ -32,10 +33,16 @@ def one_line(failure: BaseException) -> str:
 
 
 def _raised_in_python(message: str) -> str | None:
-    """The text of a ValueError or OSError that a batch's function raised: Java has its whole traceback as message."""
+    """The text of what a batch's function raised: Java has its whole traceback as message.
+
+    That of a ValueError or OSError, else of the innermost exception of what Spark was asked for.
+    """
     lines = message.splitlines() if "raised by the Python Proxy" in message else []
-    raised = [found[1] for line in lines if (found := _RAISED.match(line))]
-    return raised[-1] if raised else None
+    for pattern in (_RAISED, _RAISED_IN_JAVA):
+        raised = [found[1] for line in lines if (found := pattern.match(line))]
+        if raised:
+            return raised[-1]
+    return None
 
 
 def _java_line(thrown: Any) -> str:

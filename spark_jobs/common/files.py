@@ -40,6 +40,18 @@ class TableDirectory:
             return []
         return [status.getPath().getName() for status in self._file_system.listStatus(self._directory)]
 
+    def partitions(self, depth: int) -> list[str]:
+        """Directories of partitions (`name=value`) this deep below: their paths below this one; "" for depth 0."""
+        found = [""]
+        for _ in range(depth):
+            found = [
+                f"{path}/{name}".lstrip("/")
+                for path in found
+                for name in TableDirectory(self._spark, f"{self.path}/{path}").names()
+                if "=" in name and name[0] not in "._"
+            ]
+        return found
+
     def has(self, name: str) -> bool:
         """Whether there is a file or directory of this path below this one."""
         return bool(self._file_system.exists(self._child(name)))

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.common.checkpoint import Checkpoint
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.events import LATE, REASON
-from spark_jobs.common.sink import KafkaSink, ParquetSink, json_records, query_id
+from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, json_records, query_id
 from spark_jobs.common.source import SourceConfig, read_range
 
 RESULTS = "results"
@@ -103,6 +103,7 @@ class ResultWriter:
         self._sources = list(zip(sources, rejects_of, strict=True))
         self._dead_letters = dead_letters
         self._drops_rows = drops_rows
+        self._attempts = Attempts()
         if isinstance(sink, KafkaSink):
             sink.check(spark)
         for table in (sink, dead_letters):
@@ -111,6 +112,10 @@ class ResultWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write the results of one batch, and what is in none."""
+        with self._attempts.replaced(self._spark, batch_id, self._sink, self._dead_letters):
+            self._write(batch, batch_id)
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
         if isinstance(self._sink, KafkaSink):
             query = query_id(self._spark, self._checkpoint.path)
             self._sink.write(json_records(batch, self._key), query, batch_id)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -132,7 +133,10 @@ class ParquetSink:
         TableDirectory(spark, self.path).remove_children(STAGING_PREFIX)
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
-        """Write the rows of one batch, in place of those that an earlier attempt at it left."""
+        """Write the rows of one batch, in place of those that an earlier attempt at it left in the same partitions.
+
+        See `Attempts` for the other partitions.
+        """
         (
             rows.withColumn(BATCH, sql.lit(batch_id))
             .write.mode("overwrite")
@@ -140,3 +144,41 @@ class ParquetSink:
             .partitionBy(*self.partition_by, BATCH)
             .parquet(self.path)
         )
+
+    def left_by_attempt(self, spark: SparkSession, batch_id: int) -> dict[str, list[str]]:
+        """Directories that the batch has, below the table's, and the names of their files."""
+        places = [
+            f"{partition}/{BATCH}={batch_id}".lstrip("/")
+            for partition in TableDirectory(spark, self.path).partitions(len(self.partition_by))
+        ]
+        found = {place: TableDirectory(spark, f"{self.path}/{place}").names() for place in places}
+        return {place: names for place, names in found.items() if names}
+
+    def remove_left(self, spark: SparkSession, left: dict[str, list[str]]) -> None:
+        """Remove those directories of `left_by_attempt` that no later `write` has replaced: files have new names."""
+        table = TableDirectory(spark, self.path)
+        for place, names in left.items():
+            if table.has(f"{place}/{names[0]}"):
+                table.remove(place)
+
+
+class Attempts:
+    """Attempts at the batches of one run of a query: nothing that an earlier one wrote outlives the next.
+
+    A batch that is run again has the same records, and may find that other ones of them parse: a registry knows a
+    schema now. Its rows are then in other partitions, or in the other one of two tables.
+    """
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    @contextmanager
+    def replaced(self, spark: SparkSession, batch_id: int, *sinks: KafkaSink | ParquetSink | None) -> Iterator[None]:
+        """Within it the batch is written to the tables among `sinks`, as far as it has rows for them."""
+        # Only the first batch of a run can be one that was begun before.
+        tables = [] if self._begun else [sink for sink in sinks if isinstance(sink, ParquetSink)]
+        self._begun = True
+        left = [(table, table.left_by_attempt(spark, batch_id)) for table in tables]
+        yield
+        for table, places in left:
+            table.remove_left(spark, places)

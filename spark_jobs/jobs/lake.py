@@ -8,8 +8,8 @@ Guarantee: each record is in exactly one of the table and the dead letters, and 
 
 How: Spark writes a batch's offsets to the checkpoint before it runs the batch, so a batch that is run again has the
 same records. Each batch owns its directories, `.../batch_id=N/`, and writes them by replacing them: run again, it
-replaces what an attempt that died had left. The dead letters of a batch are written the same way before the batch is
-committed.
+replaces what an attempt that died had left, in both of them. The dead letters of a batch are written the same way
+before the batch is committed.
 One output belongs to one checkpoint: a marker in both keeps a new checkpoint, whose batches begin at 0 again, from
 replacing the batches of an old one, and `--partition-by` from changing under a batch that is run again.
 """
@@ -31,7 +31,7 @@ from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS, record_columns
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import BATCH, ParquetSink
+from spark_jobs.common.sink import BATCH, Attempts, ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.jobs import lake_compact
 from spark_jobs.lakes.compaction import check_not_rewound
@@ -125,11 +125,16 @@ class LakeWriter:
         self.written = 0
         self.dead = 0
         self.batches = 0
+        self._attempts = Attempts()
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one batch to the table and, when any record of it does not parse, to the dead letters."""
-        with self.config.values.decided(transform(batch, self.config)) as rows:
+        tables = (self.config.table, self.config.letters)
+        with (
+            self.config.values.decided(transform(batch, self.config)) as rows,
+            self._attempts.replaced(batch.sparkSession, batch_id, *tables),
+        ):
             self._write(rows, batch_id)
 
     def _write(self, rows: DataFrame, batch_id: int) -> None:

@@ -28,7 +28,7 @@ from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.rules import Rule, check_rules, read_rules
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import KafkaSink, ParquetSink, query_id
+from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, query_id
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
 
@@ -148,6 +148,7 @@ class QualityWriter:
         self.bad = 0
         self.broken: Counter[str] = Counter()
         self.batches = 0
+        self._attempts = Attempts()
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -157,7 +158,8 @@ class QualityWriter:
         """
         rows = transform(batch, self.config).persist()
         try:
-            self._write(rows, batch_id)
+            with self._attempts.replaced(batch.sparkSession, batch_id, self.config.good, self.config.bad):
+                self._write(rows, batch_id)
         finally:
             rows.unpersist()
 

@@ -31,7 +31,7 @@ from spark_jobs.common.cli import INTERVAL, RunConfig, names_in
 from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import ParquetSink
+from spark_jobs.common.sink import Attempts, ParquetSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import add_value_options, value_format
 from spark_jobs.upserts.changes import (
@@ -209,6 +209,7 @@ class UpsertWriter:
         self.changes = 0
         self.dead = 0
         self.batches = 0
+        self._attempts = Attempts()
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -228,10 +229,11 @@ class UpsertWriter:
         gone = sql.count(sql.when(sql.col(DELETED), one))
         directory = self.table.write(merged.observe(sizes, sql.count(one).alias("all"), gone.alias("gone")), batch_id)
         total, dead = int(counts.get["all"]), int(counts.get["dead"])
-        if dead:
-            # Before the commit: a batch that is in the table is not run again.
-            letters = ParquetSink(path=self.config.dead_letters, partition_by=DERIVED_PARTITIONS)
-            letters.write(dead_letter_rows(changes, self.config), batch_id)
+        letters = ParquetSink(path=self.config.dead_letters, partition_by=DERIVED_PARTITIONS)
+        # Before the commit: a batch that is in the table is not run again.
+        with self._attempts.replaced(changes.sparkSession, batch_id, letters):
+            if dead:
+                letters.write(dead_letter_rows(changes, self.config), batch_id)
         entries, deleted = int(sizes.get["all"]), int(sizes.get["gone"])
         self.table.commit(batch_id, directory, schema, live=entries - deleted, deleted=deleted)
         self.changes += total - dead

@@ -161,7 +161,11 @@ def _is_registry_answer(body: bytes) -> bool:
 
 def _told(failure: Exception) -> str:
     if isinstance(failure, urllib.error.HTTPError):
-        wrong = " and no word about a schema: is the URL right?" if failure.code == http.HTTPStatus.NOT_FOUND else ""
+        wrong = (
+            " and no word about a schema: is this the registry's address?"
+            if failure.code == http.HTTPStatus.NOT_FOUND
+            else ""
+        )
         return f"answers {failure.code} {failure.reason}{wrong}"
     if isinstance(failure, urllib.error.URLError):
         return f"cannot be reached: {failure.reason}"

@@ -64,6 +64,10 @@ class Registry:
         answer |= {"references": list(references)} if references else {}
         self._answers[f"/schemas/ids/{schema_id}"] = answer
 
+    def forget(self, schema_id: int) -> None:
+        """Answer again that nobody has registered this id."""
+        del self._answers[f"/schemas/ids/{schema_id}"]
+
     def add_version(self, subject: str, version: int, schema: object, kind: str = "AVRO") -> dict[str, Any]:
         """Register a version of a subject; returns how another schema refers to it, save the name."""
         self._answers[f"/subjects/{subject}/versions/{version}"] = {"schema": json.dumps(schema), "schemaType": kind}

@@ -131,7 +131,7 @@ def test_a_registry_that_cannot_say_is_asked_again_and_then_named(registry: Regi
 
 def test_a_wrong_path_is_not_an_unknown_schema(registry: Registry) -> None:
     with pytest.raises(
-        OSError, match=rf"^schema registry {registry.url}/api: answers 404 Not Found .*is the URL right"
+        OSError, match=rf"^schema registry {registry.url}/api: answers 404 Not Found .*is this the registry's address"
     ):
         SchemaRegistry.at(f"{registry.url}/api").schema(1)
 
