@@ -12,6 +12,8 @@ from spark_jobs.common.source import SourceConfig, read_client_properties, start
 AVAILABLE_NOW = "available-now"
 INTERVAL = re.compile(r"(\d+)\s*(ms|s|m|h)")
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+_SIZE = re.compile(r"(\d+)\s*(KB|MB|GB|)", re.IGNORECASE)
+_SIZES = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def size_in_bytes(text: str) -> int:
+    """Bytes of `128MB` and the like; raises ArgumentTypeError."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}': must be a size like 512KB, 128MB, 1GB or a number of bytes")
+    return int(match[1]) * _SIZES[match[2].upper()]
+
+
 def port_number(text: str) -> int:
     """A TCP port, 0 for any free one; raises ArgumentTypeError."""
     if not text.isdigit() or int(text) > 65535:
@@ -81,6 +91,13 @@ def add_common_options(parser: argparse.ArgumentParser, *, names_topics: bool = 
     )
     source.add_argument(
         "--max-offsets-per-trigger", type=positive, default=1_000_000, metavar="N", help="records a batch"
+    )
+    source.add_argument(
+        "--max-bytes-per-trigger",
+        type=size_in_bytes,
+        metavar="SIZE",
+        help="bytes a batch of each source: 64MB; turned into offsets by an estimate at the start of the job, the mean "
+        "size of the topics' records as the brokers store them",
     )
     source.add_argument(
         "--min-partitions", type=positive, metavar="N", help="split topic partitions into this many tasks"
@@ -146,6 +163,7 @@ def source_config(arguments: argparse.Namespace) -> SourceConfig:
         pattern=arguments.pattern,
         starting=arguments.starting,
         max_offsets_per_trigger=arguments.max_offsets_per_trigger,
+        max_bytes_per_trigger=arguments.max_bytes_per_trigger,
         min_partitions=arguments.min_partitions,
         isolation_level=arguments.isolation_level,
         fail_on_data_loss=arguments.fail_on_data_loss == "true",

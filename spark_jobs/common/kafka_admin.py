@@ -108,6 +108,24 @@ class KafkaAdmin:
             }
         return found
 
+    def stored_bytes(self, topics: dict[str, int]) -> int:
+        """Bytes of the logs of these topics' partitions, at their leaders, as they are on disk."""
+        described = self._admin.describeTopics(self._java_list(topics)).allTopicNames().get()
+        led: dict[int, list[Any]] = {}
+        for topic in topics:
+            for partition in described[topic].partitions():
+                if partition.leader() is not None:
+                    place = self._partition(topic, partition.partition())
+                    led.setdefault(partition.leader().id(), []).append(place)
+        answer = self._admin.describeLogDirs(self._java_list(led)).allDescriptions().get()
+        total = 0
+        for broker, places in led.items():
+            for directory in answer[broker].values():
+                replicas = directory.replicaInfos()
+                infos = [replicas[place] for place in places if replicas.containsKey(place)]
+                total += sum(info.size() for info in infos if not info.isFuture())
+        return total
+
     def partitions_and_id(self, topic: str) -> tuple[int, str | None] | None:
         """How many partitions a topic has and its id (None where it has none); None when there is no such topic."""
         try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import json
+import sys
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.common.kafka_admin import KafkaAdmin
 
 FETCH_OPTIONS = {
     "kafka.max.poll.records": "10000",
@@ -25,6 +28,7 @@ class SourceConfig:
 
     `starting` counts for a new checkpoint only: `earliest`, `latest`, `@TIMESTAMP` (milliseconds or ISO 8601, UTC
     unless it says otherwise), or Spark's JSON of offsets. `client_properties` are Kafka's own, without a prefix.
+    `max_bytes_per_trigger` is kept as `bytes_an_offset` estimates.
     """
 
     bootstrap_servers: str
@@ -32,6 +36,7 @@ class SourceConfig:
     pattern: str | None = None
     starting: str = "earliest"
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
     min_partitions: int | None = None
     isolation_level: str = "read_committed"
     fail_on_data_loss: bool = True
@@ -105,8 +110,49 @@ def source_options(config: SourceConfig) -> dict[str, str]:
     return options
 
 
+@functools.cache
+def bytes_an_offset(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    properties: tuple[tuple[str, str], ...],
+    names: tuple[str, ...],
+    pattern: str | None,
+) -> float | None:
+    """The mean of the topics `names`, or of those that match `pattern`; None while they have no records.
+
+    Spark's source limits batches by offsets only. The bytes are those of the logs at the brokers, as they are stored (so
+    compressed, where records are), when the session asks first: batches whose records are larger than the mean are
+    larger than the limit by as much. Raises Py4JJavaError when a broker does not tell the sizes of its logs.
+    """
+    with KafkaAdmin(spark, bootstrap_servers, dict(properties)) as admin:
+        topics = admin.topics(names=names, pattern=pattern)
+        firsts, ends = admin.offsets(topics, "earliest"), admin.offsets(topics, "latest", "read_uncommitted")
+        offsets = sum(ends[topic][number] - first for topic in firsts for number, first in firsts[topic].items())
+        stored_bytes = admin.stored_bytes(topics)
+    shown = ",".join(names) or str(pattern)
+    if not offsets or not stored_bytes:
+        print(f"{shown}: no records to estimate --max-bytes-per-trigger from; it limits nothing", file=sys.stderr)
+        return None
+    print(f"{shown}: {stored_bytes / offsets:,.0f} bytes an offset, in {offsets:,} offsets", file=sys.stderr)
+    return stored_bytes / offsets
+
+
+def offsets_in(max_bytes: int, mean_bytes: float | None, max_offsets: int | None) -> int | None:
+    """Offsets whose records have at most `max_bytes` by the mean, at least 1, and at most `max_offsets`. Pure."""
+    if mean_bytes is None:
+        return max_offsets
+    fit = max(1, int(max_bytes / mean_bytes))
+    return fit if max_offsets is None else min(fit, max_offsets)
+
+
 def read_stream(spark: SparkSession, config: SourceConfig) -> DataFrame:
     """The records as an unbounded frame with the connector's columns, headers included."""
+    if config.max_bytes_per_trigger is not None:
+        properties = tuple(sorted(config.client_properties.items()))
+        topics = tuple(config.topic_names())
+        mean_bytes = bytes_an_offset(spark, config.bootstrap_servers, properties, topics, config.pattern)
+        offsets = offsets_in(config.max_bytes_per_trigger, mean_bytes, config.max_offsets_per_trigger)
+        config = dataclasses.replace(config, max_offsets_per_trigger=offsets)
     return spark.readStream.format("kafka").options(**source_options(config)).load()
 
 

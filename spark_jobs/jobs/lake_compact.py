@@ -9,29 +9,18 @@ job may go on meanwhile. Only batches that are done are merged. `spark_jobs.lake
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
 from spark_jobs.common.checkpoint import Checkpoint
-from spark_jobs.common.cli import add_session_options, positive
+from spark_jobs.common.cli import add_session_options, positive, size_in_bytes
 from spark_jobs.common.runner import guarded, parser_of, session_of
 from spark_jobs.lakes.compaction import Compactor
 from spark_jobs.lakes.layout import check_owner, dead_letters_of
 
 NAME = "lake compact"
-_SIZE = re.compile(r"(\d+)\s*(KB|MB|GB|)", re.IGNORECASE)
-_UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-
-
-def size_in_bytes(text: str) -> int:
-    """Bytes of `128MB` and the like; raises ArgumentTypeError."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}': must be a size like 512KB, 128MB, 1GB or a number of bytes")
-    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def build_parser() -> argparse.ArgumentParser:
