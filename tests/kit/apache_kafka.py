@@ -10,6 +10,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from tests.kit.broker_process import await_port, free_port
 from tests.kit.jars import java, kafka_classpath
@@ -57,6 +59,11 @@ class JavaServer:
         except RuntimeError:
             self.end(signal.SIGKILL)
             raise
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it by this signal; nothing happens when it does not run."""
@@ -118,8 +125,10 @@ class ApacheKafka:
         self.data_directory = directory / "data"
         self._directory = directory
         self._zookeeper_port = free_port()
-        self._running = contextlib.ExitStack()
-        self._properties = directory / "server.properties"
+        self._zookeeper = contextlib.ExitStack()
+        self._zookeeper_runs = False
+        path = directory / "server.properties"
+        self._broker = JavaServer("kafka.Kafka", path, int(self.address.rpartition(":")[2]))
         properties = {
             "broker.id": "0",
             "listeners": f"PLAINTEXT://{self.address}",
@@ -129,21 +138,57 @@ class ApacheKafka:
             "group.initial.rebalance.delay.ms": "0",
             **(settings or {}),
         }
-        self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        self._broker_id = properties["broker.id"]
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
     @property
     def zookeeper_address(self) -> str:
         """Where its ZooKeeper is."""
         return f"127.0.0.1:{self._zookeeper_port}"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker was started, and has not ended."""
+        return self._broker.is_running
+
     def start(self) -> None:
-        """Start both and wait until the broker is the controller. Raises RuntimeError with its output otherwise."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(zookeeper(self._directory, self._zookeeper_port))
-            stack.enter_context(java_server("kafka.Kafka", self._properties, int(self.address.rpartition(":")[2])))
+        """Start both, or after `kill` the broker on its data, and wait until it is the controller.
+
+        Raises RuntimeError with its output otherwise.
+        """
+        try:
+            if self._zookeeper_runs:
+                self._expire_session()
+            else:
+                self._zookeeper.enter_context(zookeeper(self._directory, self._zookeeper_port))
+                self._zookeeper_runs = True
+            self._broker.start()
             await_controller(self.address)
-            self._running = stack.pop_all()
+        except BaseException:
+            self.stop()
+            raise
+
+    def kill(self) -> None:
+        """End the broker without a chance to clean up (SIGKILL). Its ZooKeeper runs on, until `stop`."""
+        self._broker.end(signal.SIGKILL)
+
+    def _expire_session(self) -> None:
+        """Remove what the killed broker had in ZooKeeper, as the end of its session would after 18 s.
+
+        A broker does not start while another one, as it seems, has its id.
+        """
+        client = KazooClient(self.zookeeper_address)
+        client.start()
+        try:
+            for path in (f"/brokers/ids/{self._broker_id}", "/controller"):
+                with contextlib.suppress(NoNodeError):
+                    client.delete(path)
+        finally:
+            client.stop()
+            client.close()
 
     def stop(self) -> None:
         """End both, the broker first; nothing happens when they do not run."""
-        self._running.close()
+        self._broker.end()
+        self._zookeeper.close()
+        self._zookeeper_runs = False

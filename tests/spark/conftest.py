@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.jars import spark_environment
+from tests.spark.brokers import CHOSEN, ODRADEK, Broker, Brokers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 FLIGHTS = 336_776
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in ours:
+        item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+    if CHOSEN != ODRADEK:
+        without_broker = [item for item in ours if "broker_kind" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=without_broker)
+        items[:] = [item for item in items if item not in without_broker]
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +38,32 @@ def sockets_that_pyspark_forgets() -> Iterator[None]:
     """PySpark leaves the sockets of collect() to the collector, which is to close them where that is expected."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Those that were asked for, stopped in the end."""
+    shared = Brokers(tmp_path_factory.mktemp("brokers"))
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def broker_kind(request: pytest.FixtureRequest) -> str:
+    """Which broker a test runs against; see `tests.spark.brokers`."""
+    return str(getattr(request, "param", CHOSEN))
+
+
+@pytest.fixture
+def broker(brokers: Brokers, broker_kind: str) -> Broker:
+    """The broker of a test, to kill and to start again."""
+    return brokers.running(broker_kind, "first")
+
+
+@pytest.fixture
+def bootstrap(broker: Broker) -> str:
+    """Its address."""
+    return broker.address
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +19,10 @@ from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from spark_jobs.common.sink import ROW_HEADERS
-from tests.kit.broker_process import ROOT, BrokerProcess
+from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
 
 PATIENCE_S = 300.0
-
-
-@contextlib.contextmanager
-def broker_or_given(directory: Path) -> Iterator[tuple[BrokerProcess | None, str]]:
-    """A new broker and its address; or None and the address that `ODRADEK_TEST_BOOTSTRAP` gives."""
-    given = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
-    if given:
-        yield None, given
-        return
-    broker = BrokerProcess(directory / "broker")
-    broker.start()
-    try:
-        yield broker, broker.address
-    finally:
-        broker.kill()
 
 
 def make_topics(bootstrap: str, *names: str, partitions: int = 3) -> list[str]:

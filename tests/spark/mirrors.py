@@ -1,32 +1,12 @@
-"""Parts of the end-to-end tests of mirror and replay: clusters, topics, and what a plain consumer finds in them."""
+"""Parts of the end-to-end tests of mirror and replay: topics, and what a plain consumer finds in them."""
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-from tests.kit.broker_process import BrokerProcess
-
-
-@contextmanager
-def cluster(directory: Path, variable: str) -> Iterator[tuple[BrokerProcess | None, str]]:
-    """A broker and its address, or None and the address that the environment's `variable` names."""
-    if os.environ.get(variable):
-        yield None, os.environ[variable]
-        return
-    process = BrokerProcess(directory, {"log.cleaner.backoff.ms": "100"})
-    process.start()
-    try:
-        yield process, process.address
-    finally:
-        process.kill()
 
 
 class Found(NamedTuple):

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
-from tests.spark.job_runs import JobRun, Results, broker_or_given, make_topics, produce_values
+from tests.spark.brokers import Broker, on_apache_kafka_too
+from tests.spark.job_runs import JobRun, Results, make_topics, produce_values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -57,42 +58,43 @@ def asked_with_pandas(values: list[dict[str, Any]]) -> dict[tuple[pd.Timestamp, 
     return answers
 
 
-def test_hourly_figures_are_those_of_pandas_through_kills(flights: list[dict[str, str]], tmp_path: Path) -> None:
+@on_apache_kafka_too
+def test_hourly_figures_are_those_of_pandas_through_kills(
+    broker: Broker, bootstrap: str, flights: list[dict[str, str]], tmp_path: Path
+) -> None:
     values = flight_values(flights)
     encoded = [json.dumps(value).encode() for value in values]
     expected = asked_with_pandas(values)
     (tmp_path / "flights.ddl").write_text(SCHEMA)
-    with broker_or_given(tmp_path) as (broker, bootstrap):
-        topic, out = make_topics(bootstrap, "flights", "hourly")
-        job = JobRun(
-            "aggregate", tmp_path, "--bootstrap-servers", bootstrap, "--topics", topic, "--out-topic", out,
-            "--schema", str(tmp_path / "flights.ddl"), "--timestamp-field", "time_hour", "--window", "1h",
-            "--group-by", "origin", "--agg", AGGREGATES, "--watermark", "10d", "--trigger", "200ms",
-            "--checkpoint", str(tmp_path / "checkpoint"), "--dead-letters", str(tmp_path / "dead"),
-        )  # fmt: skip
-        results = Results(bootstrap, out)
-        try:
-            produce_values(bootstrap, topic, encoded[: len(encoded) // 2])
-            job.start("--max-offsets-per-trigger", "1200")
-            job.await_text("batch 1:")
-            if broker is not None:
-                broker.kill()
-                broker.start()
-            produce_values(bootstrap, topic, encoded[len(encoded) // 2 :])
-            job.await_text("batch 2:")
-            job.kill()
+    topic, out = make_topics(bootstrap, "flights", "hourly")
+    job = JobRun(
+        "aggregate", tmp_path, "--bootstrap-servers", bootstrap, "--topics", topic, "--out-topic", out,
+        "--schema", str(tmp_path / "flights.ddl"), "--timestamp-field", "time_hour", "--window", "1h",
+        "--group-by", "origin", "--agg", AGGREGATES, "--watermark", "10d", "--trigger", "200ms",
+        "--checkpoint", str(tmp_path / "checkpoint"), "--dead-letters", str(tmp_path / "dead"),
+    )  # fmt: skip
+    results = Results(bootstrap, out)
+    try:
+        produce_values(bootstrap, topic, encoded[: len(encoded) // 2])
+        job.start("--max-offsets-per-trigger", "1200")
+        job.await_text("batch 1:")
+        broker.kill()
+        broker.start()
+        produce_values(bootstrap, topic, encoded[len(encoded) // 2 :])
+        job.await_text("batch 2:")
+        job.kill()
 
-            job.start()
-            job.await_text("lag 0")
-            produce_values(bootstrap, topic, [b'{"time_hour": "2014-01-01T00:00:00Z", "origin": "END"}'])
-            job.await_records(1)
-            rows = results.await_rows(len(expected))
-            produce_values(bootstrap, topic, [*LATE, *BAD])
-            job.await_records(len(LATE) + len(BAD))
-            said = job.end(terminate=True)
-        finally:
-            job.kill()
-            results.close()
+        job.start()
+        job.await_text("lag 0")
+        produce_values(bootstrap, topic, [b'{"time_hour": "2014-01-01T00:00:00Z", "origin": "END"}'])
+        job.await_records(1)
+        rows = results.await_rows(len(expected))
+        produce_values(bootstrap, topic, [*LATE, *BAD])
+        job.await_records(len(LATE) + len(BAD))
+        said = job.end(terminate=True)
+    finally:
+        job.kill()
+        results.close()
     assert f" {len(BAD)} that do not parse, {len(LATE)} late; " in said
     keys = ("window_start", "window_end", "origin")
     found = {

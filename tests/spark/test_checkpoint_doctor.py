@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset  # type: ignore[import-untyped]
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from spark_jobs.checkpoints.doctor import Finding, TopicNow, examine, repaired, repaired_end
-from tests.kit.broker_process import BrokerProcess
+from tests.spark.brokers import on_apache_kafka_too
 from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -98,18 +97,6 @@ def test_an_unfinished_batch_ends_within_the_log(end: int, start: int, moved: st
 
 
 @pytest.fixture
-def bootstrap(tmp_path: Path) -> Iterator[str]:
-    given = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    process = BrokerProcess(tmp_path / "broker")
-    process.start()
-    yield process.address
-    process.kill()
-
-
-@pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[WarmJobs]:
     running = WarmJobs(tmp_path)
     yield running
@@ -129,6 +116,7 @@ def produce(bootstrap: str, topic: str, partition: int, *values: str) -> None:
     assert producer.flush(60) == 0
 
 
+@on_apache_kafka_too
 def test_a_query_runs_on_with_the_repaired_checkpoint(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
     kept, gone, again = (f"{name}-{uuid.uuid4()}" for name in ("kept", "gone", "again"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -182,8 +170,9 @@ def make_when_gone(admin: AdminClient, topic: str) -> None:
     while True:
         try:
             make(admin, topic)
-        except Exception as failure:
-            if "already exists" not in str(failure):
+        except KafkaException as failure:
+            # Odradek says that it exists already, Apache Kafka that it is marked for deletion.
+            if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         else:
             return

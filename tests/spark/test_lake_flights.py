@@ -1,7 +1,4 @@
-"""End to end: 336,776 real records through a standard producer, the broker and the lake; the table equals the source.
-
-`ODRADEK_TEST_BOOTSTRAP` names another broker (Apache Kafka, say) to run against; what kills the broker is skipped then.
-"""
+"""End to end: 336,776 real records through a standard producer, a broker and the lake; the table equals the source."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,8 +22,9 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.kit.broker_process import ROOT, BrokerProcess
+from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
+from tests.spark.brokers import Broker, on_apache_kafka_too
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
@@ -56,23 +53,6 @@ def source_table(source_rows: list[dict[str, object]]) -> pa.Table:
     columns = {name: [row.get(name) for row in source_rows] for name in COLUMNS}
     types = {name: pa.int32() for name in ("row", *INTEGERS)} | {name: pa.float64() for name in DOUBLES}
     return pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess | None]:
-    """Our broker, or None when `ODRADEK_TEST_BOOTSTRAP` names another."""
-    if os.environ.get("ODRADEK_TEST_BOOTSTRAP"):
-        yield None
-        return
-    process = BrokerProcess(tmp_path / "broker")
-    process.start()
-    yield process
-    process.kill()
-
-
-@pytest.fixture
-def bootstrap(broker: BrokerProcess | None) -> str:
-    return broker.address if broker is not None else os.environ["ODRADEK_TEST_BOOTSTRAP"]
 
 
 @pytest.fixture
@@ -170,6 +150,7 @@ def assert_table_equals_source(job: LakeJob, source: pa.Table) -> None:
     assert ours.equals(source)
 
 
+@on_apache_kafka_too
 def test_the_table_equals_the_source(
     bootstrap: str, topic: str, tmp_path: Path, source_rows: list[dict[str, object]], source_table: pa.Table
 ) -> None:
@@ -191,8 +172,9 @@ def test_the_table_equals_the_source(
     assert "lag 0" in said
 
 
+@on_apache_kafka_too
 def test_the_table_equals_the_source_after_broker_and_job_were_killed(
-    broker: BrokerProcess | None,
+    broker: Broker,
     bootstrap: str,
     topic: str,
     tmp_path: Path,
@@ -209,9 +191,8 @@ def test_the_table_equals_the_source_after_broker_and_job_were_killed(
     await_line(job, "batch 1:", running)
     second_half.start()
     time.sleep(0.3)
-    if broker is not None:
-        broker.kill()
-        broker.start()
+    broker.kill()
+    broker.start()
     await_line(job, "batch 3:", running)
     kill_group(running)
     second_half.join(150)

@@ -1,8 +1,4 @@
-"""End to end, on two clusters: what a mirror copies, that two of them end, kills, groups moved, and deduplication.
-
-`ODRADEK_TEST_BOOTSTRAP` and `ODRADEK_TEST_SECOND_BOOTSTRAP` name other brokers, of two clusters; what kills a broker
-is skipped then.
-"""
+"""End to end, on two clusters: what a mirror copies, that two of them end, kills, groups moved, and deduplication."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +28,10 @@ from spark_jobs.common.source import SourceConfig
 from spark_jobs.copies.offset_map import map_entries, translate
 from spark_jobs.jobs import mirror
 from spark_jobs.jobs.move_group import translated
-from tests.kit.broker_process import ROOT, BrokerProcess
+from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
-from tests.spark.mirrors import cluster, consume, create_topic, ends, produce
+from tests.spark.brokers import Broker, Brokers, on_apache_kafka_too
+from tests.spark.mirrors import consume, create_topic, ends, produce
 from tests.spark.test_lake_flights import kill_group
 
 if TYPE_CHECKING:
@@ -46,24 +43,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 A_KILLED_BATCH = 50_000
 
 
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[BrokerProcess | None, str]]]:
-    directory = tmp_path_factory.mktemp("clusters")
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(cluster(directory / name, variable))
-            for name, variable in (("a", "ODRADEK_TEST_BOOTSTRAP"), ("b", "ODRADEK_TEST_SECOND_BOOTSTRAP"))
-        ]
+@pytest.fixture
+def a(bootstrap: str) -> str:
+    return bootstrap
 
 
 @pytest.fixture
-def a(clusters: list[tuple[BrokerProcess | None, str]]) -> str:
-    return clusters[0][1]
+def second(brokers: Brokers, broker_kind: str) -> Broker:
+    return brokers.running(broker_kind, "second")
 
 
 @pytest.fixture
-def b(clusters: list[tuple[BrokerProcess | None, str]]) -> str:
-    return clusters[1][1]
+def b(second: Broker) -> str:
+    return second.address
 
 
 def config_of(source: str, target: str, topics: str, checkpoint: Path, **changes: Any) -> mirror.MirrorConfig:
@@ -95,6 +87,7 @@ def records_of(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     return spark.read.format("kafka").options(**options).load()
 
 
+@on_apache_kafka_too
 def test_topics_are_made_alike_and_records_keep_all_but_their_timestamp(
     spark: SparkSession, a: str, b: str, tmp_path: Path
 ) -> None:
@@ -173,18 +166,15 @@ def test_a_missing_or_smaller_topic_is_refused(spark: SparkSession, a: str, b: s
 
 
 def test_a_target_broker_that_is_killed_loses_nothing(
-    spark: SparkSession, clusters: list[tuple[BrokerProcess | None, str]], a: str, b: str, tmp_path: Path
+    spark: SparkSession, second: Broker, a: str, b: str, tmp_path: Path
 ) -> None:
-    broker = clusters[1][0]
-    if broker is None:
-        pytest.skip("the broker is not ours to kill")
     topic = create_topic(a, "killed", 2)
     produce(a, topic, [(n % 2, None, b"%d" % n) for n in range(60_000)])
     config = config_of(a, b, topic, tmp_path / "checkpoint")
     with started(spark, config, availableNow=True) as query:
         await_copies(b, topic, 1)
-        broker.kill()
-        broker.start()
+        second.kill()
+        second.start()
         assert query.awaitTermination(150)
     assert {record.value for record in consume(b, topic)} == {b"%d" % n for n in range(60_000)}
 

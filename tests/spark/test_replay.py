@@ -1,7 +1,4 @@
-"""End to end: a replay writes what its dry run counted, whatever left gaps in the offsets; rate, restart, lake.
-
-`ODRADEK_TEST_BOOTSTRAP` names another broker (Apache Kafka, say) to run against.
-"""
+"""End to end: a replay writes what its dry run counted, whatever left gaps in the offsets; rate, restart, lake."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,18 +24,12 @@ from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import SourceConfig
 from spark_jobs.jobs import lake, replay
 from tests.kit.broker_process import ROOT
-from tests.spark.mirrors import cluster, consume, create_topic, produce
+from tests.spark.mirrors import consume, create_topic, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster(tmp_path_factory.mktemp("cluster"), "ODRADEK_TEST_BOOTSTRAP") as (_, address):
-        yield address
 
 
 def config_of(bootstrap: str, topics: str, out: str, directory: Path, **changes: Any) -> replay.ReplayConfig:

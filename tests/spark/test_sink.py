@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +11,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from confluent_kafka import Consumer, Message
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from spark_jobs.common.sink import ROW_HEADERS, KafkaSink, ParquetSink, json_records, query_id, with_row_headers
-from tests.kit.broker_process import ROOT, BrokerProcess
-from tests.kit.jars import spark_environment
 from tests.spark.equal_frames import assert_frames_equal
+from tests.spark.job_runs import make_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,48 +78,16 @@ def test_client_properties_reach_the_producer() -> None:
     assert sink.options() == {"kafka.acks": "all", "kafka.bootstrap.servers": "b:9092", "topic": "t"}
 
 
-WRITE_TWICE = """
-import sys
-from spark_jobs.common.session import build_session
-from spark_jobs.common.sink import KafkaSink, json_records
-spark = build_session("sink", master="local[2]")
-sink = KafkaSink(bootstrap_servers=sys.argv[1], topic=sys.argv[2])
-sink.check(spark)
-for descending in (False, True):
-    rows = spark.range(100).orderBy("id", ascending=not descending).repartition(3, "id")
-    sink.write(json_records(rows, ["id"]), "q", 4)
-try:
-    KafkaSink(bootstrap_servers=sys.argv[1], topic="none-" + sys.argv[2]).check(spark)
-except ValueError as failure:
-    print(failure)
-"""
-
-
-def test_a_topic_written_twice_holds_each_row_twice_with_equal_headers(tmp_path: Path) -> None:
-    given = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
-    broker = None if given else BrokerProcess(tmp_path / "broker")
-    if broker is not None:
-        broker.start()
-    bootstrap = given or (broker.address if broker is not None else "")
-    topic = f"sink-{uuid.uuid4()}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([NewTopic(topic, num_partitions=2)]).values():
-        created.result(30)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", WRITE_TWICE, bootstrap, topic],
-            env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert f"topic none-{topic} does not exist" in done.stdout
-        messages = consume(bootstrap, topic, 200)
-    finally:
-        if broker is not None:
-            broker.kill()
+def test_a_topic_written_twice_holds_each_row_twice_with_equal_headers(spark: SparkSession, bootstrap: str) -> None:
+    (topic,) = make_topics(bootstrap, "sink", partitions=2)
+    sink = KafkaSink(bootstrap_servers=bootstrap, topic=topic)
+    sink.check(spark)
+    for descending in (False, True):
+        rows = spark.range(100).orderBy("id", ascending=not descending).repartition(3, "id")
+        sink.write(json_records(rows, ["id"]), "q", 4)
+    with pytest.raises(ValueError, match=f"topic none-{topic} does not exist"):
+        KafkaSink(bootstrap_servers=bootstrap, topic=f"none-{topic}").check(spark)
+    messages = consume(bootstrap, topic, 200)
     named = [(message.value(), tuple(message.headers() or ())) for message in messages]
     assert sorted(map(repr, named)) == sorted(map(repr, [*set(named), *set(named)]))
     assert len({headers for _, headers in named}) == 100

@@ -21,7 +21,7 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 from spark_jobs.common.session import cache_dir, connector_coordinate
 from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
-from tests.spark.job_runs import broker_or_given, make_topics, produce_values
+from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import Registry, avro, framed
 from tests.spark.warm_jobs import WarmJobs
 
@@ -58,12 +58,6 @@ BAD = {
 def value(order: dict[str, Any]) -> bytes:
     """As the producer wrote it that had the schema when the order came in: only the second one knows sizes."""
     return avro(1, V1, order) if order["size"] is None else avro(2, V2, order)
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker_or_given(tmp_path_factory.mktemp("broker")) as (_, address):
-        yield address
 
 
 @pytest.fixture(scope="module")

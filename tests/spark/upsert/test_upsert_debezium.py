@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from spark_jobs.upserts.snapshots import read_table
 from tests.kit.waiting import eventually
 from tests.spark.upsert.debezium import Debezium, Postgres
-from tests.spark.upsert.upsert_process import UpsertJob, bootstrap_of_broker
+from tests.spark.upsert.upsert_process import UpsertJob
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,12 +35,6 @@ FIRST_ROWS = 50
 PARTITIONS = 3
 TABLE = "CREATE TABLE orders (id INT PRIMARY KEY, name TEXT, amount NUMERIC(10, 2), paid BOOLEAN NOT NULL);"
 ROW = "id INT NOT NULL, name STRING, amount STRING, paid BOOLEAN NOT NULL"
-
-
-@pytest.fixture
-def bootstrap(tmp_path: Path) -> Iterator[str]:
-    with bootstrap_of_broker(tmp_path) as address:
-        yield address
 
 
 @pytest.fixture

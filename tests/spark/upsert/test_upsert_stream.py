@@ -1,13 +1,9 @@
-"""End to end: keyed changes through the broker and the job, killed while it writes a batch; the table is a dict's.
-
-`ODRADEK_TEST_BOOTSTRAP` names another broker (Apache Kafka, say) to run against.
-"""
+"""End to end: keyed changes through the broker and the job, killed while it writes a batch; the table is a dict's."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +14,7 @@ pytest.importorskip("pyspark")
 from confluent_kafka import Producer
 
 from spark_jobs.upserts.snapshots import read_table
-from tests.spark.upsert.upsert_process import UpsertJob, a_topic, bootstrap_of_broker
+from tests.spark.upsert.upsert_process import UpsertJob, a_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,12 +22,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
 KEYS = 300
-
-
-@pytest.fixture
-def bootstrap(tmp_path: Path) -> Iterator[str]:
-    with bootstrap_of_broker(tmp_path) as address:
-        yield address
 
 
 def produce_changes(bootstrap: str, topic: str, count: int, state: dict[int, int]) -> None:

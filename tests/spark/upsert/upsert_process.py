@@ -8,31 +8,15 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.kit.broker_process import ROOT, BrokerProcess
+from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
 from tests.kit.waiting import eventually
 
 PATIENCE_S = 240.0
-
-
-@contextlib.contextmanager
-def bootstrap_of_broker(directory: Path) -> Iterator[str]:
-    """Address of a new broker, or of the one that `ODRADEK_TEST_BOOTSTRAP` names."""
-    given = os.environ.get("ODRADEK_TEST_BOOTSTRAP")
-    if given:
-        yield given
-        return
-    broker = BrokerProcess(directory / "broker")
-    broker.start()
-    try:
-        yield broker.address
-    finally:
-        broker.kill()
 
 
 def a_topic(bootstrap: str, *, partitions: int) -> str:

@@ -1,0 +1,54 @@
+"""The brokers of the end-to-end tests: Odradek, or Apache Kafka 3.9.1 with `ODRADEK_SPARK_BROKER=apache-kafka`.
+
+Tests take the fixture `bootstrap`, or `broker` when they kill it, and name their topics so that others may be there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kit.apache_kafka import ApacheKafka
+from tests.kit.broker_process import BrokerProcess
+
+Broker = BrokerProcess | ApacheKafka
+ODRADEK = "odradek"
+APACHE_KAFKA = "apache-kafka"
+KINDS: dict[str, type[Broker]] = {ODRADEK: BrokerProcess, APACHE_KAFKA: ApacheKafka}
+CHOSEN = os.environ.get("ODRADEK_SPARK_BROKER", ODRADEK)
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
+
+_SLOW = pytest.param(APACHE_KAFKA, marks=[pytest.mark.slow, pytest.mark.java])
+on_apache_kafka_too = pytest.mark.parametrize(
+    "broker_kind", [ODRADEK, _SLOW] if CHOSEN == ODRADEK else [CHOSEN], indirect=True
+)
+"""For the tests that `bin/test --all` runs on both; the others run on Apache Kafka when it is chosen."""
+
+
+class Brokers:
+    """Brokers that tests share: each is started when one asks for it, and again when one has left it dead."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._made: dict[tuple[str, str], Broker] = {}
+
+    def running(self, kind: str, name: str) -> Broker:
+        """The broker `name` of this kind, each a cluster of its own."""
+        assert kind in KINDS, f"ODRADEK_SPARK_BROKER={kind}: must be one of {', '.join(KINDS)}"
+        if (kind, name) not in self._made:
+            self._made[kind, name] = KINDS[kind](self._directory / f"{kind}-{name}", SETTINGS)
+        broker = self._made[kind, name]
+        if not broker.is_running:
+            broker.start()
+        return broker
+
+    def stop(self) -> None:
+        """Stop all."""
+        for broker in self._made.values():
+            broker.stop()
