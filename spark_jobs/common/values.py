@@ -11,6 +11,7 @@ import base64
 import binascii
 import datetime as dt
 import json
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -47,16 +48,60 @@ SHOWN = 40
 MOST_FIELDS = 3
 """How many wrong fields a reason names; it counts the others."""
 
+LONG_EXPONENT = r"[eE][+-]?\d{5,}"
+"""In a number that Spark may not parse as a DECIMAL: it writes all digits out before it sees that they do not fit.
+That takes 10 s for 1e9999999, and minutes for 1e99999999.
+"""
+
 _BITS: dict[type[DataType], int] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 _NON_FINITE = {"NaN", "+INF", "INF", "+Infinity", "Infinity", "-INF", "-Infinity"}
 
 
 def parse(value: Column, schema: StructType) -> Column:
     """The struct that JSON values (binary or text) parse to, with one more field, `CORRUPT`."""
+    return _from_json(without_long_exponents(value.cast("string"), schema), schema)
+
+
+def _from_json(text: Column, schema: StructType) -> Column:
     with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     # Strict, so that what Spark accepts and what `reason_of` accepts is the same JSON.
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "allowSingleQuotes": "false"}
-    return sql.from_json(value.cast("string"), with_corrupt, options)
+    return sql.from_json(text, with_corrupt, options)
+
+
+def without_long_exponents(text: Column, schema: StructType) -> Column:
+    """JSON as it is, or null where a number, or the text of a field that is a DECIMAL of `schema`, has an exponent that
+    is too long for Spark to parse.
+    """
+    decimals = _decimals_as_text(schema)
+    if decimals is None:
+        return text
+    found = f"(?U){LONG_EXPONENT}"
+    # Without the text in it, of which an escaped quote is no end.
+    outside = sql.regexp_replace(sql.regexp_replace(text, r"\\.", ""), '"[^"]*+"', "")
+    parsed = _from_json(text, decimals)
+    # A text that is not JSON has to be kept from Spark, too: it would parse the number before it finds out.
+    texts = sql.when(parsed.getField(CORRUPT).isNull(), sql.to_json(parsed.dropFields(CORRUPT)))
+    within = sql.coalesce(texts.rlike(f'{found}"(?!:)'), sql.lit(True))
+    # Hardly a text has anything like it, or a character of it escaped.
+    return sql.when(~text.rlike(rf"{found}|\\u"), text).when(~(outside.rlike(found) | within), text)
+
+
+def _decimals_as_text(kind: DataType) -> Any:
+    """What of a type is DECIMAL or holds it, with STRING in its place; None for nothing."""
+    if isinstance(kind, DecimalType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        elements = _decimals_as_text(kind.elementType)
+        return None if elements is None else ArrayType(elements)
+    if isinstance(kind, MapType):
+        values = _decimals_as_text(kind.valueType)
+        return None if values is None else MapType(StringType(), values)
+    if not isinstance(kind, StructType):
+        return None
+    fields = [(field.name, _decimals_as_text(field.dataType)) for field in kind.fields]
+    kept = [StructField(name, inner) for name, inner in fields if inner is not None]
+    return StructType(kept) if kept else None
 
 
 def failed(value: Column, parsed: Column, schema: StructType) -> Column:
@@ -129,8 +174,9 @@ def reason_of(raw: bytes | None, schema: StructType) -> str:
     except UnicodeDecodeError as failure:
         return f"not UTF-8 at byte {failure.start}: 0x{raw[failure.start]:02x}"
     start = len(text) - len(text.lstrip(" \t\r\n"))
+    read_number = Decimal if _decimals_as_text(schema) is None else _number
     try:
-        value, _ = json.JSONDecoder(parse_float=Decimal).raw_decode(text, start)
+        value, _ = json.JSONDecoder(parse_float=read_number).raw_decode(text, start)
     except json.JSONDecodeError as failure:
         at = len(text[: failure.pos].encode())
         return f"not JSON at line {failure.lineno}, column {failure.colno} (byte {at}): {failure.msg}"
@@ -142,6 +188,12 @@ def reason_of(raw: bytes | None, schema: StructType) -> str:
     if not wrong:
         return "Spark's JSON parser refuses it for the schema"
     return first_of(wrong)
+
+
+def _number(text: str) -> Decimal:
+    if re.search(LONG_EXPONENT, text):
+        raise ValueError(f"number {shortened(text)}: its exponent is too long beside a DECIMAL")
+    return Decimal(text)
 
 
 def first_of(wrong: list[str]) -> str:
@@ -214,7 +266,7 @@ def _fits(value: Any, kind: DataType) -> bool:
 
 
 def _fits_decimal(value: Any, kind: DecimalType) -> bool:
-    if not (_is_number(value) or isinstance(value, str)):
+    if not (_is_number(value) or isinstance(value, str)) or re.search(LONG_EXPONENT, str(value)):
         return False
     try:
         number = Decimal(value)

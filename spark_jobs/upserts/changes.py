@@ -93,8 +93,9 @@ def _key_field(field: StructField, *, alone: bool) -> Column:
     """A key field, of the record's key: a JSON object (also below `payload`), or for one field also a bare value."""
     text = sql.col(_KEY_TEXT)
     fields = StructType([StructField(field.name, field.dataType)])
-    inner = sql.from_json(text, StructType().add("payload", fields)).getField("payload").getField(field.name)
-    outer = sql.from_json(text, fields).getField(field.name)
+    below = StructType().add("payload", fields)
+    inner = sql.from_json(values.without_long_exponents(text, below), below).getField("payload").getField(field.name)
+    outer = sql.from_json(values.without_long_exponents(text, fields), fields).getField(field.name)
     if not alone:
         return sql.coalesce(inner, outer)
     unquoted = sql.from_json(sql.concat(sql.lit("["), text, sql.lit("]")), "array<string>")

@@ -106,23 +106,26 @@ class JobRun:
     def text(self) -> str:
         return self.said.read_text(errors="replace") if self.said.exists() else ""
 
+    def assert_running(self) -> None:
+        """Fail with what the job said when it has ended."""
+        assert self._process is not None
+        assert self._process.poll() is None, self.text()[-3000:]
+
     def await_text(self, text: str) -> None:
         """Until the job says `text`, after what was awaited before."""
-        assert self._process is not None
         deadline = time.monotonic() + PATIENCE_S
         while (at := self.text().find(text, self._seen)) < 0:
             assert time.monotonic() < deadline, self.text()[-3000:]
-            assert self._process.poll() is None, self.text()[-3000:]
+            self.assert_running()
             time.sleep(0.1)
         self._seen = at + len(text)
 
     def await_records(self, count: int) -> None:
         """Until batches of `count` records were told, after what was awaited before."""
-        assert self._process is not None
         deadline = time.monotonic() + PATIENCE_S
         while sum(found := [int(told.replace(",", "")) for told in self._told()]) < count:
             assert time.monotonic() < deadline, f"{found}: {self.text()[-3000:]}"
-            assert self._process.poll() is None, self.text()[-3000:]
+            self.assert_running()
             time.sleep(0.1)
         self._seen = len(self.text())
 

@@ -32,6 +32,8 @@ INTEGERS = ("year", "month", "day", "sched_dep_time", "sched_arr_time", "flight"
 DOUBLES = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
 COLUMNS = ("row", *INTEGERS, *DOUBLES, *TEXTS)
+_TYPES = [(INTEGERS, "INT"), (DOUBLES, "DOUBLE"), (TEXTS, "STRING")]
+FIELDS = ", ".join(["row INT NOT NULL", *(f"{name} {kind}" for names, kind in _TYPES for name in names)])
 BAD_VALUES = (b"not json", b'{"row": "x"}', b"", None)
 
 
@@ -48,11 +50,15 @@ def source_rows(flights: list[dict[str, str]]) -> list[dict[str, object]]:
     return [typed(number, flight) for number, flight in enumerate(flights)]
 
 
-@pytest.fixture(scope="module")
-def source_table(source_rows: list[dict[str, object]]) -> pa.Table:
-    columns = {name: [row.get(name) for row in source_rows] for name in COLUMNS}
+def table_of(rows: list[dict[str, object]]) -> pa.Table:
+    columns = {name: [row.get(name) for row in rows] for name in COLUMNS}
     types = {name: pa.int32() for name in ("row", *INTEGERS)} | {name: pa.float64() for name in DOUBLES}
     return pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()})
+
+
+@pytest.fixture(scope="module")
+def source_table(source_rows: list[dict[str, object]]) -> pa.Table:
+    return table_of(source_rows)
 
 
 @pytest.fixture
@@ -71,8 +77,7 @@ class LakeJob:
         self.directory = directory
         self.said = directory / "lake.log"
         schema = directory / "flights.ddl"
-        fields = [f"{name} INT" for name in INTEGERS] + [f"{name} DOUBLE" for name in DOUBLES]
-        schema.write_text(",\n".join(["row INT NOT NULL", *fields, *(f"{name} STRING" for name in TEXTS)]))
+        schema.write_text(FIELDS)
         self._command = [
             sys.executable, "-m", "spark_jobs.jobs.lake", "--master", "local[2]",
             "--bootstrap-servers", bootstrap, "--topics", topic, "--schema", str(schema), "--partition-by", "origin",
@@ -103,9 +108,12 @@ class LakeJob:
         return text.splitlines()[-1]
 
     def table(self, name: str = "table") -> pa.Table:
-        """The table as any reader of Parquet sees it, every column with its type."""
-        files = pyarrow.dataset.dataset(self.directory / name, partitioning="hive", exclude_invalid_files=True)
-        return files.to_table()
+        return read_table(self.directory / name)
+
+
+def read_table(path: Path) -> pa.Table:
+    """A table as any reader of Parquet sees it, every column with its type."""
+    return pyarrow.dataset.dataset(path, partitioning="hive", exclude_invalid_files=True).to_table()
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
