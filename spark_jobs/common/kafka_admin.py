@@ -152,14 +152,27 @@ class KafkaAdmin:
         entries = self._jvm.java.util.ArrayList(described.entries())
         return {str(entry.name()): str(entry.value()) for entry in entries if entry.value() is not None}
 
-    def commit(self, group: str, offsets: Offsets) -> None:
-        """Commit `offsets` as those of the consumer group `group`, which must have no members."""
+    def commit(self, group: str, offsets: Offsets, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Commit `offsets` as those of the consumer group `group`, which must have no members.
+
+        Raises TimeoutError when the group has no coordinator, or it does not answer, for `timeout_ms`.
+        """
         committed = self._jvm.java.util.HashMap()
         for topic, partitions in offsets.items():
             for number, offset in partitions.items():
                 metadata = self._clients.consumer.OffsetAndMetadata(offset)
                 committed[self._partition(topic, int(number))] = metadata
-        self._admin.alterConsumerGroupOffsets(group, committed).all().get()
+        options = self._clients.admin.AlterConsumerGroupOffsetsOptions().timeoutMs(timeout_ms)
+        try:
+            self._admin.alterConsumerGroupOffsets(group, committed, options).all().get()
+        except Py4JJavaError as failure:
+            if _cause(failure) != "TimeoutException":
+                raise
+            # Kafka's own message tells of the attempt that was cut off in the end.
+            raise TimeoutError(
+                f"no coordinator of the group {group} answers within {timeout_ms / 1000:g} s "
+                "(is offsets.topic.replication.factor above the number of brokers?)"
+            ) from None
 
     def committed(self, group: str) -> Offsets:
         """The offsets that the consumer group `group` has committed; empty when it has none or does not exist."""

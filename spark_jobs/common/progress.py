@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -21,6 +22,10 @@ from spark_jobs.common.checkpoint import Offsets
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.metrics import JobMetrics
+
+COMMIT_TIMEOUT_MS = 5_000
+COMMIT_PAUSE_S = 30.0
+"""How long nothing is committed after a failure: the reports of batches would wait for it, and the end of the job."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,9 +98,12 @@ class SourceCluster:
         return records_between(offsets, self._admin.offsets(counts, "latest", self._isolation_level))
 
     def commit(self, offsets: Offsets) -> None:
-        """Make `offsets` those of the consumer group, so that every lag tool sees the query; no group: do nothing."""
+        """Make `offsets` those of the consumer group, so that every lag tool sees the query; no group: do nothing.
+
+        Raises what `KafkaAdmin.commit` does, after `COMMIT_TIMEOUT_MS` at most.
+        """
         if self._group_id:
-            self._admin.commit(self._group_id, offsets)
+            self._admin.commit(self._group_id, offsets, COMMIT_TIMEOUT_MS)
 
 
 class ProgressListener(StreamingQueryListener):
@@ -123,6 +131,7 @@ class ProgressListener(StreamingQueryListener):
         self.batches = 0
         """How many batches are done."""
         self._warned = False
+        self._commit_from_s = 0.0
 
     def finished(self, timeout_s: float = 30) -> bool:
         """Wait until the query's end was told, which is after its last batch; False when it was not in time."""
@@ -169,9 +178,12 @@ class ProgressListener(StreamingQueryListener):
 
     def _commit(self, offsets: Offsets) -> None:
         """A group that cannot be committed shows old progress, and harms nothing else: say it once, go on."""
+        if time.monotonic() < self._commit_from_s:
+            return
         try:
             self._cluster.commit(offsets)
         except REPORTED as failure:
+            self._commit_from_s = time.monotonic() + COMMIT_PAUSE_S
             if not self._warned:
                 print(f"progress is not committed to the consumer group: {one_line(failure)}", file=self._out)
             self._warned = True
