@@ -26,11 +26,16 @@ from spark_jobs.common.metrics import JobMetrics
 COMMIT_TIMEOUT_MS = 5_000
 COMMIT_PAUSE_S = 30.0
 """How long nothing is committed after a failure: the reports of batches would wait for it, and the end of the job."""
+DUPLICATES = "numDroppedDuplicateRows"
+"""Spark's metric of a state operator that drops duplicates: how many it dropped in a batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """Account of one batch. `lag` is by `topic-partition`, measured after the batch; None when no broker answered."""
+    """Account of one batch. `lag` is by `topic-partition`, measured after the batch; None when no broker answered.
+
+    A query that reads no topic has none.
+    """
 
     batch: int
     records: int
@@ -158,7 +163,7 @@ class ProgressListener(StreamingQueryListener):
             lag=self._ask_for_lag(offsets),
             state_rows=sum(operator["numRowsTotal"] for operator in operators),
             late_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
-            duplicate_rows=sum(operator["customMetrics"].get("numDroppedDuplicateRows", 0) for operator in operators),
+            duplicate_rows=sum(operator["customMetrics"].get(DUPLICATES, 0) for operator in operators),
         )
         self._metrics.count(done)
         self.batches += 1

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.common.checkpoint import Checkpoint
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.events import LATE, REASON
+from spark_jobs.common.progress import DUPLICATES
 from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, json_records, query_id
 from spark_jobs.common.source import SourceConfig, read_range
 
@@ -47,6 +48,24 @@ def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSin
     )
 
 
+def prepare_sink(spark: SparkSession, sink: KafkaSink | ParquetSink, checkpoint: str) -> None:
+    """Raise ValueError when the topic does not exist, or the table belongs to another checkpoint."""
+    if isinstance(sink, KafkaSink):
+        sink.check(spark)
+    else:
+        sink.bind(spark, checkpoint)
+
+
+def write_rows(
+    sink: KafkaSink | ParquetSink, rows: DataFrame, key: Sequence[str], checkpoint: str, batch_id: int
+) -> None:
+    """Write the rows of one batch: to a topic as JSON under the columns `key`, to a table as they are."""
+    if isinstance(sink, KafkaSink):
+        sink.write(json_records(rows, key), query_id(rows.sparkSession, checkpoint), batch_id)
+    else:
+        sink.write(rows, batch_id)
+
+
 def counted(results: DataFrame) -> DataFrame:
     """Results of a streaming query, counted as they pass, for `ResultWriter.watch`.
 
@@ -57,17 +76,19 @@ def counted(results: DataFrame) -> DataFrame:
 
 @dataclasses.dataclass
 class Counts:
-    """Totals of one run of a query."""
+    """Totals of one run of a query; `duplicates` None where it drops none."""
 
     records: int = 0
     unparsed: int = 0
     late: int = 0
+    duplicates: int | None = None
     rows: int = 0
     batches: int = 0
 
     def __str__(self) -> str:
+        duplicates = f", {self.duplicates:,} duplicates" if self.duplicates is not None else ""
         return (
-            f"{self.records:,} records, {self.unparsed:,} that do not parse, {self.late:,} late; "
+            f"{self.records:,} records, {self.unparsed:,} that do not parse, {self.late:,} late{duplicates}; "
             f"{self.rows:,} rows in {self.batches:,} batches"
         )
 
@@ -104,11 +125,9 @@ class ResultWriter:
         self._dead_letters = dead_letters
         self._drops_rows = drops_rows
         self._attempts = Attempts()
-        if isinstance(sink, KafkaSink):
-            sink.check(spark)
-        for table in (sink, dead_letters):
-            if isinstance(table, ParquetSink):
-                table.bind(spark, checkpoint)
+        prepare_sink(spark, sink, checkpoint)
+        if dead_letters is not None:
+            dead_letters.bind(spark, checkpoint)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write the results of one batch, and what is in none."""
@@ -116,11 +135,7 @@ class ResultWriter:
             self._write(batch, batch_id)
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
-        if isinstance(self._sink, KafkaSink):
-            query = query_id(self._spark, self._checkpoint.path)
-            self._sink.write(json_records(batch, self._key), query, batch_id)
-        else:
-            self._sink.write(batch, batch_id)
+        write_rows(self._sink, batch, self._key, self._checkpoint.path, batch_id)
         if self._dead_letters is not None:
             rejects = self._rejects(batch_id)
             if rejects is not None:
@@ -134,6 +149,9 @@ class ResultWriter:
         written = progress["observedMetrics"].get(RESULTS, {}).get("rows", 0)
         self.counts.rows += written
         self.counts.batches += written > 0
+        for operator in progress["stateOperators"]:
+            if DUPLICATES in operator["customMetrics"]:
+                self.counts.duplicates = (self.counts.duplicates or 0) + operator["customMetrics"][DUPLICATES]
         dropped = sum(operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"])
         if dropped:
             self.counts.late += dropped if self._drops_rows else self._late(progress["batchId"], dropped)

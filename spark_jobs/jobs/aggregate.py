@@ -6,8 +6,9 @@
 
 Guarantee: with `--mode append` each window and group is given once, when the watermark has passed the window's end, and
 holds every record that was in time. Records that came later, and those that do not parse, are counted and, with
-`--dead-letters`, kept. A Parquet table has each result once; a topic has it once for readers that drop rows by the
-headers of `spark_jobs.common.sink`.
+`--dead-letters`, kept. With `--drop-duplicates` one of the copies of a record counts, the others are counted as
+duplicates; records that are not after the watermark are late then, whatever their window. A Parquet table has each
+result once; a topic has it once for readers that drop rows by the headers of `spark_jobs.common.sink`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from spark_jobs.aggregation.aggregates import Aggregate, read_aggregates
+from spark_jobs.aggregation.duplicates import NAMELESS, check_identity, drop_copies, late, nameless
 from spark_jobs.aggregation.windows import Windows, delay_ms, duration_ms, spark_interval
 from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field, events, observed, rejected
@@ -39,6 +41,8 @@ WINDOW_COLUMNS = ("window_start", "window_end")
 class AggregateConfig:
     """One aggregation. `timestamp_field` None takes the records' timestamps.
 
+    `drop_duplicates` are the fields that identify a record; without any, every record counts.
+
     Raises ValueError for fields that the schema does not have, and for what Spark cannot keep up to date.
     """
 
@@ -53,6 +57,7 @@ class AggregateConfig:
     timestamp_field: str | None = None
     watermark_ms: int = 600_000
     mode: str = "append"
+    drop_duplicates: tuple[str, ...] = ()
     dead_letters: ParquetSink | None = None
 
     def __post_init__(self) -> None:
@@ -65,6 +70,7 @@ class AggregateConfig:
         if len(set(names)) < len(names):
             raise ValueError(f"two columns of the results have one name: {', '.join(names)}")
         check_timestamp_field(self.schema, self.timestamp_field, "--timestamp-field")
+        check_identity(self.schema, self.drop_duplicates, "--drop-duplicates")
         if self.mode == "update" and self.windows.gap_ms is not None:
             raise ValueError("--mode update: sessions are given once they are final, by --mode append")
 
@@ -72,12 +78,15 @@ class AggregateConfig:
 def transform(df: DataFrame, config: AggregateConfig) -> DataFrame:
     """The connector's rows as results: `window_start`, `window_end`, the groups, the aggregates. Pure."""
     rows = observed(events(df, config.schema, config.timestamp_field, config.values), "source")
-    needed = dict.fromkeys([*config.group_by, *(of.field for of in config.aggregates if of.field is not None)])
-    values = (
-        rows.where(~sql.col(FAILED))
-        .select(TIME, *(sql.col(PARSED).getField(name).alias(name) for name in needed))
-        .withWatermark(TIME, spark_interval(config.watermark_ms))
-    )
+    measured = [of.field for of in config.aggregates if of.field is not None]
+    needed = {name: sql.col(PARSED).getField(name) for name in (*config.group_by, *measured, *config.drop_duplicates)}
+    fields = [field.alias(name) for name, field in needed.items()]
+    if config.drop_duplicates:
+        fields.append(nameless([needed[name] for name in config.drop_duplicates]).alias(NAMELESS))
+    watermark = spark_interval(config.watermark_ms)
+    values = rows.where(~sql.col(FAILED)).select(TIME, *fields).withWatermark(TIME, watermark)
+    if config.drop_duplicates:
+        values = drop_copies(values, config.drop_duplicates)
     window = config.windows.column(sql.col(TIME)).alias("window")
     groups = [sql.col(f"`{name}`") for name in config.group_by]
     totals = [aggregate.column() for aggregate in config.aggregates]
@@ -96,7 +105,10 @@ def transform(df: DataFrame, config: AggregateConfig) -> DataFrame:
 def rejects(df: DataFrame, config: AggregateConfig, watermark_ms: int) -> DataFrame:
     """Those of the connector's rows that are in no result, or not in each of their windows, and why. Pure."""
     rows = events(df, config.schema, config.timestamp_field, config.values)
-    is_late = config.windows.first_end_ms(sql.col(TIME)) <= watermark_ms
+    if config.drop_duplicates:
+        is_late = late(sql.col(TIME), watermark_ms)
+    else:
+        is_late = config.windows.first_end_ms(sql.col(TIME)) <= watermark_ms
     return rejected(rows, config.schema, config.timestamp_field, is_late, config.values)
 
 
@@ -115,6 +127,7 @@ def build_query(spark: SparkSession, config: AggregateConfig) -> Query:
         [config.source],
         [lambda df, watermark_ms: rejects(df, config, watermark_ms)],
         config.dead_letters,
+        drops_rows=bool(config.drop_duplicates),
     )
     stream = counted(plan(spark, config)).writeStream.outputMode(config.mode).foreachBatch(writer)
     return Query(stream, writer.summary, watch=writer.watch)
@@ -151,6 +164,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how long after the newest time a record may come and still count (default: 10m)",
     )
     options.add_argument(
+        "--drop-duplicates",
+        default="",
+        metavar="A,B,...",
+        help="fields that identify a record: of copies within the --watermark one counts, the others are dropped",
+    )
+    options.add_argument(
         "--mode",
         choices=["append", "update"],
         default="append",
@@ -173,6 +192,7 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         timestamp_field=arguments.timestamp_field,
         watermark_ms=arguments.watermark,
         mode=arguments.mode,
+        drop_duplicates=names_in(arguments.drop_duplicates),
         dead_letters=ParquetSink(path=arguments.dead_letters) if arguments.dead_letters else None,
     )
 

@@ -108,6 +108,18 @@ def test_rejects_say_why(spark: SparkSession) -> None:
     assert sum(row["count"] for row in transform(frame, tumbling).collect()) == 3
 
 
+def test_copies_count_once_and_records_without_a_name_each(spark: SparkSession) -> None:
+    values = [{"g": "a", "x": 1}, {"g": "a", "x": 1}, {"g": "a"}, {"g": "a"}, {"x": 9}, {}, {}]
+    frame = records(spark, *((0, value) for value in values))
+    once = config(Windows(width_ms=MINUTE), "count,sum:x", drop_duplicates=("g", "x"))
+    (row,) = transform(frame, once).collect()
+    assert (row["count"], row["sum_x"]) == (6, 10)
+    late = {row.offset: row.dead_letter_reason for row in rejects(frame, once, NOON_MS).collect()}
+    assert set(late.values()) == {"late: the watermark had passed"}
+    assert len(late) == len(values)
+    assert rejects(frame, once, NOON_MS - 1).count() == 0
+
+
 @pytest.mark.parametrize(
     ("windows", "minute", "end"),
     [
@@ -137,6 +149,7 @@ def test_bad_aggregates_are_refused(text: str) -> None:
         ({"group_by": ("h",)}, "--group-by h: the schema has no such field"),
         ({"agg": "sum:y"}, "the schema has no field y"),
         ({"agg": "sum:g"}, "g is not a number"),
+        ({"drop_duplicates": ("y",)}, "--drop-duplicates y: the schema has no such field"),
         ({"timestamp_field": "g"}, "--timestamp-field g: must be a TIMESTAMP"),
         ({"windows": Windows(gap_ms=1), "mode": "update"}, "--mode update"),
     ],

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.dataset  # type: ignore[import-untyped]
 
-from tests.spark.job_runs import broker_or_given, make_topics, produce_values
+from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import Registry, avro, framed
 from tests.spark.warm_jobs import WarmJobs
 
@@ -29,12 +29,6 @@ DDL = "id INT NOT NULL, shop STRING"
 KNOWN, LATE = 1, 2
 FIRST = avro(KNOWN, ORDER, {"id": 1, "shop": "north"})
 SECOND = avro(LATE, ORDER, {"id": 2, "shop": "south"})
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker_or_given(tmp_path_factory.mktemp("broker")) as (_, address):
-        yield address
 
 
 @pytest.fixture(scope="module")
