@@ -120,8 +120,8 @@ def bytes_an_offset(
 ) -> float | None:
     """The mean of the topics `names`, or of those that match `pattern`; None while they have no records.
 
-    Spark's source limits batches by offsets only. The bytes are those of the logs at the brokers, as they are stored (so
-    compressed, where records are), when the session asks first: batches whose records are larger than the mean are
+    Spark's source limits batches by offsets only. The bytes are those of the logs at the brokers, as they are stored
+    (so compressed, where records are), when the session asks first: batches whose records are larger than the mean are
     larger than the limit by as much. Raises Py4JJavaError when a broker does not tell the sizes of its logs.
     """
     with KafkaAdmin(spark, bootstrap_servers, dict(properties)) as admin:
