@@ -67,6 +67,8 @@ class Checkpoint:
 
     def starts_of_next(self) -> Offsets | None:
         """As `start_of_next`, of all Kafka sources together, which read different topics."""
+        if not self._root.names():
+            return None
         starts: Offsets = {}
         for source in self.kafka_sources():
             starts |= self.start_of_next(source) or {}

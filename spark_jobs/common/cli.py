@@ -71,11 +71,22 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def add_common_options(parser: argparse.ArgumentParser, *, names_topics: bool = True) -> None:
-    """Source, trigger and checkpoint options; `names_topics` is whether topics are named by --topics or --pattern."""
+def add_common_options(
+    parser: argparse.ArgumentParser, *, reads_topics: bool = True, names_topics: bool = True
+) -> None:
+    """Source, trigger and checkpoint options.
+
+    `reads_topics` is whether the job's query reads topics, `names_topics` whether --topics or --pattern name them.
+    """
     source = parser.add_argument_group("source")
     source.add_argument("--bootstrap-servers", required=True, metavar="HOST:PORT,...")
     source.add_argument("--command-config", metavar="FILE", help="Kafka client properties")
+    if reads_topics:
+        _add_topic_options(source, names_topics=names_topics)
+    _add_running_options(parser, reads_topics=reads_topics)
+
+
+def _add_topic_options(source: argparse._ArgumentGroup, *, names_topics: bool) -> None:
     if names_topics:
         which = source.add_mutually_exclusive_group(required=True)
         which.add_argument("--topics", metavar="T1,T2,...")
@@ -109,6 +120,9 @@ def add_common_options(parser: argparse.ArgumentParser, *, names_topics: bool = 
         default="true",
         help="whether to stop when records were deleted before they could be read (default: true)",
     )
+
+
+def _add_running_options(parser: argparse.ArgumentParser, *, reads_topics: bool) -> None:
     running = parser.add_argument_group("running")
     running.add_argument("--checkpoint", required=True, metavar="DIR", help="one per job and output, never shared")
     running.add_argument(
@@ -116,13 +130,15 @@ def add_common_options(parser: argparse.ArgumentParser, *, names_topics: bool = 
         type=trigger_options,
         default=AVAILABLE_NOW,
         metavar="WHEN",
-        help="available-now: read what is there and end; 30s: run on, a batch every 30 s (default: available-now)",
+        help="available-now: read what is there and end; 30s: run on, a batch every 30 s (default: %(default)s)",
     )
-    running.add_argument(
-        "--group-id",
-        metavar="GROUP",
-        help="consumer group that shows the progress to every lag tool; '' for none (default: spark-JOB-CHECKPOINT)",
-    )
+    if reads_topics:
+        running.add_argument(
+            "--group-id",
+            metavar="GROUP",
+            help="consumer group that shows the progress to every lag tool; '' for none "
+            "(default: spark-JOB-CHECKPOINT)",
+        )
     running.add_argument("--metrics-port", type=port_number, metavar="PORT", help="serve Prometheus metrics there")
     running.add_argument(
         "--explain", action="store_true", help="show the plan and the offsets that would be read, and read nothing"
@@ -146,19 +162,25 @@ def run_config(arguments: argparse.Namespace, job: str) -> RunConfig:
     """How the common options want the query of `job` to run."""
     checkpoint = str(arguments.checkpoint)
     default_group = f"spark-{job}-{checkpoint.rstrip('/').rpartition('/')[2]}"
+    group_id = vars(arguments).get("group_id", "")
     return RunConfig(
         checkpoint=checkpoint,
         trigger=arguments.trigger,
-        group_id=default_group if arguments.group_id is None else arguments.group_id,
+        group_id=default_group if group_id is None else group_id,
         metrics_port=arguments.metrics_port,
     )
 
 
+def cluster_config(arguments: argparse.Namespace) -> SourceConfig:
+    """The cluster that the common options name, and no topics; raises as `source_config` does."""
+    properties = read_client_properties(arguments.command_config) if arguments.command_config else {}
+    return SourceConfig(bootstrap_servers=arguments.bootstrap_servers, client_properties=properties)
+
+
 def source_config(arguments: argparse.Namespace) -> SourceConfig:
     """The source that the common options name; raises OSError or ValueError for a bad --command-config file."""
-    properties = read_client_properties(arguments.command_config) if arguments.command_config else {}
-    return SourceConfig(
-        bootstrap_servers=arguments.bootstrap_servers,
+    return dataclasses.replace(
+        cluster_config(arguments),
         topics=arguments.topics,
         pattern=arguments.pattern,
         starting=arguments.starting,
@@ -167,7 +189,6 @@ def source_config(arguments: argparse.Namespace) -> SourceConfig:
         min_partitions=arguments.min_partitions,
         isolation_level=arguments.isolation_level,
         fail_on_data_loss=arguments.fail_on_data_loss == "true",
-        client_properties=properties,
     )
 
 

@@ -183,6 +183,54 @@ class KafkaAdmin:
                 found.setdefault(key.topic(), {})[str(key.partition())] = answer[key].offset()
         return found
 
+    def consumer_groups(self) -> list[str]:
+        """Names of all consumer groups, those without members included."""
+        return [str(listed.groupId()) for listed in self._admin.listConsumerGroups().all().get()]
+
+    def assigned_partitions(self, group: str) -> set[tuple[str, int]] | None:
+        """The partitions that members of the consumer group have now; None when there is no such group."""
+        try:
+            described = self._admin.describeConsumerGroups(self._java_list([group])).describedGroups()[group].get()
+        except Py4JJavaError as failure:
+            if _cause(failure) == "GroupIdNotFoundException":
+                return None
+            raise
+        if str(described.state()) == "Dead":
+            return None
+        owned = [key for member in described.members() for key in member.assignment().topicPartitions()]
+        return {(str(key.topic()), int(key.partition())) for key in owned}
+
+    def partition_offsets(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+        """First offsets and ends, uncommitted records included, of those of `partitions` that are there with a leader.
+
+        A client waits for the others until its time is over, so that nobody is asked for them.
+        """
+        wanted = set(partitions)
+        described = self._admin.describeTopics(self._java_list({topic for topic, _ in wanted})).topicNameValues()
+        led = set()
+        for topic in described:
+            try:
+                numbers = [
+                    info.partition() for info in described[topic].get().partitions() if info.leader() is not None
+                ]
+            except Py4JJavaError as failure:
+                if not _is_unknown_topic(failure):
+                    raise
+                continue
+            led |= {(str(topic), int(number)) for number in numbers}
+        spec = self._clients.admin.OffsetSpec
+        known = wanted & led
+        return self._listed_offsets(known, spec.earliest()), self._listed_offsets(known, spec.latest())
+
+    def _listed_offsets(self, partitions: Iterable[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
+        asked = self._jvm.java.util.HashMap()
+        for topic, number in partitions:
+            asked[self._partition(topic, number)] = spec
+        answer = self._admin.listOffsets(asked).all().get()
+        return {(str(key.topic()), int(key.partition())): int(answer[key].offset()) for key in answer}
+
     def cluster_id(self) -> str:
         """The id of the cluster; raises ValueError when it has none (before Kafka 0.10.1)."""
         found = self._admin.describeCluster().clusterId().get()

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from spark_jobs.common.progress import BatchProgress
 
 
 class JobMetrics:
-    """Metrics of one query, with the job's name as their label `job`."""
+    """Metrics of one query, with the job's name as their label `job`, and those of `own`."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, own: Collector | None = None) -> None:
         self._job = job
         self._registry = registry = CollectorRegistry()
+        if own is not None:
+            registry.register(own)
 
         def counter(name: str, text: str) -> Counter:
             return Counter(f"spark_job_{name}", text, ["job"], registry=registry)

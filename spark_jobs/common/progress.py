@@ -52,9 +52,9 @@ class BatchProgress:
         text = f"batch {self.batch}: {self.records:,} records in {seconds:.1f} s ({rate})"
         if self.lag is None:
             text += ", lag unknown"
-        else:
+        elif self.lag:
             text += f", lag {sum(self.lag.values()):,}"
-            if self.lag and max(self.lag.values()):
+            if max(self.lag.values()):
                 furthest = max(self.lag, key=self.lag.__getitem__)
                 text += f" ({furthest}: {self.lag[furthest]:,})"
         for count, what in (
@@ -75,7 +75,8 @@ def kafka_offsets(progress: dict[str, Any]) -> Offsets:
         parsed = json.loads(end) if isinstance(end, str) else end
         if isinstance(parsed, dict):
             for topic, partitions in parsed.items():
-                ends.setdefault(topic, {}).update(partitions)
+                if isinstance(partitions, dict):  # Spark's rate sources have numbers there.
+                    ends.setdefault(topic, {}).update(partitions)
     return ends
 
 

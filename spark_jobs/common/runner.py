@@ -14,12 +14,20 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from prometheus_client.registry import Collector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_jobs.checkpoints.topic_ids import check_topic_ids
-from spark_jobs.common.cli import RunConfig, add_common_options, add_session_options, run_config, source_config
+from spark_jobs.common.cli import (
+    RunConfig,
+    add_common_options,
+    add_session_options,
+    cluster_config,
+    run_config,
+    source_config,
+)
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.explain import explain
 from spark_jobs.common.kafka_admin import KafkaAdmin
@@ -44,6 +52,12 @@ class Query:
     """How many records a batch held, for jobs that read a batch twice; None: as Spark counts them."""
     watch: Callable[[dict[str, Any]], None] = lambda _progress: None
     """Told the progress of each batch that is done, as a dict of its JSON, by another thread than the batch's."""
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+    """Set by the job when it has done all that it was to do, by the runner when it is to end, whatever the reason."""
+    exit_code: Callable[[], int] = lambda: 0
+    """Of the job when it comes to its end."""
+    collector: Collector | None = None
+    """Prometheus metrics of the job's own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +76,8 @@ class Job(Generic[Config]):
     build_query: Callable[[SparkSession, Config], Query]
     topics: Callable[[argparse.Namespace], str] | None = None
     """Topics that options of the job's own name, comma separated; None: those of --topics or --pattern."""
+    reads_topics: bool = True
+    """Whether the job's query reads topics; another has no options about that, and no consumer group."""
 
 
 def parser_of(name: str, description: str) -> argparse.ArgumentParser:
@@ -105,7 +121,7 @@ def stop_signals() -> threading.Event:
 def build_parser(job: Job[Config]) -> argparse.ArgumentParser:
     """The common options and those of the job."""
     parser = parser_of(job.name, job.description)
-    add_common_options(parser, names_topics=job.topics is None)
+    add_common_options(parser, reads_topics=job.reads_topics, names_topics=job.topics is None)
     add_session_options(parser)
     job.add_options(parser)
     return parser
@@ -114,14 +130,15 @@ def build_parser(job: Job[Config]) -> argparse.ArgumentParser:
 def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
     """Run `job` until its trigger is done or SIGINT or SIGTERM, which lets the batch end that is under way.
 
-    Exit codes: 0 when it came to its end, 1 after one line about what went wrong, 2 for bad options.
+    Exit codes: the query's (0) when it came to its end, 1 after one line about what went wrong, 2 for bad options.
     """
     arguments = build_parser(job).parse_args(argv)
 
     def body() -> int:
         if job.topics is not None:
             arguments.topics, arguments.pattern = job.topics(arguments), None
-        source, running = source_config(arguments), run_config(arguments, job.name)
+        source = source_config(arguments) if job.reads_topics else cluster_config(arguments)
+        running = run_config(arguments, job.name)
         with (
             session_of(job.name, arguments) as spark,
             KafkaAdmin(spark, source.bootstrap_servers, source.client_properties) as admin,
@@ -142,7 +159,7 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
 def _watch(
     name: str, query: Query, spark: SparkSession, source: SourceConfig, running: RunConfig, admin: KafkaAdmin
 ) -> int:
-    metrics = JobMetrics(name)
+    metrics = JobMetrics(name, query.collector)
     if running.metrics_port is not None:
         port = metrics.serve(running.metrics_port)
         print(f"{name}: metrics on port {port}, /metrics", file=sys.stderr)
@@ -153,14 +170,15 @@ def _watch(
     writer = query.writer.queryName(name).option("checkpointLocation", running.checkpoint).trigger(**running.trigger)
     started = writer.start()
     try:
-        while not stopping.is_set() and not started.awaitTermination(1):
+        while not stopping.is_set() and not query.ended.is_set() and not started.awaitTermination(1):
             pass
+        query.ended.set()
         _await_end_of_batch(started, listener)
     finally:
         started.stop()
         listener.finished()
     print(f"{name}: {query.summary()}")
-    return 0
+    return query.exit_code()
 
 
 def _await_end_of_batch(started: StreamingQuery, listener: ProgressListener) -> None:

@@ -1,0 +1,1 @@
+"""Consumer groups: how far they are behind, measured from samples of their offsets."""
