@@ -68,8 +68,9 @@ class LagWriter:
         self._last = -1, 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a sample, write its measures, and tell them."""
+        """Take a sample, write its measures, and tell them; nothing once the job is to end."""
         if self.ended.is_set():
+            self._last = batch_id, 0
             return
         spark, config = batch.sparkSession, self.config
         sampled = take_sample(spark, config.source, config.groups)
