@@ -1,11 +1,13 @@
-"""Ids of the topics that a query reads, kept in its checkpoint: a topic made again has its old name and a new id."""
+"""Topics that a query reads, and those of its checkpoint. A topic made again has its old name and a new id."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.common.checkpoint import Checkpoint
 from spark_jobs.common.files import TableDirectory
 
 FILE = "_odradek_topic_ids.json"
@@ -37,3 +39,16 @@ def check_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str], *
             "checkpoint-doctor can write a repaired one"
         )
     record_topic_ids(spark, checkpoint, recorded | ids)
+
+
+def check_topics(spark: SparkSession, checkpoint: str, topics: Iterable[str]) -> None:
+    """Raise ValueError for a topic that the checkpoint's query has read, and that `topics` does not hold any more.
+
+    Spark itself would plan a batch without it, fail, and find that batch in the checkpoint when it is started again.
+    """
+    left = sorted(set(Checkpoint(spark, checkpoint).starts_of_next() or {}) - set(topics))
+    if left:
+        raise ValueError(
+            f"checkpoint {checkpoint} is of a query that reads topic {', '.join(left)}, which is gone or was not asked "
+            "for: take the checkpoint of this query or a new one, or --fail-on-data-loss false to leave the topic"
+        )

@@ -45,7 +45,10 @@ class Checkpoint:
         lines = text.splitlines()[2:] if text is not None else []
         if source >= len(lines) or lines[source] == "-":
             return None
-        offsets: Offsets = json.loads(lines[source])
+        try:
+            offsets: Offsets = json.loads(lines[source])
+        except json.JSONDecodeError:
+            raise ValueError(f"{self.path}/offsets/{batch} is damaged: {lines[source]}") from None
         return offsets
 
     def beginning(self, source: int = 0) -> Offsets | None:
@@ -67,7 +70,7 @@ class Checkpoint:
 
     def starts_of_next(self) -> Offsets | None:
         """As `start_of_next`, of all Kafka sources together, which read different topics."""
-        if not self._root.names():
+        if self.planned_batch() is None and not self._directory("sources").names():
             return None
         starts: Offsets = {}
         for source in self.kafka_sources():

@@ -18,9 +18,15 @@ _EXPLAINED = {
 }
 """Kafka's exceptions by class, where their own message alone does not say what happened."""
 
+_BY_MESSAGE = {
+    "Some data may have been lost": "records that were not read yet are gone: deleted by retention, by DeleteRecords, "
+    "or with their topic (checkpoint-doctor shows which, --fail-on-data-loss false goes on)",
+}
+"""Messages of Spark's, by how they begin, that do not say what happened."""
 
 _RAISED = re.compile(r"(?:ValueError|OSError|FileNotFoundError|FileExistsError): (.+)")
-_RAISED_IN_JAVA = re.compile(r"(?:: |Caused by: )[\w.$]+(?:Error|Exception): (.+)")
+_CAUSED_BY = re.compile(r"(?:Caused by: |: )((?:\w+\.)+[\w$]+): (.+)")
+_WRITTEN_TO = re.compile(r"writing rows to (?:file:)?(\S+?)(?:/\.spark-staging-[\w-]+)?\. ")
 
 
 def one_line(failure: BaseException) -> str:
@@ -32,17 +38,24 @@ def one_line(failure: BaseException) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), type(failure).__name__)
 
 
-def _raised_in_python(message: str) -> str | None:
-    """The text of what a batch's function raised: Java has its whole traceback as message.
+def _explained(name: str, message: str) -> str:
+    """One line of an exception's class and message."""
+    by_message = next((text for begin, text in _BY_MESSAGE.items() if message.startswith(begin)), message)
+    return _EXPLAINED.get(name, "{message}").format(message=by_message)
 
-    That of a ValueError or OSError, else of the innermost exception of what Spark was asked for.
+
+def _raised_in_python(message: str) -> str | None:
+    """Of what a batch's function raised, whose whole traceback Java has as the message: the text of a ValueError or
+    OSError, else of the innermost cause of the exception of Java's that the function met in turn.
     """
-    lines = message.splitlines() if "raised by the Python Proxy" in message else []
-    for pattern in (_RAISED, _RAISED_IN_JAVA):
-        raised = [found[1] for line in lines if (found := pattern.match(line))]
-        if raised:
-            return raised[-1]
-    return None
+    if "raised by the Python Proxy" not in message:
+        return None
+    lines = message.splitlines()
+    if raised := [found[1] for line in lines if (found := _RAISED.match(line))]:
+        return raised[-1]
+    causes = [_explained(found[1].rpartition(".")[2], found[2]) for line in lines if (found := _CAUSED_BY.match(line))]
+    table = _WRITTEN_TO.search(message)
+    return f"{table[1]}: {causes[-1]}" if causes and table is not None else causes[-1] if causes else None
 
 
 def _java_line(thrown: Any) -> str:
@@ -51,7 +64,6 @@ def _java_line(thrown: Any) -> str:
     while thrown is not None:
         name, message = thrown.getClass().getSimpleName(), thrown.getMessage()
         if message:
-            first = _raised_in_python(message) or message.strip().splitlines()[0]
-            line = _EXPLAINED.get(name, "{message}").format(message=first)
+            line = _raised_in_python(message) or _explained(name, message.strip().splitlines()[0])
         thrown = thrown.getCause()
     return line

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.common.errors import one_line
 
 REQUEST_TIMEOUT_MS = 30_000
 
@@ -30,7 +31,10 @@ def _cause(failure: Py4JJavaError) -> str:
 
 
 class KafkaAdmin:
-    """A client of one cluster; close it. Methods raise Py4JJavaError with Kafka's exception as its cause."""
+    """A client of one cluster; close it. Methods raise Py4JJavaError with Kafka's exception as its cause.
+
+    To enter it raises OSError when no broker answers.
+    """
 
     def __init__(self, spark: SparkSession, bootstrap_servers: str, properties: dict[str, str]) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -44,6 +48,13 @@ class KafkaAdmin:
         self._admin = self._clients.admin.Admin.create(settings)
 
     def __enter__(self) -> Self:
+        try:
+            self._admin.describeCluster().nodes().get()
+        except Py4JJavaError as failure:
+            self.close()
+            if _cause(failure) == "TimeoutException":
+                raise OSError(f"no broker answers at {self._bootstrap_servers}: {one_line(failure)}") from None
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

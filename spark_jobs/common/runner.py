@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_jobs.checkpoints.topic_ids import check_topic_ids
+from spark_jobs.checkpoints.topic_ids import check_topic_ids, check_topics
 from spark_jobs.common.cli import (
     RunConfig,
     add_common_options,
@@ -145,9 +145,13 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
         ):
             config = job.configure(arguments, source, running)
             topics = admin.topics(names=source.topic_names(), pattern=source.pattern)
+            if job.reads_topics and not topics:
+                print(f"{job.name}: no topic matches --pattern {source.pattern} yet", file=sys.stderr)
             if arguments.explain:
                 explain(job.plan(spark, config), spark, source, running.checkpoint, admin)
                 return 0
+            if source.fail_on_data_loss:
+                check_topics(spark, running.checkpoint, topics)
             query = job.build_query(spark, config)
             ids = admin.topic_ids(topics)
             check_topic_ids(spark, running.checkpoint, ids, fail_on_data_loss=source.fail_on_data_loss)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
+
+from spark_jobs.common.errors import one_line
 
 
 def read_schema(path: str) -> StructType:
@@ -22,7 +25,10 @@ def read_schema(path: str) -> StructType:
             return StructType.fromJson(json.loads(text))
         except (KeyError, TypeError, json.JSONDecodeError) as failure:
             raise ValueError(f"--schema {path}: not a Spark schema in JSON: {failure!r}") from None
-    schema = StructType.fromDDL(text)
+    try:
+        schema = StructType.fromDDL(text)
+    except PySparkException as failure:
+        raise ValueError(f"--schema {path}: {one_line(failure)}") from None
     if not isinstance(schema, StructType):
         raise ValueError(f"--schema {path}: a type, not a list of fields: {text}")  # noqa: TRY004
     return schema

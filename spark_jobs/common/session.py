@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyspark
 from pyspark.errors import PySparkRuntimeError
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 SCALA_VERSION = "2.13"
@@ -79,4 +80,6 @@ def build_session(
             "with --kafka-jars"
         ) from failure
     session.sparkContext.setLogLevel(log_level)
+    # PySpark logs each exception that it makes of Spark's, with both stack traces; the job says what it means.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = log_level == "OFF"
     return session
