@@ -88,7 +88,7 @@ def without_long_exponents(text: Column, schema: StructType) -> Column:
 
 
 def _decimals_as_text(kind: DataType) -> Any:
-    """What of a type is DECIMAL or holds it, with STRING in its place; None for nothing."""
+    """The parts of a type that are DECIMAL or hold it, with STRING in its place; None where there are none."""
     if isinstance(kind, DecimalType):
         return StringType()
     if isinstance(kind, ArrayType):

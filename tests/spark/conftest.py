@@ -16,6 +16,7 @@ import pytest
 
 from tests.kit.jars import spark_environment
 from tests.spark.brokers import CHOSEN, ODRADEK, Broker, Brokers
+from tests.spark.warm_jobs import WarmJobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,10 +35,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def sockets_that_pyspark_forgets() -> Iterator[None]:
+def sockets_that_pyspark_forgets(request: pytest.FixtureRequest) -> Iterator[None]:
     """PySpark leaves the sockets of collect() to the collector, which is to close them where that is expected."""
     yield
-    gc.collect()
+    if "spark" in request.fixturenames:
+        gc.collect()
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +66,14 @@ def broker(brokers: Brokers, broker_kind: str) -> Broker:
 def bootstrap(broker: Broker) -> str:
     """Its address."""
     return broker.address
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
+    """The process of all jobs that no test kills."""
+    warm = WarmJobs(tmp_path_factory.mktemp("jobs"))
+    yield warm
+    warm.close()
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +108,8 @@ def flights() -> list[dict[str, str]]:
     with zipfile.ZipFile(nycflights("flights.csv.zip")) as archive:
         rows = without_na(archive.read(archive.namelist()[0]).decode())
     assert len(rows) == FLIGHTS
+    # No collection has to look at these again.
+    gc.freeze()
     return rows
 
 

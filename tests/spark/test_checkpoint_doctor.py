@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,13 +93,6 @@ def test_an_unfinished_batch_ends_within_the_log(end: int, start: int, moved: st
     assert repaired_end({"t": {"0": end}, "gone": {"0": 1}}, {"t": {"0": start}}, now(0, 9), findings) == {
         "t": {"0": expected}
     }
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[WarmJobs]:
-    running = WarmJobs(tmp_path)
-    yield running
-    running.close()
 
 
 def make(admin: AdminClient, *names: str) -> None:

@@ -36,7 +36,7 @@ def encoded(rows: list[dict[str, Any]]) -> list[bytes]:
 
 
 def test_flights_with_their_weather_and_their_planes(
-    bootstrap: str, flights: list[dict[str, str]], weather: list[dict[str, str]], tmp_path: Path
+    bootstrap: str, jobs: WarmJobs, flights: list[dict[str, str]], weather: list[dict[str, str]], tmp_path: Path
 ) -> None:
     some_flights = of_the_first_days(flights, "time_hour", "origin", "tailnum")
     some_weather = of_the_first_days(weather, "time_hour", "origin", "temp")
@@ -50,7 +50,6 @@ def test_flights_with_their_weather_and_their_planes(
     flown = pd.DataFrame(some_flights).merge(planes, on="tailnum")
     for name, ddl in (("flights", FLIGHT), ("weather", WEATHER), ("planes", PLANES)):
         (tmp_path / f"{name}.ddl").write_text(ddl)
-    jobs = WarmJobs(tmp_path)
     left, right, out, models = make_topics(bootstrap, "flights", "weather", "with-weather", "with-planes", partitions=1)
     common = ["--bootstrap-servers", bootstrap, "--left", left, "--left-schema", str(tmp_path / "flights.ddl")]
     times = ["--left-timestamp-field", "time_hour", "--right-timestamp-field", "time_hour"]
@@ -89,4 +88,3 @@ def test_flights_with_their_weather_and_their_planes(
     finally:
         found.close()
         known.close()
-        jobs.close()

@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
 from tests.spark.brokers import Broker, on_apache_kafka_too
+from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
@@ -78,8 +79,7 @@ class LakeJob:
         self.said = directory / "lake.log"
         schema = directory / "flights.ddl"
         schema.write_text(FIELDS)
-        self._command = [
-            sys.executable, "-m", "spark_jobs.jobs.lake", "--master", "local[2]",
+        self._options = [
             "--bootstrap-servers", bootstrap, "--topics", topic, "--schema", str(schema), "--partition-by", "origin",
             "--output", str(directory / "table"), "--checkpoint", str(directory / "checkpoint"),
         ]  # fmt: skip
@@ -87,7 +87,7 @@ class LakeJob:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         with self.said.open("ab") as said:
             return subprocess.Popen(
-                [*self._command, *options],
+                [sys.executable, "-m", "spark_jobs.jobs.lake", "--master", "local[2]", *self._options, *options],
                 cwd=self.directory,
                 env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
@@ -96,16 +96,11 @@ class LakeJob:
                 start_new_session=True,
             )
 
-    def run(self, *options: str, timeout_s: float = 240) -> str:
-        """Run until what is there now has been read; returns the job's last line."""
-        process = self.start("--trigger", "available-now", *options)
-        try:
-            code = process.wait(timeout_s)
-        finally:
-            kill_group(process)
-        text = self.said.read_text(errors="replace")
-        assert code == 0, text[-5000:]
-        return text.splitlines()[-1]
+    def run(self, jobs: WarmJobs, *options: str) -> str:
+        """Run until what is there now has been read; returns what the job said, its last line first."""
+        code, said = jobs.run("lake", *self._options, *options)
+        assert code == 0, said[-5000:]
+        return said
 
     def table(self, name: str = "table") -> pa.Table:
         return read_table(self.directory / name)
@@ -122,13 +117,14 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(60)
 
 
-def produce(bootstrap: str, topic: str, rows: list[dict[str, object]]) -> int:
+def produce(bootstrap: str, topic: str, rows: list[dict[str, object]], most_of_a_batch: int = 10_000) -> int:
     """Send every row with an idempotent producer, through restarts of the broker; returns how many arrived."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 5,
+            "batch.num.messages": most_of_a_batch,
             "message.timeout.ms": 120_000,
             "reconnect.backoff.max.ms": 500,
         }
@@ -160,7 +156,12 @@ def assert_table_equals_source(job: LakeJob, source: pa.Table) -> None:
 
 @on_apache_kafka_too
 def test_the_table_equals_the_source(
-    bootstrap: str, topic: str, tmp_path: Path, source_rows: list[dict[str, object]], source_table: pa.Table
+    bootstrap: str,
+    jobs: WarmJobs,
+    topic: str,
+    tmp_path: Path,
+    source_rows: list[dict[str, object]],
+    source_table: pa.Table,
 ) -> None:
     assert produce(bootstrap, topic, source_rows) == len(source_rows)
     bad = Producer({"bootstrap.servers": bootstrap})
@@ -169,13 +170,13 @@ def test_the_table_equals_the_source(
     bad.flush(30)
 
     job = LakeJob(bootstrap, topic, tmp_path)
-    summary = job.run("--max-offsets-per-trigger", "200000")
-    assert summary == f"lake: {len(source_rows):,} records and {len(BAD_VALUES)} dead letters in 2 batches"
+    said = job.run(jobs, "--max-offsets-per-trigger", "200000")
+    summary = f"lake: {len(source_rows):,} records and {len(BAD_VALUES)} dead letters in 2 batches"
+    assert said.splitlines()[0] == summary
     assert_table_equals_source(job, source_table)
     letters = job.table("table-dead-letters")
     assert sorted(letters["value"].to_pylist(), key=str) == sorted(BAD_VALUES, key=str)
     assert letters["kafka_key"].to_pylist() == [b"bad"] * len(BAD_VALUES)
-    said = job.said.read_text(errors="replace")
     assert "records/s), lag 136,78" in said
     assert "lag 0" in said
 
@@ -184,6 +185,7 @@ def test_the_table_equals_the_source(
 def test_the_table_equals_the_source_after_broker_and_job_were_killed(
     broker: Broker,
     bootstrap: str,
+    jobs: WarmJobs,
     topic: str,
     tmp_path: Path,
     source_rows: list[dict[str, object]],
@@ -211,7 +213,7 @@ def test_the_table_equals_the_source_after_broker_and_job_were_killed(
     await_staging(tmp_path / "table", running)
     kill_group(running)
 
-    job.run()
+    job.run(jobs)
     assert_table_equals_source(job, source_table)
     assert not list((tmp_path / "table").glob(".spark-staging-*"))
 

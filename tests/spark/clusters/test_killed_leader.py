@@ -28,8 +28,10 @@ TOPIC = "flights"
 PARTITIONS = 3
 BATCHES = 3
 KILLED_BATCH = 1
-SLOW_READER = {"fetch.min.bytes": "100000000", "fetch.max.wait.ms": "50", "max.partition.fetch.bytes": "32768"}
-"""A broker holds back each answer for 50 ms, as 32 kB are less than what is asked for: a batch is read for seconds."""
+SLOW_READER = {"fetch.min.bytes": "100000000", "fetch.max.wait.ms": "100", "max.partition.fetch.bytes": "32768"}
+"""A broker holds back each answer for 100 ms, as 32 kB are less than what is asked for: a batch is read for seconds."""
+SMALL_BATCH = 40
+"""Records that a producer sends together, some 13 kB: a fetch takes whole ones."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def cluster(
         admin = AdminClient({"bootstrap.servers": running.address})
         topic = NewTopic(TOPIC, PARTITIONS, replica_assignment=[[1, 2, 3]] * PARTITIONS)
         admin.create_topics([topic])[TOPIC].result(30)
-        assert produce(running.address, TOPIC, january) == len(january)
+        assert produce(running.address, TOPIC, january, SMALL_BATCH) == len(january)
         yield running
 
 
@@ -100,7 +102,7 @@ def run_through_the_death_of_the_leader(job: SlowJob, cluster: BrokerCluster, po
         )
         cluster.brokers[leader].kill()
         assert job.is_in_batch(KILLED_BATCH)
-        assert part < 0.8
+        assert part < 0.95
         said = job.end()
     finally:
         job.kill()
@@ -141,6 +143,7 @@ def test_the_aggregates_are_those_of_pandas(
     said = run_through_the_death_of_the_leader(job, cluster, metrics_ports)
     assert f"aggregate: {len(january):,} records, 0 that do not parse, 0 late; " in said
     rows: pd.DataFrame = read_table(tmp_path / "table").to_pandas()
+    rows["window_start"] = rows["window_start"].dt.tz_localize("UTC")
     last = rows.sort_values("batch_id").drop_duplicates(["window_start", "origin"], keep="last")
     figures = last.drop(columns=["window_end", "batch_id"]).astype(object)
     found = {

@@ -60,13 +60,6 @@ def value(order: dict[str, Any]) -> bytes:
     return avro(1, V1, order) if order["size"] is None else avro(2, V2, order)
 
 
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
-    warm = WarmJobs(tmp_path_factory.mktemp("jobs"))
-    yield warm
-    warm.close()
-
-
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     server = Registry(user_and_password="spark:secret")

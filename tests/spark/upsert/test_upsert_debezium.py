@@ -24,6 +24,7 @@ from spark_jobs.upserts.snapshots import read_table
 from tests.kit.waiting import eventually
 from tests.spark.upsert.debezium import Debezium, Postgres
 from tests.spark.upsert.upsert_process import UpsertJob
+from tests.spark.warm_jobs import WarmJobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,9 @@ def records_in(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
-def test_the_table_equals_the_database(bootstrap: str, database: Postgres, tmp_path: Path, spark: SparkSession) -> None:
+def test_the_table_equals_the_database(
+    bootstrap: str, jobs: WarmJobs, database: Postgres, tmp_path: Path, spark: SparkSession
+) -> None:
     prefix = f"shop-{uuid.uuid4()}"
     topic = f"{prefix}.public.orders"
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -132,11 +135,11 @@ def test_the_table_equals_the_database(bootstrap: str, database: Postgres, tmp_p
     finally:
         debezium.kill()
     expected = rows_in(database)
-    assert " and 0 dead letters in " in current.run()
+    assert " and 0 dead letters in " in current.run(jobs)
     assert sorted(tuple(row) for row in read_table(spark, current.table).collect()) == expected
 
     history = UpsertJob(bootstrap, topic, tmp_path / "history", ROW, *options, "--scd", "2")
-    assert f"{changes.events:,} changes and 0 dead letters" in history.run()
+    assert f"{changes.events:,} changes and 0 dead letters" in history.run(jobs)
     rows = read_table(spark, history.table)
     assert sorted(tuple(row)[:4] for row in rows.where("is_current").collect()) == expected
     assert rows.where("is_current = (valid_to IS NOT NULL) OR valid_to < valid_from").count() == 0

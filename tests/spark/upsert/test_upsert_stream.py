@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from spark_jobs.upserts.snapshots import read_table
 from tests.spark.upsert.upsert_process import UpsertJob, a_topic
+from tests.spark.warm_jobs import WarmJobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,7 @@ def produce_changes(bootstrap: str, topic: str, count: int, state: dict[int, int
 
 
 def test_a_job_killed_while_it_writes_leaves_the_table_whole(
-    bootstrap: str, tmp_path: Path, spark: SparkSession
+    bootstrap: str, jobs: WarmJobs, tmp_path: Path, spark: SparkSession
 ) -> None:
     topic, state, count = a_topic(bootstrap, partitions=3), {}, 6_000
     produce_changes(bootstrap, topic, count, state)
@@ -52,7 +53,7 @@ def test_a_job_killed_while_it_writes_leaves_the_table_whole(
     partial = read_table(spark, job.table)  # what the job was writing is not seen
     assert partial.count() == partial.select("id").distinct().count() > 0
 
-    summary = job.run()
+    summary = job.run(jobs)
     assert summary.endswith(f"1 dead letters in 2 batches; the table has {len(state):,} rows")
     assert {row.id: row.n for row in read_table(spark, job.table).collect()} == state
     (letter,) = spark.read.parquet(f"{job.table}-dead-letters").collect()

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
 from tests.kit.waiting import eventually
+from tests.spark.warm_jobs import WarmJobs
 
 PATIENCE_S = 240.0
 
@@ -37,8 +38,7 @@ class UpsertJob:
         self.table = str(directory / "table")
         schema = directory / "row.ddl"
         schema.write_text(ddl)
-        self._command = [
-            sys.executable, "-m", "spark_jobs.jobs.upsert", "--master", "local[2]",
+        self._options = [
             "--bootstrap-servers", bootstrap, "--topics", topic, "--schema", str(schema),
             "--output", self.table, "--checkpoint", str(directory / "checkpoint"), *options,
         ]  # fmt: skip
@@ -46,7 +46,7 @@ class UpsertJob:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         with self._said.open("wb") as said:
             return subprocess.Popen(
-                [*self._command, *options],
+                [sys.executable, "-m", "spark_jobs.jobs.upsert", "--master", "local[2]", *self._options, *options],
                 cwd=self._directory,
                 env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
@@ -59,15 +59,11 @@ class UpsertJob:
         """Output of the last start."""
         return self._said.read_text(errors="replace")
 
-    def run(self) -> str:
+    def run(self, jobs: WarmJobs) -> str:
         """Run until what is there now is in the table; returns the job's last line."""
-        process = self.start("--trigger", "available-now")
-        try:
-            code = process.wait(PATIENCE_S)
-        finally:
-            kill_group(process)
-        assert code == 0, self.said()[-5000:]
-        return self.said().splitlines()[-1]
+        code, said = jobs.run("upsert", *self._options)
+        assert code == 0, said[-5000:]
+        return said.splitlines()[0]
 
     def commits(self) -> int:
         """How many snapshots are committed and not yet removed."""
