@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import functools
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -48,7 +49,10 @@ class SourceConfig:
 
 
 def read_client_properties(path: str) -> dict[str, str]:
-    """The `key=value` lines of a client properties file; raises ValueError naming a line that is none."""
+    """The `key=value` lines of a client properties file; raises ValueError naming a line that is none.
+
+    PEM files that it names (`ssl.truststore.type=PEM`, `ssl.keystore.type=PEM`) are read: executors do not have them.
+    """
     properties = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         text = line.strip()
@@ -58,7 +62,22 @@ def read_client_properties(path: str) -> dict[str, str]:
         if not separator:
             raise ValueError(f"{path}:{number}: not 'key=value': {text}")
         properties[key.strip()] = value.strip()
-    return properties
+    return _with_pem_texts(properties)
+
+
+def _with_pem_texts(properties: dict[str, str]) -> dict[str, str]:
+    """Client properties that hold the certificates and the key of the PEM files that they named. Raises OSError."""
+    held = dict(properties)
+    if properties.get("ssl.truststore.type") == "PEM" and "ssl.truststore.location" in properties:
+        held["ssl.truststore.certificates"] = Path(held.pop("ssl.truststore.location")).read_text(encoding="utf-8")
+    if properties.get("ssl.keystore.type") == "PEM" and "ssl.keystore.location" in properties:
+        text = Path(held.pop("ssl.keystore.location")).read_text(encoding="utf-8")
+        for name, kind in (
+            ("ssl.keystore.key", "[A-Z ]*PRIVATE KEY"),
+            ("ssl.keystore.certificate.chain", "CERTIFICATE"),
+        ):
+            held[name] = "\n".join(re.findall(rf"-----BEGIN {kind}-----.+?-----END {kind}-----", text, re.DOTALL))
+    return held
 
 
 def starting_options(starting: str) -> dict[str, str]:
@@ -120,8 +139,8 @@ def bytes_an_offset(
 ) -> float | None:
     """The mean of the topics `names`, or of those that match `pattern`; None while they have no records.
 
-    Spark's source limits batches by offsets only. The bytes are those of the logs at the brokers, as they are stored
-    (so compressed, where records are), when the session asks first: batches whose records are larger than the mean are
+    Spark's source limits batches by offsets only. The bytes are those of the logs at the brokers as they are stored (so
+    compressed, where records are), when the session asks first: batches whose records are larger than the mean are
     larger than the limit by as much. Raises Py4JJavaError when a broker does not tell the sizes of its logs.
     """
     with KafkaAdmin(spark, bootstrap_servers, dict(properties)) as admin:

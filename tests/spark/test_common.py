@@ -16,6 +16,7 @@ from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_bet
 from spark_jobs.common.schema import read_schema
 from spark_jobs.common.session import build_session, connector_coordinate
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options, starting_options
+from tests.broker.zookeeper.certificates import Authority
 
 REQUIRED = ["--bootstrap-servers", "b:9092", "--topics", "t", "--checkpoint", "c"]
 
@@ -92,6 +93,27 @@ def test_a_line_that_is_no_property_is_named(tmp_path: Path) -> None:
     properties.write_text("client.id=x\nnonsense\n")
     with pytest.raises(ValueError, match=r"client\.properties:2: not 'key=value': nonsense"):
         read_client_properties(str(properties))
+
+
+@pytest.mark.spark
+def test_pem_files_go_to_the_executors_as_their_text(spark: Any, tmp_path: Path) -> None:
+    """Kafka's own client finds the certificates and the key in the properties."""
+    authority = Authority(tmp_path / "authority")
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "security.protocol=SSL\nbootstrap.servers=b:9092\n"
+        f"ssl.truststore.type=PEM\nssl.truststore.location={authority.certificate}\n"
+        f"ssl.keystore.type=PEM\nssl.keystore.location={authority.issue('client')}\n"
+    )
+    properties = read_client_properties(str(file))
+    assert not [name for name in properties if name.endswith(".location")]
+    kafka = spark._jvm.org.apache.kafka
+    given = spark._jvm.java.util.HashMap()
+    for name, value in properties.items():
+        given[name] = value
+    stores = kafka.common.security.ssl.DefaultSslEngineFactory()
+    stores.configure(kafka.clients.admin.AdminClientConfig(given).values())
+    assert (stores.truststore().size(), stores.keystore().size()) == (1, 1)
 
 
 def test_the_connector_is_of_pysparks_version() -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +14,6 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 import pyarrow.dataset  # type: ignore[import-untyped]
 
-from spark_jobs.common.session import cache_dir, connector_coordinate
-from tests.kit.broker_process import ROOT
-from tests.kit.jars import spark_environment
 from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import Registry, avro, framed
 from tests.spark.warm_jobs import WarmJobs
@@ -125,31 +118,10 @@ def test_the_lake_goes_on_after_its_registry_was_away(
     assert orders_of(tmp_path / "table") == ORDERS[:600]
 
     registry.failure = None
-    said = submit("lake", command, tmp_path)
-    assert "lake: 400 records and 0 dead letters in 1 batches" in said
+    code, said = jobs.run("lake", *command)
+    assert (code, said.splitlines()[0]) == (0, "lake: 400 records and 0 dead letters in 1 batches")
     assert orders_of(tmp_path / "table") == ORDERS
     assert len(rows(tmp_path / "table-dead-letters")) == len(BAD)
-
-
-def submit(name: str, command: list[str], directory: Path) -> str:
-    """Run a job from a zip, as a cluster gets it, where nothing but the zip holds the jobs; returns what it said."""
-    archive = directory / "spark_jobs.zip"
-    with zipfile.ZipFile(archive, "w") as written:
-        for path in sorted((ROOT / "spark_jobs").rglob("*.py")):
-            written.write(path, path.relative_to(ROOT))
-    main = directory / "main.py"
-    main.write_text(f"import sys\nfrom spark_jobs.jobs.{name} import main\nsys.exit(main())\n")
-    environment = {**os.environ, **spark_environment(), "PYSPARK_PYTHON": sys.executable}
-    environment.pop("PYTHONPATH", None)
-    ran = subprocess.run(
-        [
-            Path(sys.executable).parent / "spark-submit", "--master", "local[2]", "--py-files", archive,
-            "--packages", connector_coordinate(), "--conf", f"spark.jars.ivy={cache_dir() / 'ivy'}", main, *command,
-        ],
-        cwd=directory, env=environment, check=False, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr[-5000:]
-    return ran.stdout
 
 
 def test_aggregates_and_rules_see_the_same_values(

@@ -1,0 +1,57 @@
+"""`package`: write the jobs into a zip, with which spark-submit runs them on any cluster.
+
+    python -m spark_jobs.jobs.package odradek-spark-jobs.zip
+
+Beside the zip it writes the file that spark-submit starts, with the suffix `.py`, and it prints the command. The same
+jobs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+
+import spark_jobs
+from spark_jobs.common.runner import guarded, parser_of
+from spark_jobs.common.session import connector_coordinate
+
+NAME = "package"
+MAIN = "__main__.py"
+
+
+def write_package(archive: Path) -> Path:
+    """Write the zip, and the file that spark-submit starts, which is returned. Raises OSError or ValueError."""
+    if archive.suffix != ".zip":
+        raise ValueError(f"{archive}: must end in .zip, by which Spark knows what it is")
+    root = Path(spark_jobs.__file__).parent
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
+        for path in sorted(root.rglob("*.py")):
+            # Without the file's time, which differs from checkout to checkout.
+            name = zipfile.ZipInfo(str(path.relative_to(root.parent)))
+            written.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    started = archive.with_suffix(".py")
+    started.write_bytes((root / MAIN).read_bytes())
+    return started
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the zip and print the command that runs a job with it; 1 after one line about what went wrong."""
+    parser = parser_of(NAME, "Write the jobs into a zip for spark-submit.")
+    parser.add_argument("file", metavar="FILE.zip", type=Path)
+    arguments = parser.parse_args(argv)
+
+    def body() -> int:
+        started = write_package(arguments.file)
+        print(f"{arguments.file} and {started}: the jobs for Spark {pyspark.__version__}; run one with")
+        print(f"spark-submit --packages {connector_coordinate()} --py-files {arguments.file} {started} lake ...")
+        return 0
+
+    return guarded(NAME, body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
