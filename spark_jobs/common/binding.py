@@ -17,6 +17,9 @@ from spark_jobs.common.files import TableDirectory
 MARKER = "_odradek_output.json"
 """In the output and in the checkpoint, the same text. Spark hides it from those who read the output."""
 
+ONCE_WITHOUT = {"format": "parquet"}
+"""Settings that older markers do not tell, and the values that they had then."""
+
 
 def bind(
     spark: SparkSession,
@@ -43,8 +46,9 @@ def bind(
         ours.write_text(marker, text)
     kept = json.loads(text)
     for name, wanted in settings.items():
-        if _shown(kept[name]) != _shown(wanted):
-            raise ValueError(f"--{name.replace('_', '-')}: {output} was begun with {_shown(kept[name]) or 'none'}")
+        begun = _shown(kept.get(name, ONCE_WITHOUT.get(name, "")))
+        if begun != _shown(wanted):
+            raise ValueError(f"--{name.replace('_', '-')}: {output} was begun with {begun or 'none'}")
     if there is None:
         theirs.write_text(marker, text)
 

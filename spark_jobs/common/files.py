@@ -52,6 +52,10 @@ class TableDirectory:
             ]
         return found
 
+    def uri(self) -> str:
+        """The whole address of the directory, file system included."""
+        return str(self._file_system.makeQualified(self._directory).toString())
+
     def has(self, name: str) -> bool:
         """Whether there is a file or directory of this path below this one."""
         return bool(self._file_system.exists(self._child(name)))

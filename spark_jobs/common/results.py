@@ -15,8 +15,9 @@ from spark_jobs.common.checkpoint import Checkpoint
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.events import LATE, REASON
 from spark_jobs.common.progress import DUPLICATES
-from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, json_records, query_id
+from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, TableSink, json_records, query_id
 from spark_jobs.common.source import SourceConfig, read_range
+from spark_jobs.tables.formats import add_format_option, check_format, table_sink
 
 RESULTS = "results"
 
@@ -29,7 +30,8 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     results = parser.add_argument_group("results")
     where = results.add_mutually_exclusive_group(required=True)
     where.add_argument("--out-topic", metavar="TOPIC", help="JSON, with headers that tell a row that is written again")
-    where.add_argument("--output", metavar="DIR", help="Parquet, each batch in batch_id=N, exactly once")
+    where.add_argument("--output", metavar="DIR", help="a table, exactly once; in Parquet each batch in batch_id=N")
+    add_format_option(results)
     results.add_argument(
         "--dead-letters",
         metavar="DIR",
@@ -37,10 +39,11 @@ def add_result_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSink | ParquetSink:
-    """The sink that the options name; topics are those of the cluster that is read."""
+def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSink | TableSink:
+    """The sink that the options name; topics are those of the cluster that is read. Raises ValueError."""
+    check_format(arguments)
     if arguments.output is not None:
-        return ParquetSink(path=arguments.output)
+        return table_sink(arguments.format, arguments.output)
     return KafkaSink(
         bootstrap_servers=source.bootstrap_servers,
         topic=arguments.out_topic,
@@ -48,7 +51,7 @@ def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSin
     )
 
 
-def prepare_sink(spark: SparkSession, sink: KafkaSink | ParquetSink, checkpoint: str) -> None:
+def prepare_sink(spark: SparkSession, sink: KafkaSink | TableSink, checkpoint: str) -> None:
     """Raise ValueError when the topic does not exist, or the table belongs to another checkpoint."""
     if isinstance(sink, KafkaSink):
         sink.check(spark)
@@ -57,7 +60,7 @@ def prepare_sink(spark: SparkSession, sink: KafkaSink | ParquetSink, checkpoint:
 
 
 def write_rows(
-    sink: KafkaSink | ParquetSink, rows: DataFrame, key: Sequence[str], checkpoint: str, batch_id: int
+    sink: KafkaSink | TableSink, rows: DataFrame, key: Sequence[str], checkpoint: str, batch_id: int
 ) -> None:
     """Write the rows of one batch: to a topic as JSON under the columns `key`, to a table as they are."""
     if isinstance(sink, KafkaSink):
@@ -104,7 +107,7 @@ class ResultWriter:
         self,
         spark: SparkSession,
         checkpoint: str,
-        sink: KafkaSink | ParquetSink,
+        sink: KafkaSink | TableSink,
         key: Sequence[str],
         sources: Sequence[SourceConfig],
         rejects_of: Sequence[RejectsOf],

@@ -35,6 +35,7 @@ from spark_jobs.common.metrics import JobMetrics
 from spark_jobs.common.progress import ProgressListener, SourceCluster
 from spark_jobs.common.session import build_session
 from spark_jobs.common.source import SourceConfig
+from spark_jobs.tables.formats import session_parts
 
 Config = TypeVar("Config")
 
@@ -89,7 +90,11 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
 def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
     """The session that the options describe, stopped in the end."""
     spark = build_session(
-        f"odradek-{name}", master=arguments.master, kafka_jars=arguments.kafka_jars, log_level=arguments.log_level
+        f"odradek-{name}",
+        master=arguments.master,
+        kafka_jars=arguments.kafka_jars,
+        log_level=arguments.log_level,
+        parts=session_parts(vars(arguments).get("format")),
     )
     try:
         yield spark

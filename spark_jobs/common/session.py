@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pyspark
+from py4j.java_gateway import JavaPackage
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -30,6 +34,14 @@ def connector_coordinate() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:{pyspark.__version__}"
 
 
+@dataclasses.dataclass(frozen=True)
+class SessionParts:
+    """Maven packages and settings of a session, for those jobs that ask for them."""
+
+    packages: tuple[str, ...] = ()
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 def build_session(
     app_name: str,
     *,
@@ -37,12 +49,13 @@ def build_session(
     kafka_jars: str | None = None,
     log_level: str = "OFF",
     shuffle_partitions: int = 4,
+    parts: SessionParts = SessionParts(),
 ) -> SparkSession:
     """A session whose JVM has the Kafka connector, in UTC, with state in RocksDB; says which connector it takes.
 
-    `kafka_jars` names a directory of jars to use instead of asking Maven Central. Under spark-submit the session that
-    it made is returned, and its own --master, --packages and --jars hold. Raises OSError with what to do when Java is
-    missing, `kafka_jars` has no jar, or the connector cannot be fetched.
+    `parts` come on top. `kafka_jars` names a directory of jars to use instead of asking Maven Central. Under
+    spark-submit its own --master, --packages and --jars hold. Raises OSError with what to do when Java is missing,
+    `kafka_jars` has no jar, or the connector cannot be fetched.
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise OSError("Java is missing: Spark needs Java 17; install it, or set JAVA_HOME")
@@ -53,6 +66,8 @@ def build_session(
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     )
+    for name, value in parts.settings.items():
+        builder = builder.config(name, value)
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
@@ -67,18 +82,22 @@ def build_session(
         connector = f"the {len(jars)} jars of {kafka_jars}"
     else:
         # A directory of our own: a half-downloaded artifact in the user's ~/.m2 or ~/.ivy2 must not fail the job.
-        builder = builder.config("spark.jars.packages", connector_coordinate())
+        connector = ",".join([connector_coordinate(), *parts.packages])
+        builder = builder.config("spark.jars.packages", connector)
         builder = builder.config("spark.jars.ivy", str(cache_dir() / "ivy"))
-        connector = connector_coordinate()
     print(f"{app_name}: Spark {pyspark.__version__} with Kafka connector: {connector}", file=sys.stderr)
     try:
         session: SparkSession = builder.getOrCreate()
     except PySparkRuntimeError as failure:
         raise OSError(
             f"Spark did not start with {connector} (the lines above say why); without a way to Maven Central, put the "
-            "connector, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2 in a directory and name it "
-            "with --kafka-jars"
+            "connector, spark-token-provider-kafka-0-10, kafka-clients, commons-pool2 and the jars of --format in a "
+            "directory and name it with --kafka-jars"
         ) from failure
+    jvm: Any = session._jvm
+    if isinstance(jvm.org.apache.kafka.clients.admin.Admin, JavaPackage):
+        session.stop()
+        raise OSError(f"Spark has no Kafka connector: start spark-submit with --packages {connector_coordinate()}")
     session.sparkContext.setLogLevel(log_level)
     # PySpark logs each exception that it makes of Spark's, with both stack traces; the job says what it means.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = log_level == "OFF"

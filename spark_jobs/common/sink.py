@@ -1,4 +1,4 @@
-"""Sinks that a batch can be written to again: a topic, whose records say which row they are, or a Parquet table.
+"""Sinks that a batch can be written to again: a topic, whose records say which row they are, or a table.
 
 A batch that is run again, because the job or the broker died in it, is written again. A table replaces what the first
 attempt had left. A topic cannot: its readers see both, and the headers `query`, `batch`, `partition` and `row`, equal
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -114,19 +116,46 @@ class KafkaSink:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ParquetSink:
-    """A table in which each batch owns its directories, `.../batch_id=N/`, and replaces them when it is run again."""
+class TableSink(ABC):
+    """A table in which a batch that is written again replaces the rows that it had.
+
+    `spark_jobs.tables.formats` has those that are not plain Parquet.
+    """
 
     path: str
     partition_by: tuple[str, ...] = ()
+    format: ClassVar[str]
 
     def bind(self, spark: SparkSession, checkpoint: str) -> None:
         """Tie the table to `checkpoint`, or check that it is; clear what attempts that died left half written.
 
-        Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers.
+        Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers, or was
+        begun in another format.
         """
-        bind(spark, self.path, checkpoint)
+        bind(spark, self.path, checkpoint, settings={"format": self.format})
         self.clear(spark)
+
+    def clear(self, spark: SparkSession) -> None:  # noqa: B027 - most formats leave nothing that a reader could find
+        """Remove what attempts that died left half written."""
+
+    @abstractmethod
+    def write(self, rows: DataFrame, batch_id: int) -> None:
+        """Write the rows of one batch, in place of those that an earlier attempt at it left. See also `Attempts`."""
+
+    @contextmanager
+    def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:  # noqa: ARG002
+        """Within it a batch is written, or had no rows to write, of which an earlier attempt may have left rows.
+
+        Afterwards none of those is left.
+        """
+        yield
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParquetSink(TableSink):
+    """A table in which each batch owns its directories, `.../batch_id=N/`, and replaces them when it is run again."""
+
+    format = "parquet"
 
     def clear(self, spark: SparkSession) -> None:
         """Remove what attempts that died left half written."""
@@ -135,7 +164,7 @@ class ParquetSink:
     def write(self, rows: DataFrame, batch_id: int) -> None:
         """Write the rows of one batch, in place of those that an earlier attempt at it left in the same partitions.
 
-        See `Attempts` for the other partitions.
+        See `attempted_before` for the other partitions.
         """
         (
             rows.withColumn(BATCH, sql.lit(batch_id))
@@ -145,20 +174,18 @@ class ParquetSink:
             .parquet(self.path)
         )
 
-    def left_by_attempt(self, spark: SparkSession, batch_id: int) -> dict[str, list[str]]:
-        """Directories that the batch has, below the table's, and the names of their files."""
-        places = [
-            f"{partition}/{BATCH}={batch_id}".lstrip("/")
-            for partition in TableDirectory(spark, self.path).partitions(len(self.partition_by))
-        ]
-        found = {place: TableDirectory(spark, f"{self.path}/{place}").names() for place in places}
-        return {place: names for place, names in found.items() if names}
-
-    def remove_left(self, spark: SparkSession, left: dict[str, list[str]]) -> None:
-        """Remove those directories of `left_by_attempt` that no later `write` has replaced: files have new names."""
+    @contextmanager
+    def attempted_before(self, spark: SparkSession, batch_id: int) -> Iterator[None]:
+        """As of every table."""
         table = TableDirectory(spark, self.path)
+        places = [
+            f"{partition}/{BATCH}={batch_id}".lstrip("/") for partition in table.partitions(len(self.partition_by))
+        ]
+        left = {place: TableDirectory(spark, f"{self.path}/{place}").names() for place in places}
+        yield
         for place, names in left.items():
-            if table.has(f"{place}/{names[0]}"):
+            # Files have new names in a directory that was replaced.
+            if names and table.has(f"{place}/{names[0]}"):
                 table.remove(place)
 
 
@@ -173,12 +200,12 @@ class Attempts:
         self._begun = False
 
     @contextmanager
-    def replaced(self, spark: SparkSession, batch_id: int, *sinks: KafkaSink | ParquetSink | None) -> Iterator[None]:
+    def replaced(self, spark: SparkSession, batch_id: int, *sinks: KafkaSink | TableSink | None) -> Iterator[None]:
         """Within it the batch is written to the tables among `sinks`, as far as it has rows for them."""
-        # Only the first batch of a run can be one that was begun before.
-        tables = [] if self._begun else [sink for sink in sinks if isinstance(sink, ParquetSink)]
-        self._begun = True
-        left = [(table, table.left_by_attempt(spark, batch_id)) for table in tables]
-        yield
-        for table, places in left:
-            table.remove_left(spark, places)
+        with ExitStack() as tables:
+            # Only the first batch of a run can be one that was begun before.
+            for sink in sinks:
+                if isinstance(sink, TableSink) and not self._begun:
+                    tables.enter_context(sink.attempted_before(spark, batch_id))
+            self._begun = True
+            yield

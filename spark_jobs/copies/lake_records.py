@@ -8,6 +8,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from spark_jobs.common.checkpoint import Offsets
 from spark_jobs.copies.ranges import At, Ranges
+from spark_jobs.lakes.layout import check_parquet
 
 OWN_COLUMNS = ("kafka_key", "kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_headers", "topic", "date")
 INFER_PARTITION_TYPES = "spark.sql.sources.partitionColumnTypeInference.enabled"
@@ -18,8 +19,9 @@ def read_lake(spark: SparkSession, path: str, schema: StructType | None) -> Data
 
     A lake without a schema kept the values as they were. Another kept their fields, of which a JSON object is made,
     null fields left out; `schema` is the one that the lake was given, and needed where a table is partitioned by
-    fields that are no texts. Raises ValueError for a table without the columns of a lake.
+    fields that are no texts. Raises ValueError for a table without the columns of a lake, or in another format.
     """
+    check_parquet(spark, path)
     inferred = spark.conf.get(INFER_PARTITION_TYPES)
     # A topic named 007 is no number.
     spark.conf.set(INFER_PARTITION_TYPES, "false")

@@ -30,7 +30,7 @@ from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field
 from spark_jobs.common.results import ResultWriter, add_result_options, counted, result_sink
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import KafkaSink, ParquetSink
+from spark_jobs.common.sink import KafkaSink, ParquetSink, TableSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, ValueFormat, add_value_options, value_format
 
@@ -51,7 +51,7 @@ class AggregateConfig:
     schema: StructType
     windows: Windows
     aggregates: tuple[Aggregate, ...]
-    sink: KafkaSink | ParquetSink
+    sink: KafkaSink | TableSink
     values: ValueFormat = PLAIN_JSON
     group_by: tuple[str, ...] = ()
     timestamp_field: str | None = None

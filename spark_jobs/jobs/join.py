@@ -27,7 +27,7 @@ from spark_jobs.common.events import FAILED, PARSED, TIME, check_timestamp_field
 from spark_jobs.common.results import RejectsOf, ResultWriter, add_result_options, counted, result_sink
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import KafkaSink, ParquetSink
+from spark_jobs.common.sink import KafkaSink, ParquetSink, TableSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, ValueFormat, add_value_options, value_format
 
@@ -57,7 +57,7 @@ class JoinConfig:
     run: RunConfig
     left: Side
     on: tuple[str, ...]
-    sink: KafkaSink | ParquetSink
+    sink: KafkaSink | TableSink
     right: Side | None = None
     within_ms: int | None = None
     static: str | None = None

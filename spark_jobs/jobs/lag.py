@@ -1,4 +1,4 @@
-"""`lag`: watch how far consumer groups are behind, in records and in time, and when they will have caught up.
+"""`lag`: watch how far consumer groups are behind, in records and time, and when they will catch up.
 
     python -m spark_jobs.jobs.lag --bootstrap-servers 127.0.0.1:9092 --group billing,search --trigger 10s \
         --alert-time-lag 5m --checkpoint /lag/checkpoint --output /lag/table
@@ -26,11 +26,12 @@ from spark_jobs.common.cli import RunConfig, names_in, positive
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.results import prepare_sink, result_sink, write_rows
 from spark_jobs.common.runner import Job, Query, run
-from spark_jobs.common.sink import KafkaSink, ParquetSink
+from spark_jobs.common.sink import KafkaSink, TableSink
 from spark_jobs.common.source import SourceConfig
 from spark_jobs.groups.measures import Limits, measures
 from spark_jobs.groups.report import Alerts, GroupMetrics, sample_lines
 from spark_jobs.groups.sampling import SAMPLE_SCHEMA, Groups, Sample, take_sample
+from spark_jobs.tables.formats import add_format_option, check_format
 
 NAME = "lag"
 KEY = ("group", "topic", "partition")
@@ -44,7 +45,7 @@ class LagConfig:
     run: RunConfig
     groups: Groups
     limits: Limits
-    sink: KafkaSink | ParquetSink | None = None
+    sink: KafkaSink | TableSink | None = None
     count: int | None = None
     window_ms: int = 300_000
     fail_on_alert: bool = False
@@ -161,11 +162,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     alerts.add_argument("--fail-on-alert", action="store_true", help="end with exit code 1 when there was an alert")
     results = parser.add_argument_group("results").add_mutually_exclusive_group()
     results.add_argument("--out-topic", metavar="TOPIC", help="write the samples there too, as JSON")
-    results.add_argument("--output", metavar="DIR", help="write the samples there too, as a Parquet table")
+    results.add_argument("--output", metavar="DIR", help="write the samples there too, as a table")
+    add_format_option(parser)
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> LagConfig:
     """The watch that the options describe; raises ValueError with one line about a bad one."""
+    check_format(arguments)
     wanted = arguments.output is not None or arguments.out_topic is not None
     return LagConfig(
         source=source,

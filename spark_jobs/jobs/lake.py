@@ -1,10 +1,11 @@
-"""`lake`: write topics to a partitioned Parquet table, exactly once; set aside what does not parse.
+"""`lake`: write topics to a partitioned table, exactly once; set aside what does not parse.
 
     python -m spark_jobs.jobs.lake --bootstrap-servers 127.0.0.1:9092 --topics flights --schema flights.ddl \
         --output /lake/flights --checkpoint /lake/checkpoints/flights --trigger available-now
 
 Guarantee: each record is in exactly one of the table and the dead letters, and there once, for every reader of Parquet
-(no reader has to know a log of Spark's), also when broker or job die at any moment and are started again.
+(no reader has to know a log of Spark's), Delta or Iceberg, also when broker or job die at any moment and are started
+again.
 
 How: Spark writes a batch's offsets to the checkpoint before it runs the batch, so a batch that is run again has the
 same records. Each batch owns its directories, `.../batch_id=N/`, and writes them by replacing them: run again, it
@@ -31,12 +32,13 @@ from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS, record_columns
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import BATCH, Attempts, ParquetSink
+from spark_jobs.common.sink import BATCH, Attempts, ParquetSink, TableSink
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.jobs import lake_compact
 from spark_jobs.lakes.compaction import check_not_rewound
 from spark_jobs.lakes.layout import MARKER, dead_letters_of
 from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
+from spark_jobs.tables.formats import PARQUET, add_format_option, table_sink
 
 FAILED = "failed_to_parse"
 
@@ -57,6 +59,7 @@ class LakeConfig:
     schema: StructType | None = None
     values: ValueFormat = PLAIN_JSON
     partition_by: tuple[str, ...] = DERIVED_PARTITIONS
+    table_format: str = PARQUET
 
     def __post_init__(self) -> None:
         fields = set(self.schema.fieldNames()) if self.schema is not None else {"value"}
@@ -70,9 +73,9 @@ class LakeConfig:
             raise ValueError("--partition-by: at least one field of the schema has to stay a column")
 
     @property
-    def table(self) -> ParquetSink:
+    def table(self) -> TableSink:
         """The records that parsed."""
-        return ParquetSink(path=self.output, partition_by=self.partition_by)
+        return table_sink(self.table_format, self.output, self.partition_by)
 
     @property
     def letters(self) -> ParquetSink:
@@ -164,9 +167,9 @@ def bind_output(spark: SparkSession, config: LakeConfig) -> None:
     """Tie output and checkpoint together, or check that they are; clear what died attempts left half written.
 
     Raises ValueError when the output belongs to another checkpoint, was laid out by another
-    `--partition-by`, or was compacted further than the checkpoint is.
+    `--partition-by` or in another `--format`, or was compacted further than the checkpoint is.
     """
-    settings = {"partition_by": config.partition_by}
+    settings = {"partition_by": config.partition_by, "format": config.table_format}
     bind(spark, config.output, config.run.checkpoint, marker=MARKER, settings=settings)
     for table in (config.table, config.letters):
         check_not_rewound(spark, table.path, config.run.checkpoint)
@@ -201,6 +204,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--dead-letters", metavar="DIR", help="where records go that do not parse (default: OUTPUT-dead-letters)"
     )
+    add_format_option(table)
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> LakeConfig:
@@ -213,12 +217,13 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         schema=read_schema(arguments.schema) if arguments.schema else None,
         values=value_format(arguments),
         partition_by=names_in(arguments.partition_by),
+        table_format=arguments.format,
     )
 
 
 JOB = Job(
     name="lake",
-    description="Stream topics into partitioned Parquet, exactly once.",
+    description="Stream topics into a partitioned table, exactly once.",
     add_options=add_options,
     configure=configure,
     plan=plan,

@@ -4,6 +4,7 @@
 
 Guarantee: the table has the same rows before and after, also when the command dies at any moment and is run again; the
 job may go on meanwhile. Only batches that are done are merged. `spark_jobs.lakes.compaction` says what readers see.
+Tables of Delta and Iceberg are merged by Delta's OPTIMIZE and Iceberg's rewrite_data_files; readers do not notice.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from spark_jobs.common.cli import add_session_options, positive, size_in_bytes
 from spark_jobs.common.runner import guarded, parser_of, session_of
 from spark_jobs.lakes.compaction import Compactor
 from spark_jobs.lakes.layout import check_owner, dead_letters_of
+from spark_jobs.tables.formats import PARQUET, DeltaSink, IcebergSink, add_format_option, table_sink
 
 NAME = "lake compact"
 
@@ -40,12 +42,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="leave partitions alone that have fewer small files: less than half of the target (default: 8)",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be merged, and merge nothing")
+    add_format_option(parser)
     add_session_options(parser)
     return parser
 
 
 def _compact(spark: SparkSession, path: str, last_batch: int, arguments: argparse.Namespace) -> tuple[int, int]:
     """Compact one table; gives the numbers of files before and after, of what was merged."""
+    table = table_sink(arguments.format if path == arguments.output else PARQUET, path)
+    if isinstance(table, DeltaSink | IcebergSink):
+        return table.compact(spark, target_bytes=arguments.target_file_size, min_files=arguments.min_files)
     compactor = Compactor(spark, path)
     merges = compactor.plan(last_batch, target_bytes=arguments.target_file_size, min_files=arguments.min_files)
     for merge in merges:
@@ -63,8 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
 
     def body() -> int:
+        if arguments.dry_run and arguments.format != PARQUET:
+            raise ValueError(f"--dry-run: {arguments.format} does not say beforehand which files it would merge")
         with session_of("lake-compact", arguments) as spark:
-            check_owner(spark, arguments.output, arguments.checkpoint)
+            check_owner(spark, arguments.output, arguments.checkpoint, arguments.format)
             last_batch = Checkpoint(spark, arguments.checkpoint).committed_batch()
             before = after = 0
             for path in (arguments.output, dead_letters_of(arguments.output, arguments.dead_letters)):

@@ -28,9 +28,10 @@ from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.rules import Rule, check_rules, read_rules
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, query_id
+from spark_jobs.common.sink import Attempts, KafkaSink, TableSink, query_id
 from spark_jobs.common.source import SourceConfig, read_stream
 from spark_jobs.schemas.value_format import PLAIN_JSON, TEXT, ValueFormat, add_value_options, value_format
+from spark_jobs.tables.formats import PARQUET, add_format_option, check_format, table_sink
 
 UNPARSED = "failed_to_parse"
 BROKEN = "broken_rules"
@@ -51,8 +52,8 @@ class QualityConfig:
     source: SourceConfig
     run: RunConfig
     rules: tuple[Rule, ...]
-    good: KafkaSink | ParquetSink
-    bad: KafkaSink | ParquetSink
+    good: KafkaSink | TableSink
+    bad: KafkaSink | TableSink
     schema: StructType | None = None
     values: ValueFormat = PLAIN_JSON
     fail_above: float | None = None
@@ -251,18 +252,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fail-above", type=share, metavar="N%", help="stop when a larger share of a batch is bad")
     good = group.add_mutually_exclusive_group(required=True)
     good.add_argument("--out-topic", metavar="TOPIC", help="where good records go")
-    good.add_argument("--output", metavar="DIR", help="where good records go, as a Parquet table")
+    good.add_argument("--output", metavar="DIR", help="where good records go, as a table")
     bad = group.add_mutually_exclusive_group(required=True)
     bad.add_argument("--dlq-topic", metavar="TOPIC", help="where bad records go")
     bad.add_argument("--dead-letters", metavar="DIR", help="where bad records go, as a Parquet table")
+    add_format_option(group)
 
 
 def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunConfig) -> QualityConfig:
     """The division that the options describe; raises OSError or ValueError with one line about a bad one."""
 
-    def sink(topic: str | None, path: str | None) -> KafkaSink | ParquetSink:
+    check_format(arguments)
+
+    def sink(topic: str | None, path: str | None, table_format: str) -> KafkaSink | TableSink:
         if topic is None:
-            return ParquetSink(path=str(path), partition_by=("topic",))
+            return table_sink(table_format, str(path), ("topic",))
         return KafkaSink(
             bootstrap_servers=source.bootstrap_servers, topic=topic, client_properties=source.client_properties
         )
@@ -271,8 +275,8 @@ def configure(arguments: argparse.Namespace, source: SourceConfig, running: RunC
         source=source,
         run=running,
         rules=read_rules(arguments.rules),
-        good=sink(arguments.out_topic, arguments.output),
-        bad=sink(arguments.dlq_topic, arguments.dead_letters),
+        good=sink(arguments.out_topic, arguments.output, arguments.format),
+        bad=sink(arguments.dlq_topic, arguments.dead_letters, PARQUET),
         schema=read_schema(arguments.schema) if arguments.schema else None,
         values=value_format(arguments),
         fail_above=arguments.fail_above,

@@ -1,0 +1,1 @@
+"""Tables in formats that keep versions: Delta Lake and Apache Iceberg."""

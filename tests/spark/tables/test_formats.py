@@ -1,0 +1,111 @@
+"""Lakes in Delta and Iceberg: killed in a batch, run again, compacted; each record is there once, and versions stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_jobs.tables.formats import DELTA, ICEBERG
+from tests.kit.broker_process import ROOT
+from tests.kit.jars import spark_environment
+from tests.spark.job_runs import JobRun, broker_or_given, make_topics, produce_values
+from tests.spark.warm_jobs import WarmJobs
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+RECORDS = 3000
+
+READ = """
+import json, sys
+from pyspark.sql import functions as sql
+from spark_jobs.common.session import build_session
+from spark_jobs.tables.formats import session_parts
+kind, path = sys.argv[1:]
+spark = build_session("reader", master="local[2]", parts=session_parts(kind))
+
+def told(**version):
+    table = spark.read.format(kind).options(**version).load(path)
+    row = table.agg(sql.count("id"), sql.count_distinct("id"), sql.sum("id"), sql.count_distinct("batch_id")).collect()
+    return list(row[0])
+
+if kind == "delta":
+    spark.conf.set("spark.databricks.delta.snapshotPartitions", 1)
+    made = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").orderBy("version").collect()
+    first = {"versionAsOf": made[0]["version"]}
+else:
+    made = spark.read.format(kind).load(f"{path}#snapshots").orderBy("committed_at").collect()
+    first = {"snapshot-id": made[0]["snapshot_id"]}
+print(json.dumps({"now": told(), "first": told(**first), "made": [row["operation"] for row in made]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with broker_or_given(tmp_path_factory.mktemp("broker")) as (_, address):
+        yield address
+
+
+def read(kind: str, table: Path) -> dict[str, Any]:
+    """Count, distinct, sum and batches of the ids, now and in the first version, and what made all versions."""
+    ran = subprocess.run(
+        [sys.executable, "-c", READ, kind, str(table)],
+        env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
+        check=False, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-5000:]
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("kind", [DELTA, ICEBERG])
+def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
+    (topic,) = make_topics(bootstrap, "numbers", partitions=2)
+    produce_values(bootstrap, topic, [b"%d" % number for number in range(10)])  # no objects: dead letters
+    produce_values(bootstrap, topic, [b'{"id": %d}' % number for number in range(RECORDS)])
+    (tmp_path / "numbers.ddl").write_text("id INT, note STRING")
+    options = [
+        *("--bootstrap-servers", bootstrap, "--topics", topic, "--schema", str(tmp_path / "numbers.ddl")),
+        *("--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"), "--format", kind),
+    ]
+    killed = JobRun("lake", tmp_path, *options, "--max-offsets-per-trigger", "700")
+    killed.start()
+    try:
+        killed.await_text("batch 1:")
+    finally:
+        killed.kill()
+    whole = [RECORDS, RECORDS, sum(range(RECORDS))]
+    jobs = WarmJobs(tmp_path)
+    try:
+        code, said = jobs.run("lake", *options, "--max-offsets-per-trigger", "700")
+        assert code == 0, said
+        last = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+        assert last == 4, "five batches of at most 700"
+        owner = ["--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"), "--min-files", "2"]
+        code, said = jobs.run("lake", "compact", *owner, "--format", kind)
+        assert code == 0, said
+        assert "files became" in said
+        # Dies when all is written, before Spark's commit; the rows of the batch are in one file with others by now.
+        for name in (str(last), f".{last}.crc"):
+            (tmp_path / "checkpoint" / "commits" / name).unlink()
+        code, said = jobs.run("lake", *options)
+        assert (code, said.splitlines()[0].split(" in ")[1]) == (0, "1 batches"), said
+        code, said = jobs.run("lake", *options[:-1], "parquet")
+        assert (code, f"--format: {tmp_path / 'table'} was begun with {kind}" in said) == (1, True), said
+    finally:
+        jobs.close()
+    found = read(kind, tmp_path / "table")
+    assert found["now"] == [*whole, 5]
+    assert found["first"][0] == found["first"][1] < 700
+    assert found["first"][3] == 1, "one batch"
+    assert {"OPTIMIZE", "replace"} & set(found["made"]), "compacted"
+    letters = [path for path in (tmp_path / "table-dead-letters").rglob("*.parquet") if path.name[0] not in "._"]
+    assert letters
