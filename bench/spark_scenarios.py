@@ -25,7 +25,7 @@ def warmed(measure: Measure) -> Measure:
     def measure_warm(context: Context, broker: Broker, topic: str) -> Sample:
         nonlocal is_warm
         if not is_warm:
-            measure(context, broker, f"{topic}-warm")
+            measure(context, broker, f"{topic}-uncounted")
             is_warm = True
         return measure(context, broker, topic)
 

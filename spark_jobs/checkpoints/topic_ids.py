@@ -26,10 +26,15 @@ def record_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str]) 
         TableDirectory(spark, checkpoint).replace_text(FILE, json.dumps(ids, sort_keys=True))
 
 
-def check_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str], *, fail_on_data_loss: bool) -> None:
-    """Record `ids`, those of the topics now; raises ValueError for a topic made again since, unless loss is allowed.
+def check_topic_ids(
+    spark: SparkSession, checkpoint: str, topics: Iterable[str], ids: dict[str, str], *, fail_on_data_loss: bool
+) -> None:
+    """Record `ids`, those of the query's `topics` now (a topic of an old broker has none).
 
-    Spark itself goes by offsets: it would begin in the middle of a new topic that is longer than the old one was.
+    Unless loss is allowed, raises ValueError for a topic made again since, and for one that the checkpoint has offsets
+    of and that is not among `topics`. Spark itself goes by offsets: it would begin in the middle of a new topic that is
+    longer than the old one was. And it would plan a batch without the missing topic, fail, and find that batch in the
+    checkpoint at each later start.
     """
     recorded = recorded_topic_ids(spark, checkpoint)
     again = sorted(topic for topic in ids if recorded.get(topic, ids[topic]) != ids[topic])
@@ -38,17 +43,10 @@ def check_topic_ids(spark: SparkSession, checkpoint: str, ids: dict[str, str], *
             f"topic {', '.join(again)} was made again since checkpoint {checkpoint}: its offsets are of the old topic; "
             "checkpoint-doctor can write a repaired one"
         )
-    record_topic_ids(spark, checkpoint, recorded | ids)
-
-
-def check_topics(spark: SparkSession, checkpoint: str, topics: Iterable[str]) -> None:
-    """Raise ValueError for a topic that the checkpoint's query has read, and that `topics` does not hold any more.
-
-    Spark itself would plan a batch without it, fail, and find that batch in the checkpoint when it is started again.
-    """
     left = sorted(set(Checkpoint(spark, checkpoint).starts_of_next() or {}) - set(topics))
-    if left:
+    if left and fail_on_data_loss:
         raise ValueError(
             f"checkpoint {checkpoint} is of a query that reads topic {', '.join(left)}, which is gone or was not asked "
-            "for: take the checkpoint of this query or a new one, or --fail-on-data-loss false to leave the topic"
+            "for: take this query's checkpoint or a new one; checkpoint-doctor writes one without topics that are gone"
         )
+    record_topic_ids(spark, checkpoint, recorded | ids)

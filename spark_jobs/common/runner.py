@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_jobs.checkpoints.topic_ids import check_topic_ids, check_topics
+from spark_jobs.checkpoints.topic_ids import check_topic_ids
 from spark_jobs.common.cli import (
     RunConfig,
     add_common_options,
@@ -155,11 +155,10 @@ def run(job: Job[Config], argv: Sequence[str] | None = None) -> int:
             if arguments.explain:
                 explain(job.plan(spark, config), spark, source, running.checkpoint, admin)
                 return 0
-            if source.fail_on_data_loss:
-                check_topics(spark, running.checkpoint, topics)
             query = job.build_query(spark, config)
-            ids = admin.topic_ids(topics)
-            check_topic_ids(spark, running.checkpoint, ids, fail_on_data_loss=source.fail_on_data_loss)
+            if job.reads_topics:
+                ids = admin.topic_ids(topics)
+                check_topic_ids(spark, running.checkpoint, topics, ids, fail_on_data_loss=source.fail_on_data_loss)
             return _watch(job.name, query, spark, source, running, admin)
 
     return guarded(job.name, body)

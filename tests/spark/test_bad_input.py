@@ -178,7 +178,7 @@ def test_records_that_the_topic_does_not_take(jobs: WarmJobs, bootstrap: str, tm
     (tmp_path / "rules.yaml").write_text('rules: [{name: any, expect: "true"}]')
     told = refused(
         jobs, "quality", "--bootstrap-servers", bootstrap, "--topics", topic, "--rules", str(tmp_path / "rules.yaml"),
-        "--out-topic", small, "--dlq-topic", small, "--checkpoint", str(tmp_path / "checkpoint"),
+        "--out-topic", small, "--dead-letters", str(tmp_path / "bad"), "--checkpoint", str(tmp_path / "checkpoint"),
     )  # fmt: skip
     assert told == "The request included a message larger than the max message size the server will accept."
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))

@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 MISSING = "-"
 RECORDS = 10
 PACE_S = 0.2
-BEGIN_MS = 1_700_000_000_000
+BEGIN_MS = int(time.time() * 1000) - 3_600_000
+"""Old enough for an alert, and too new for retention."""
 
 
 @pytest.fixture(scope="module")

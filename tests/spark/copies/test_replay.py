@@ -24,7 +24,7 @@ from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import SourceConfig
 from spark_jobs.jobs import lake, replay
 from tests.kit.broker_process import ROOT
-from tests.spark.mirrors import consume, create_topic, produce
+from tests.spark.copies.mirrors import consume, create_topic, produce
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
