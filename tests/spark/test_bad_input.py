@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from tests.kit.broker_process import free_port
 from tests.kit.small_disk import fill, small_disk
-from tests.spark.job_runs import broker_or_given, make_topics, produce_values
+from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -26,20 +25,7 @@ QUICK = "default.api.timeout.ms=2000\nrequest.timeout.ms=1000\n"
 RULES = 'rules: [{name: on time, expect: "late = 0"}]'
 
 
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker_or_given(tmp_path_factory.mktemp("broker")) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
-    warm = WarmJobs(tmp_path_factory.mktemp("jobs"))
-    yield warm
-    warm.close()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def topic(bootstrap: str) -> str:
     (made,) = make_topics(bootstrap, "flights")
     produce_values(bootstrap, made, FLIGHTS)

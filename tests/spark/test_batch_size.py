@@ -28,21 +28,17 @@ def test_a_limit_in_bytes_is_one_in_offsets() -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_batches_of_large_records_stay_within_the_limit(bootstrap: str, tmp_path: Path) -> None:
+def test_batches_of_large_records_stay_within_the_limit(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
     """On average within the limit, and each within twice of it, though records differ by a factor of seven."""
     draw = random.Random(1)
     sizes = [draw.randrange(64 << 10, 448 << 10) for _ in range(60)]
-    jobs = WarmJobs(tmp_path)
-    try:
-        (topic,) = make_topics(bootstrap, "large", partitions=2)
-        produce_values(bootstrap, topic, [draw.randbytes(size) for size in sizes])
-        code, said = jobs.run(
-            "lake", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(tmp_path / "table"),
-            "--checkpoint", str(tmp_path / "checkpoint"), "--max-bytes-per-trigger", "2MB",
-        )  # fmt: skip
-        assert code == 0, said
-    finally:
-        jobs.close()
+    (topic,) = make_topics(bootstrap, "large", partitions=2)
+    produce_values(bootstrap, topic, [draw.randbytes(size) for size in sizes])
+    code, said = jobs.run(
+        "lake", "--bootstrap-servers", bootstrap, "--topics", topic, "--output", str(tmp_path / "table"),
+        "--checkpoint", str(tmp_path / "checkpoint"), "--max-bytes-per-trigger", "2MB",
+    )  # fmt: skip
+    assert code == 0, said
     rows = pyarrow.dataset.dataset(tmp_path / "table", partitioning="hive", exclude_invalid_files=True).to_table()
     bytes_of_batch: Counter[int] = Counter()
     for row in rows.select(["batch_id", "value"]).to_pylist():

@@ -20,7 +20,7 @@ from spark_jobs.common.session import cache_dir
 from spark_jobs.jobs import package
 from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
-from tests.spark.job_runs import broker_or_given, make_topics, produce_values
+from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import avro, framed
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
@@ -51,7 +51,7 @@ def spark_home(directory: Path) -> Path:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_cluster_runs_the_zip(tmp_path: Path) -> None:
+def test_a_cluster_runs_the_zip(bootstrap: str, tmp_path: Path) -> None:
     """A lake of Avro values and of values that need their reasons: both are work for Python on the executors."""
     assert package.main([str(tmp_path / "jobs.zip")]) == 0
     (tmp_path / "schemas").mkdir()
@@ -65,19 +65,18 @@ def test_a_cluster_runs_the_zip(tmp_path: Path) -> None:
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     environment.pop("PYTHONPATH", None)
-    with broker_or_given(tmp_path) as (_, bootstrap):
-        (topic,) = make_topics(bootstrap, "orders", partitions=2)
-        produce_values(bootstrap, topic, [*(avro(1, ORDER, {"id": number}) for number in range(500)), framed(9, b"")])
-        ran = subprocess.run(
-            [
-                Path(sys.executable).parent / "spark-submit", "--master", "local-cluster[2,1,1024]",
-                "--packages", package.connector_coordinate(), "--conf", f"spark.jars.ivy={cache_dir() / 'ivy'}",
-                "--py-files", "jobs.zip", "jobs.py", "lake", "--bootstrap-servers", bootstrap, "--topics", topic,
-                "--value-format", "avro", "--schemas", "schemas", "--schema", "orders.ddl",
-                "--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"),
-            ],
-            cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=1000,
-        )  # fmt: skip
+    (topic,) = make_topics(bootstrap, "orders", partitions=2)
+    produce_values(bootstrap, topic, [*(avro(1, ORDER, {"id": number}) for number in range(500)), framed(9, b"")])
+    ran = subprocess.run(
+        [
+            Path(sys.executable).parent / "spark-submit", "--master", "local-cluster[2,1,1024]",
+            "--packages", package.connector_coordinate(), "--conf", f"spark.jars.ivy={cache_dir() / 'ivy'}",
+            "--py-files", "jobs.zip", "jobs.py", "lake", "--bootstrap-servers", bootstrap, "--topics", topic,
+            "--value-format", "avro", "--schemas", "schemas", "--schema", "orders.ddl",
+            "--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"),
+        ],
+        cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=1000,
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr[-5000:]
     assert "lake: 500 records and 1 dead letters in 1 batches" in ran.stdout
 

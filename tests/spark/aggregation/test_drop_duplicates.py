@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
-from tests.spark.job_runs import JobRun, broker_or_given, make_topics, produce_values
+from tests.spark.job_runs import JobRun, make_topics, produce_values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -29,36 +29,35 @@ def said(line: str) -> dict[str, int]:
     return {what: int(count.replace(",", "")) for count, what in re.findall(r"([\d,]+) ([a-z][a-z ]*)", line)}
 
 
-def test_copies_count_once_through_a_kill_and_are_told(tmp_path: Path) -> None:
+def test_copies_count_once_through_a_kill_and_are_told(bootstrap: str, tmp_path: Path) -> None:
     first = [value(number, 1) for number in range(200)]
     second = [value(number, 2) for number in range(200, 300)]
     nameless = [value(None, 3)] * 3
     (tmp_path / "orders.ddl").write_text("id BIGINT, shop STRING, at BIGINT NOT NULL")
-    with broker_or_given(tmp_path) as (_, bootstrap):
-        (topic,) = make_topics(bootstrap, "orders", partitions=2)
-        job = JobRun(
-            "aggregate", tmp_path, "--bootstrap-servers", bootstrap, "--topics", topic,
-            "--schema", str(tmp_path / "orders.ddl"), "--timestamp-field", "at", "--window", "30m", "--agg", "count",
-            "--drop-duplicates", "shop,id", "--watermark", "1h", "--output", str(tmp_path / "table"),
-            "--dead-letters", str(tmp_path / "dead"), "--checkpoint", str(tmp_path / "checkpoint"),
-            "--trigger", "200ms",
-        )  # fmt: skip
-        try:
-            produce_values(bootstrap, topic, [*first, *first[:50], *nameless, b"not json"])
-            job.start("--max-offsets-per-trigger", "200")
-            job.await_records(254)
-            job.kill()
-            # Copies of what the first life has counted, and of its own; then the watermark goes to 13:00.
-            produce_values(bootstrap, topic, [*second, *first[100:], *second[:10]])
-            job.start()
-            job.await_records(210)
-            produce_values(bootstrap, topic, [value(999, 120)])
-            job.await_records(1)
-            produce_values(bootstrap, topic, [*first[:7], *[value(999, 120)] * 5, value(1000, 300)])
-            job.await_records(13)
-            last = said(job.end(terminate=True))
-        finally:
-            job.kill()
+    (topic,) = make_topics(bootstrap, "orders", partitions=2)
+    job = JobRun(
+        "aggregate", tmp_path, "--bootstrap-servers", bootstrap, "--topics", topic,
+        "--schema", str(tmp_path / "orders.ddl"), "--timestamp-field", "at", "--window", "30m", "--agg", "count",
+        "--drop-duplicates", "shop,id", "--watermark", "1h", "--output", str(tmp_path / "table"),
+        "--dead-letters", str(tmp_path / "dead"), "--checkpoint", str(tmp_path / "checkpoint"),
+        "--trigger", "200ms",
+    )  # fmt: skip
+    try:
+        produce_values(bootstrap, topic, [*first, *first[:50], *nameless, b"not json"])
+        job.start("--max-offsets-per-trigger", "200")
+        job.await_records(254)
+        job.kill()
+        # Copies of what the first life has counted, and of its own; then the watermark goes to 13:00.
+        produce_values(bootstrap, topic, [*second, *first[100:], *second[:10]])
+        job.start()
+        job.await_records(210)
+        produce_values(bootstrap, topic, [value(999, 120)])
+        job.await_records(1)
+        produce_values(bootstrap, topic, [*first[:7], *[value(999, 120)] * 5, value(1000, 300)])
+        job.await_records(13)
+        last = said(job.end(terminate=True))
+    finally:
+        job.kill()
     assert (last["records"], last["duplicates"], last["that do not parse"], last["late"]) == (224, 115, 0, 7)
     told = [int(count) for count in re.findall(r"([\d,]+) duplicates dropped", job.text())]
     assert sum(told) == 50 + 115

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from tests.kit.broker_process import ROOT
 from tests.kit.scraping import scrape
 from tests.kit.waiting import eventually
-from tests.spark.job_runs import PATIENCE_S, JobRun, Results, broker_or_given, make_topics
+from tests.spark.job_runs import PATIENCE_S, JobRun, Results, make_topics
 from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -33,19 +33,6 @@ RECORDS = 10
 PACE_S = 0.2
 BEGIN_MS = int(time.time() * 1000) - 3_600_000
 """Old enough for an alert, and too new for retention."""
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker_or_given(tmp_path_factory.mktemp("broker")) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
-    warm = WarmJobs(tmp_path_factory.mktemp("jobs"))
-    yield warm
-    warm.close()
 
 
 def produce_ten(bootstrap: str, topic: str, partitions: int) -> None:

@@ -31,13 +31,6 @@ FIRST = avro(KNOWN, ORDER, {"id": 1, "shop": "north"})
 SECOND = avro(LATE, ORDER, {"id": 2, "shop": "south"})
 
 
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
-    warm = WarmJobs(tmp_path_factory.mktemp("jobs"))
-    yield warm
-    warm.close()
-
-
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     server = Registry()

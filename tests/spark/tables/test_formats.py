@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ pytest.importorskip("pyspark")
 from spark_jobs.tables.formats import DELTA, ICEBERG
 from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
-from tests.spark.job_runs import JobRun, broker_or_given, make_topics, produce_values
+from tests.spark.job_runs import JobRun, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -46,12 +45,6 @@ else:
     first = {"snapshot-id": made[0]["snapshot_id"]}
 print(json.dumps({"now": told(), "first": told(**first), "made": [row["operation"] for row in made]}))
 """
-
-
-@pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with broker_or_given(tmp_path_factory.mktemp("broker")) as (_, address):
-        yield address
 
 
 def read(kind: str, table: Path) -> dict[str, Any]:
