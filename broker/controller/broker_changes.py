@@ -69,8 +69,8 @@ class BrokerChanges:
             context.put_topics([without_cut_replicas(each, [broker]) for each in known])
         # Who is given a role needs to know the brokers that it is about.
         await office.requests.update_metadata(only=[each for each in context.live_brokers if each not in came])
-        shown = [name for name in context.topics if name not in context.topics_to_be_deleted]
-        await office.requests.update_metadata(context.states_of(shown), only=came, is_full=True)
+        deleted = list(context.topics_to_be_deleted)
+        await office.requests.update_metadata(context.replicas(), deleted, only=came, is_full=True)
         # With those that are being deleted: without them their logs would be strays.
         offline = await office.requests.leader_and_isr(context.replicas(), only=came, is_full=True)
         moved = dict.fromkeys(await self._roles.take_offline(offline))

@@ -130,9 +130,12 @@ class BrokerRequests:
     ) -> None:
         """Send brokers (those in `only`, or all) these partitions and all live brokers, for their clients. The context
         knows those that are `deleted` still. `is_full`: there are no other topics.
+
+        Topics that are to be deleted are told as deleted only: clients would use them again.
         """
         context = self._context
-        topics, gone = tuple(topics), tuple(context.states_of(deleted))
+        topics = tuple(each for each in topics if each.topic not in context.topics_to_be_deleted)
+        gone = tuple(context.states_of(deleted))
         live_brokers = dict(context.live_brokers)
         await self._send(
             {

@@ -52,18 +52,24 @@ class MetadataCache:
                 self._told.set()
 
     def add_listener(self, listener: ImageListener) -> None:
-        """`listener(old, new)` is called after every change; listeners in the order in which they were added."""
+        """`listener(old, new)` is called after every change; listeners in the order in which they were added. A topic
+        that is deleted is in `old`, also when this broker had not been told of it.
+        """
         self._listeners.append(listener)
 
     def update_metadata(self, command: UpdateMetadata) -> None:
         """Obey a controller. Raises STALE_CONTROLLER_EPOCH and STALE_BROKER_EPOCH, and then nothing has changed."""
         self._fence.admit(command)
+        # Listeners forget what they have of a topic when it goes, also what is from an earlier life of this broker.
+        unknown = tuple(each for each in command.deleted_topics if each.topic not in self._image.topics)
+        if unknown:
+            self._image = self._image.with_topics(self._changed(unknown))
         image = self._image.replace(
             controller_id=command.controller_id,
             controller_epoch=command.controller_epoch,
             brokers=dict(command.live_brokers),
         )
-        deleted = [each.topic for each in command.deleted_topics if each.topic in image.topics]
+        deleted = [each.topic for each in command.deleted_topics]
         if command.is_full:
             told = {each.topic for each in command.topics}
             deleted += [name for name in image.topics if name not in told]

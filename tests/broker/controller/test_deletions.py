@@ -71,6 +71,24 @@ async def test_a_deletion_is_finished_by_the_next_controller() -> None:
 
 
 @in_loop
+async def test_clients_are_not_told_of_a_topic_whose_deletion_waits() -> None:
+    """They would commit offsets of it, which go with the topic."""
+    cluster = await ControllerCluster().start()
+    await cluster.create("t", (1, 2, 3))
+    await cluster.members.pop(3).kill()
+    await cluster.controller.service.delete_topics(["t"])
+    commands = cluster.members[2].inbox.commands
+    before = len(commands)
+    await cluster.members.pop(1).kill()
+    await cluster.until("the other one rules", lambda: cluster.members[2].service.is_active)
+    await cluster.start_broker(1)
+    await cluster.until("both know both", lambda: cluster.all_know([1, 2]))
+    told = [topic.topic for each in commands[before:] if isinstance(each, UpdateMetadata) for topic in each.topics]
+    assert told == []
+    assert cluster.ensemble._queue.tree.exists("/brokers/topics/t")
+
+
+@in_loop
 async def test_a_broker_that_was_told_to_delete_gets_no_role_meanwhile() -> None:
     """It would begin an empty log after it had let go of the other, of which the controller would not hear."""
     cluster = await ControllerCluster().start()
