@@ -183,12 +183,11 @@ class ClusterFaults:
         return machine.is_serving and is_registered and has_disk and process is not None and not process.paused
 
     def _taint(self, machine: Machine) -> None:
-        lossless = {topic.name for topic in self._clients.plan.topics if topic.lossless}
         if self._clients.plan.groups_lossless:
             return
-        for topic_partition, known in self._invariants.partitions.items():
-            if machine.broker_id in known.candidates and topic_partition.topic not in lossless:
-                self._invariants.tainted[machine.broker_id, topic_partition] = None
+        lossless = {topic.name for topic in self._clients.plan.topics if topic.lossless}
+        topics = {each.topic: None for each in self._invariants.partitions}
+        self._invariants.lose_power(machine.broker_id, (each for each in topics if each not in lossless))
 
     def _cut_power_of_all(self) -> bool:
         """Nothing that is flushed may be lost."""

@@ -6,7 +6,7 @@ true state: the tree, and the partitions of all brokers that run, paused and par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -86,6 +86,8 @@ class Invariants:
         """All partitions with a state, as the tree has them now."""
         self.tainted: dict[tuple[int, TopicPartition], None] = {}
         """Replicas, by broker id, that may have lost records with their power, as long as they are in the ISR."""
+        self._powerless: dict[int, tuple[int, frozenset[str]]] = {}
+        """Brokers that lost their power: their registrations, and the topics of which they lost something."""
         self._world = world
         self._tree = ensemble.tree
         self._feed = feed
@@ -106,6 +108,25 @@ class Invariants:
             stack.enter_context(after_each(CommandFence, "admit", lambda fence, _given: self._obeys(fence)))
             self.ensemble.listeners.append(self._tree_changed)
             yield
+
+    def lose_power(self, broker_id: int, topics: Iterable[str]) -> None:
+        """A broker loses its power, and with it what it had not flushed of these topics."""
+        lost = frozenset(topics)
+        self._powerless[broker_id] = self._registration(broker_id), lost
+        for topic_partition, known in self.partitions.items():
+            if broker_id in known.candidates and topic_partition.topic in lost:
+                self.tainted[broker_id, topic_partition] = None
+
+    def _registration(self, broker_id: int) -> int:
+        stat = self._tree.exists(znodes.broker_path(broker_id))
+        return -1 if stat is None else stat.czxid
+
+    def _joins_by_what_it_lost(self, broker_id: int, topic: str) -> bool:
+        """Whether a broker comes into an ISR by what it had confirmed before it lost its power: the controller does not
+        know yet that it did, as in Kafka.
+        """
+        registration, lost = self._powerless.get(broker_id, (-1, frozenset()))
+        return topic in lost and 0 <= registration == self._registration(broker_id)
 
     def _violated(self, name: str, subject: object, text: str) -> None:
         if (name, str(subject)) not in self._told:
@@ -140,10 +161,15 @@ class Invariants:
             self._topic_changed(topic)
 
     def _topic_changed(self, topic: str) -> None:
-        for topic_partition in [each for each in self.partitions if each.topic == topic]:
-            del self.partitions[topic_partition]
+        names = [each for each in self.partitions if each.topic == topic]
+        before = {topic_partition: self.partitions.pop(topic_partition).candidates for topic_partition in names}
         if self._tree.exists(znodes.topic_path(topic)) is not None:
-            self.partitions.update(self._read_topic(topic))
+            for topic_partition, known in self._read_topic(topic):
+                self.partitions[topic_partition] = known
+                for broker_id in known.candidates:
+                    joins = broker_id not in before.get(topic_partition, ())
+                    if joins and self._joins_by_what_it_lost(broker_id, topic):
+                        self.tainted[broker_id, topic_partition] = None
         for broker_id, topic_partition in list(self.tainted):
             known = self.partitions.get(topic_partition)
             if known is None or broker_id not in known.candidates:

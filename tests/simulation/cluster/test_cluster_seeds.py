@@ -47,6 +47,9 @@ PAST_SEEDS = {
     800_149: "records that all replicas had deleted came back with a leader that had not kept its new log start",
     810_201: "a broker whose session ended while it loaded its logs never served",
     800_263: "a follower that ended where its leader's log began kept diverged records below, as in 301207",
+    900_785: "a new controller told brokers of a topic that was being deleted, and offsets of it were committed",
+    902_853: "as seed 900785",
+    903_904: "the checker let a log be damaged although another in sync had lost its end, with the power of its broker",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
