@@ -19,8 +19,13 @@ FETCH_OPTIONS = {
     "kafka.max.poll.records": "10000",
     "kafka.fetch.max.bytes": "104857600",
     "kafka.max.partition.fetch.bytes": "10485760",
+    "fetchOffset.numRetries": "20",
 }
-"""Large polls: the executor asks for both ends of the partition at each poll, 500 records at a time by default."""
+"""Large polls: the executor asks for both ends of the partition at each poll, 500 records at a time by default.
+
+And patience, 20 s in place of 3: an Apache broker that has just started denies its topics, until its controller has
+told it of them, and Spark's source would end the query.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
