@@ -68,7 +68,7 @@ def another_order(b: ClusterSubject) -> None:
 def the_same_replicas(b: ClusterSubject) -> None:
     topic = b.replicated("t", (0, 1))
     reassign(b, topic, {0: (0, 1)})
-    b.describe(topic)
+    placement(b, topic)
 
 
 @cluster_scenario
