@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from spark_jobs.common import values
 from spark_jobs.common.cli import RunConfig
+from spark_jobs.common.results import prepare_sink
 from spark_jobs.common.rules import Rule, check_rules, read_rules
 from spark_jobs.common.runner import Job, Query, run
 from spark_jobs.common.schema import read_schema
@@ -226,10 +227,7 @@ def build_query(spark: SparkSession, config: QualityConfig) -> Query:
     """The query that divides. Raises ValueError as `prepare` does, and for a sink that cannot be written to."""
     prepare(spark, config)
     for sink in (config.good, config.bad):
-        if isinstance(sink, KafkaSink):
-            sink.check(spark)
-        else:
-            sink.bind(spark, config.run.checkpoint)
+        prepare_sink(spark, sink, config.run.checkpoint)
     writer = QualityWriter(config)
     stream = read_stream(spark, config.source).writeStream.foreachBatch(writer)
     return Query(stream, writer.summary, writer.records_of)
