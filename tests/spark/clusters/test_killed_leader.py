@@ -69,7 +69,8 @@ class SlowJob(JobRun):
         super().__init__(
             name, directory, "--bootstrap-servers", cluster.address, "--topics", TOPIC,
             "--command-config", str(properties), "--checkpoint", str(self.checkpoint),
-            "--max-offsets-per-trigger", str(-(-records // BATCHES)), *options,
+            # Spark rounds the share of each partition down: without the second part, some records may need one batch more.
+            "--max-offsets-per-trigger", str(-(-records // BATCHES) + PARTITIONS), *options,
         )  # fmt: skip
 
     def is_in_batch(self, batch: int) -> bool:
