@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 
 Kind = Literal["lost", "deleted", "future"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.common.checkpoint import Checkpoint
+from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.files import TableDirectory
 
 FILE = "_odradek_topic_ids.json"

@@ -6,7 +6,7 @@ import json
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.common.checkpoint import Checkpoint, Offsets
+from spark_jobs.checkpoints.checkpoint import Checkpoint, Offsets
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.source import SourceConfig, timestamp_ms
 

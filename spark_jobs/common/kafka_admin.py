@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.errors import one_line
 
 REQUEST_TIMEOUT_MS = 30_000

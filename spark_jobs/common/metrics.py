@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from spark_jobs.common.progress import BatchProgress
+from spark_jobs.common.progress import BatchProgress
 
 
 class JobMetrics:

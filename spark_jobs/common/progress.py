@@ -18,10 +18,9 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.kafka_admin import KafkaAdmin
-from spark_jobs.common.metrics import JobMetrics
 
 COMMIT_TIMEOUT_MS = 5_000
 COMMIT_PAUSE_S = 30.0
@@ -113,7 +112,7 @@ class SourceCluster:
 
 
 class ProgressListener(StreamingQueryListener):
-    """Prints each batch of one query that had records, counts it in `metrics`, and commits where it ended.
+    """Prints each batch of one query that had records, tells `count` of it, and commits where it ended.
 
     Spark calls it from a thread of its own, after the batch is committed to the checkpoint; `finished` waits for the
     last call.
@@ -122,14 +121,14 @@ class ProgressListener(StreamingQueryListener):
     def __init__(
         self,
         cluster: SourceCluster,
-        metrics: JobMetrics,
+        count: Callable[[BatchProgress], None],
         records_of: Callable[[int], int | None],
         out: TextIO = sys.stderr,
         watch: Callable[[dict[str, Any]], None] = lambda _progress: None,
     ) -> None:
         """`watch` is told each batch's progress, as a dict of its JSON, before it is reported."""
         self._cluster = cluster
-        self._metrics = metrics
+        self._count = count
         self._records_of = records_of
         self._out = out
         self._watch = watch
@@ -166,7 +165,7 @@ class ProgressListener(StreamingQueryListener):
             late_rows=sum(operator["numRowsDroppedByWatermark"] for operator in operators),
             duplicate_rows=sum(operator["customMetrics"].get(DUPLICATES, 0) for operator in operators),
         )
-        self._metrics.count(done)
+        self._count(done)
         self.batches += 1
         if done.records:
             print(done.line(), file=self._out, flush=True)

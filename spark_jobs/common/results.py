@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_jobs.common.checkpoint import Checkpoint
+from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.events import LATE, REASON
 from spark_jobs.common.progress import DUPLICATES
@@ -51,12 +51,14 @@ def result_sink(arguments: argparse.Namespace, source: SourceConfig) -> KafkaSin
     )
 
 
-def prepare_sink(spark: SparkSession, sink: KafkaSink | TableSink, checkpoint: str) -> None:
-    """Raise ValueError when the topic does not exist, or the table belongs to another checkpoint."""
+def prepare_sink(
+    spark: SparkSession, sink: KafkaSink | TableSink, checkpoint: str, *, has_results: bool = True
+) -> None:
+    """Raise ValueError when the topic does not exist, or as `TableSink.bind` does."""
     if isinstance(sink, KafkaSink):
         sink.check(spark)
     else:
-        sink.bind(spark, checkpoint)
+        sink.bind(spark, checkpoint, has_results=has_results)
 
 
 def write_rows(
@@ -130,7 +132,7 @@ class ResultWriter:
         self._attempts = Attempts()
         prepare_sink(spark, sink, checkpoint)
         if dead_letters is not None:
-            dead_letters.bind(spark, checkpoint)
+            dead_letters.bind(spark, checkpoint, has_results=False)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write the results of one batch, and what is in none."""

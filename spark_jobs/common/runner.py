@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_jobs.checkpoints.topic_ids import check_topic_ids
+from spark_jobs.common.archive import write_archive
 from spark_jobs.common.cli import (
     RunConfig,
     add_common_options,
@@ -33,7 +36,7 @@ from spark_jobs.common.explain import explain
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.metrics import JobMetrics
 from spark_jobs.common.progress import ProgressListener, SourceCluster
-from spark_jobs.common.session import build_session
+from spark_jobs.common.session import build_session, is_one_machine
 from spark_jobs.common.source import SourceConfig
 from spark_jobs.tables.formats import session_parts
 
@@ -88,18 +91,24 @@ def parser_of(name: str, description: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
-    """The session that the options describe, stopped in the end."""
-    spark = build_session(
-        f"odradek-{name}",
-        master=arguments.master,
-        kafka_jars=arguments.kafka_jars,
-        log_level=arguments.log_level,
-        parts=session_parts(vars(arguments).get("format")),
-    )
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    """The session that the options describe, stopped in the end.
+
+    Executors of a cluster that --master names get the jobs' code; spark-submit ships it itself.
+    """
+    with TemporaryDirectory(prefix="odradek-") as shipped:
+        spark = build_session(
+            f"odradek-{name}",
+            master=arguments.master,
+            kafka_jars=arguments.kafka_jars,
+            log_level=arguments.log_level,
+            parts=session_parts(vars(arguments).get("format")),
+        )
+        try:
+            if arguments.master is not None and not is_one_machine(arguments.master):
+                spark.sparkContext.addPyFile(str(write_archive(Path(shipped) / "odradek-spark-jobs.zip")))
+            yield spark
+        finally:
+            spark.stop()
 
 
 def guarded(name: str, body: Callable[[], int]) -> int:
@@ -173,7 +182,7 @@ def _watch(
         print(f"{name}: metrics on port {port}, /metrics", file=sys.stderr)
     stopping = stop_signals()
     cluster = SourceCluster(admin, source.isolation_level, running.group_id)
-    listener = ProgressListener(cluster, metrics, query.records_of, watch=query.watch)
+    listener = ProgressListener(cluster, metrics.count, query.records_of, watch=query.watch)
     spark.streams.addListener(listener)
     writer = query.writer.queryName(name).option("checkpointLocation", running.checkpoint).trigger(**running.trigger)
     started = writer.start()

@@ -42,6 +42,11 @@ class SessionParts:
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def is_one_machine(master: str) -> bool:
+    """Whether Spark runs in one process there: `local`, `local[4]`, and not `local-cluster[2,1,1024]`."""
+    return master.partition("[")[0] == "local"
+
+
 def build_session(
     app_name: str,
     *,
@@ -70,8 +75,8 @@ def build_session(
         builder = builder.config(name, value)
     if master is not None:
         builder = builder.master(master)
-        if master.startswith("local"):
-            # One machine: nothing of Spark's needs to be reachable from another.
+        if is_one_machine(master):
+            # Nothing of Spark's needs to be reachable from another.
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
             builder = builder.config("spark.ui.enabled", "false")
     if kafka_jars is not None:

@@ -17,7 +17,7 @@ from typing import ClassVar
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_jobs.common.binding import bind
+from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
 
@@ -126,13 +126,15 @@ class TableSink(ABC):
     partition_by: tuple[str, ...] = ()
     format: ClassVar[str]
 
-    def bind(self, spark: SparkSession, checkpoint: str) -> None:
+    def bind(self, spark: SparkSession, checkpoint: str, *, has_results: bool = True) -> None:
         """Tie the table to `checkpoint`, or check that it is; clear what attempts that died left half written.
 
-        Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers, or was
-        begun in another format.
+        `has_results` is False for dead letters: they are Parquet beside results in any format, and may be asked for
+        later. Raises ValueError when the table belongs to another checkpoint, whose batches have the same numbers, was
+        begun in another format, or lacks results of batches that are done.
         """
-        bind(spark, self.path, checkpoint, settings={"format": self.format})
+        settings = {"format": self.format} if has_results else {}
+        bind(spark, self.path, checkpoint, settings=settings, from_first_batch=has_results)
         self.clear(spark)
 
     def clear(self, spark: SparkSession) -> None:  # noqa: B027 - most formats leave nothing that a reader could find

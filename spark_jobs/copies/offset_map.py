@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.provenance import HEADERS_TYPE, nearest_source
 
 MAP_HEADER = "mirror.offset-map"

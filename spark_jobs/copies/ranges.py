@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.source import FETCH_OPTIONS, timestamp_ms
 
 NAMED = {-2: "earliest", -1: "latest"}

@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
+from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common import values
-from spark_jobs.common.binding import bind
 from spark_jobs.common.cli import RunConfig, names_in
 from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS, record_columns
 from spark_jobs.common.runner import Job, Query, run

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.common.checkpoint import Checkpoint
+from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.cli import add_session_options, positive, size_in_bytes
 from spark_jobs.common.runner import guarded, parser_of, session_of
 from spark_jobs.lakes.compaction import Compactor

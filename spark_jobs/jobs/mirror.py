@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.provenance import (

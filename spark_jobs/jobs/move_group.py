@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import add_session_options
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.runner import guarded, parser_of, session_of

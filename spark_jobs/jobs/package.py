@@ -9,13 +9,13 @@ jobs give the same bytes.
 from __future__ import annotations
 
 import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
 
 import spark_jobs
+from spark_jobs.common.archive import write_archive
 from spark_jobs.common.runner import guarded, parser_of
 from spark_jobs.common.session import connector_coordinate
 
@@ -25,16 +25,8 @@ MAIN = "__main__.py"
 
 def write_package(archive: Path) -> Path:
     """Write the zip, and the file that spark-submit starts, which is returned. Raises OSError or ValueError."""
-    if archive.suffix != ".zip":
-        raise ValueError(f"{archive}: must end in .zip, by which Spark knows what it is")
-    root = Path(spark_jobs.__file__).parent
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as written:
-        for path in sorted(root.rglob("*.py")):
-            # Without the file's time, which differs from checkout to checkout.
-            name = zipfile.ZipInfo(str(path.relative_to(root.parent)))
-            written.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    started = archive.with_suffix(".py")
-    started.write_bytes((root / MAIN).read_bytes())
+    started = write_archive(archive).with_suffix(".py")
+    started.write_bytes((Path(spark_jobs.__file__).parent / MAIN).read_bytes())
     return started
 
 

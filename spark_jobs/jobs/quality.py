@@ -226,8 +226,8 @@ def plan(spark: SparkSession, config: QualityConfig) -> DataFrame:
 def build_query(spark: SparkSession, config: QualityConfig) -> Query:
     """The query that divides. Raises ValueError as `prepare` does, and for a sink that cannot be written to."""
     prepare(spark, config)
-    for sink in (config.good, config.bad):
-        prepare_sink(spark, sink, config.run.checkpoint)
+    prepare_sink(spark, config.good, config.run.checkpoint)
+    prepare_sink(spark, config.bad, config.run.checkpoint, has_results=False)
     writer = QualityWriter(config)
     stream = read_stream(spark, config.source).writeStream.foreachBatch(writer)
     return Query(stream, writer.summary, writer.records_of)

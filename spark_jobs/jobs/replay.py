@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from spark_jobs.common.checkpoint import Offsets
+from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import add_session_options, positive, starting_position
 from spark_jobs.common.dedupe import later_copies
 from spark_jobs.common.files import TableDirectory

@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampType
 
-from spark_jobs.common.binding import bind
+from spark_jobs.checkpoints.binding import bind
 from spark_jobs.common.cli import INTERVAL, RunConfig, names_in
 from spark_jobs.common.records import DERIVED_PARTITIONS, REASON, RECORD_COLUMNS
 from spark_jobs.common.runner import Job, Query, run
@@ -48,7 +48,7 @@ from spark_jobs.upserts.snapshots import ARRIVAL, DELETED, OWN_COLUMNS, SEQUENCE
 __all__ = ["JOB", "UpsertConfig", "build_query", "main", "merge", "plan", "read_table", "transform"]
 
 MARKER = "_odradek_upsert.json"
-"""See `spark_jobs.common.binding`."""
+"""See `spark_jobs.checkpoints.binding`."""
 
 HISTORY = ("valid_from", "valid_to", "is_current")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}

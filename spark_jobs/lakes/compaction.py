@@ -20,7 +20,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.common.checkpoint import Checkpoint
+from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.sink import BATCH
 

@@ -6,11 +6,11 @@ import json
 
 from pyspark.sql import SparkSession
 
-from spark_jobs.common.binding import ONCE_WITHOUT
+from spark_jobs.checkpoints.binding import ONCE_WITHOUT
 from spark_jobs.common.files import TableDirectory
 
 MARKER = "_odradek_lake.json"
-"""See `spark_jobs.common.binding`."""
+"""See `spark_jobs.checkpoints.binding`."""
 
 
 def dead_letters_of(output: str, asked: str | None) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ import pyarrow.dataset  # type: ignore[import-untyped]
 
 from spark_jobs.common.session import cache_dir
 from spark_jobs.jobs import package
-from tests.kit.broker_process import ROOT
+from tests.kit.broker_process import ROOT, free_port
 from tests.kit.jars import spark_environment
 from tests.spark.job_runs import make_topics, produce_values
 from tests.spark.schemas.registry import avro, framed
@@ -48,41 +51,86 @@ def spark_home(directory: Path) -> Path:
     return directory
 
 
+class Orders:
+    """A lake of Avro values and of values that need their reasons: both are work for Python on the executors."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self.directory = directory
+        (directory / "schemas").mkdir()
+        (directory / "schemas" / "1.avsc").write_text(json.dumps(ORDER))
+        (directory / "orders.ddl").write_text("id INT")
+        self.environment = {
+            **os.environ,
+            **spark_environment(),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(spark_home(directory / "spark")),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self.environment.pop("PYTHONPATH", None)
+        (topic,) = make_topics(bootstrap, "orders", partitions=2)
+        values = (avro(1, ORDER, {"id": number}) for number in range(500))
+        produce_values(bootstrap, topic, [*values, framed(9, b"")])
+        self.options = [
+            "lake", "--bootstrap-servers", bootstrap, "--topics", topic,
+            "--value-format", "avro", "--schemas", "schemas", "--schema", "orders.ddl",
+            "--output", str(directory / "table"), "--checkpoint", str(directory / "checkpoint"),
+        ]  # fmt: skip
+
+    def run(self, *command: str | Path, **environment: str) -> None:
+        """Run the job with `command` before its options, and compare what it has written."""
+        ran = subprocess.run(
+            [*command, *self.options], cwd=self.directory, env={**self.environment, **environment},
+            check=False, capture_output=True, text=True, timeout=1000,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stdout + ran.stderr[-5000:]
+        assert "lake: 500 records and 1 dead letters in 1 batches" in ran.stdout
+        assert sorted(map(str, self._column("table", "id"))) == sorted(map(str, range(500)))
+        assert self._column("table-dead-letters", "dead_letter_reason") == ["schema id 9: not in schemas"]
+
+    def _column(self, table: str, name: str) -> list[object]:
+        files = pyarrow.dataset.dataset(self.directory / table, partitioning="hive", exclude_invalid_files=True)
+        return list(files.to_table()[name].to_pylist())
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_cluster_runs_the_zip(bootstrap: str, tmp_path: Path) -> None:
-    """A lake of Avro values and of values that need their reasons: both are work for Python on the executors."""
     assert package.main([str(tmp_path / "jobs.zip")]) == 0
-    (tmp_path / "schemas").mkdir()
-    (tmp_path / "schemas" / "1.avsc").write_text(json.dumps(ORDER))
-    (tmp_path / "orders.ddl").write_text("id INT")
-    environment = {
-        **os.environ,
-        **spark_environment(),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(spark_home(tmp_path / "spark")),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    environment.pop("PYTHONPATH", None)
-    (topic,) = make_topics(bootstrap, "orders", partitions=2)
-    produce_values(bootstrap, topic, [*(avro(1, ORDER, {"id": number}) for number in range(500)), framed(9, b"")])
-    ran = subprocess.run(
-        [
-            Path(sys.executable).parent / "spark-submit", "--master", "local-cluster[2,1,1024]",
-            "--packages", package.connector_coordinate(), "--conf", f"spark.jars.ivy={cache_dir() / 'ivy'}",
-            "--py-files", "jobs.zip", "jobs.py", "lake", "--bootstrap-servers", bootstrap, "--topics", topic,
-            "--value-format", "avro", "--schemas", "schemas", "--schema", "orders.ddl",
-            "--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint"),
-        ],
-        cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=1000,
+    Orders(bootstrap, tmp_path).run(
+        Path(sys.executable).parent / "spark-submit", "--master", "local-cluster[2,1,1024]",
+        "--packages", package.connector_coordinate(), "--conf", f"spark.jars.ivy={cache_dir() / 'ivy'}",
+        "--py-files", "jobs.zip", "jobs.py",
     )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr[-5000:]
-    assert "lake: 500 records and 1 dead letters in 1 batches" in ran.stdout
 
-    def column(table: str, name: str) -> list[object]:
-        files = pyarrow.dataset.dataset(tmp_path / table, partitioning="hive", exclude_invalid_files=True)
-        return list(files.to_table()[name].to_pylist())
 
-    assert sorted(map(str, column("table", "id"))) == sorted(map(str, range(500)))
-    assert column("table-dead-letters", "dead_letter_reason") == ["schema id 9: not in schemas"]
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_cluster_that_master_names_gets_the_code(bootstrap: str, tmp_path: Path) -> None:
+    """Spark's own standalone cluster, whose processes know nothing of the checkout."""
+    orders = Orders(bootstrap, tmp_path)
+    port = free_port()
+    master = f"spark://127.0.0.1:{port}"
+    with (
+        daemon(orders, "master.Master", "--port", str(port)),
+        daemon(orders, "worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), master),
+    ):
+        orders.options += ["--master", master]
+        orders.run(sys.executable, "-m", "spark_jobs", PYTHONPATH=str(ROOT))
+
+
+@contextmanager
+def daemon(orders: Orders, name: str, *options: str) -> Iterator[None]:
+    """A process of a standalone cluster."""
+    with (orders.directory / f"{name}.log").open("wb") as said:
+        command = [Path(orders.environment["SPARK_HOME"]) / "bin" / "spark-class", f"org.apache.spark.deploy.{name}"]
+        running = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--webui-port", "0", *options],
+            env=orders.environment, cwd=orders.directory, stdout=said, stderr=said, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait(60)

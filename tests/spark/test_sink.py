@@ -68,6 +68,20 @@ def test_a_batch_written_again_replaces_itself_in_the_table(spark: SparkSession,
         sink.bind(spark, str(tmp_path / "two"))
 
 
+def test_a_new_table_needs_a_new_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = str(tmp_path / "checkpoint")
+    ParquetSink(path=str(tmp_path / "table")).bind(spark, checkpoint)
+    other = ParquetSink(path=str(tmp_path / "other"))
+    other.bind(spark, checkpoint)
+    (tmp_path / "checkpoint" / "commits").mkdir()
+    (tmp_path / "checkpoint" / "commits" / "2").touch()
+    other.bind(spark, checkpoint)
+    late = ParquetSink(path=str(tmp_path / "late"))
+    with pytest.raises(ValueError, match=r"has done batches 0 to 2, which .*/late does not have"):
+        late.bind(spark, checkpoint)
+    late.bind(spark, checkpoint, has_results=False)
+
+
 def test_a_checkpoint_without_a_query_has_no_id(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no query was started there"):
         query_id(spark, str(tmp_path))

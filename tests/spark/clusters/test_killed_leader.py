@@ -69,7 +69,7 @@ class SlowJob(JobRun):
         super().__init__(
             name, directory, "--bootstrap-servers", cluster.address, "--topics", TOPIC,
             "--command-config", str(properties), "--checkpoint", str(self.checkpoint),
-            # Spark rounds the share of each partition down: without the second part, some records may need one batch more.
+            # Spark rounds each partition's share down: without the second part, some records may need a fourth batch.
             "--max-offsets-per-trigger", str(-(-records // BATCHES) + PARTITIONS), *options,
         )  # fmt: skip
 

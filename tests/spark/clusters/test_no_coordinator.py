@@ -38,7 +38,7 @@ def test_progress_that_cannot_be_committed_does_not_hold_the_job(spark: SparkSes
         )
         with KafkaAdmin(spark, broker.address, {}) as admin:
             cluster = SourceCluster(admin, "read_committed", "late")
-            listener = ProgressListener(cluster, JobMetrics("alone"), lambda _: None, said)
+            listener = ProgressListener(cluster, JobMetrics("alone").count, lambda _: None, said)
             spark.streams.addListener(listener)
             try:
                 writer = read_stream(spark, source).writeStream.format("noop").trigger(availableNow=True)

@@ -22,7 +22,7 @@ from spark_jobs.jobs import mirror, replay
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.common.checkpoint import Offsets
+    from spark_jobs.checkpoints.checkpoint import Offsets
     from spark_jobs.copies.ranges import At
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]

@@ -1,4 +1,4 @@
-"""Lakes in Delta and Iceberg: killed in a batch, run again, compacted; each record is there once, and versions stay."""
+"""Tables in Delta and Iceberg: killed in a batch, run again, compacted; each row is there once, and versions stay."""
 
 from __future__ import annotations
 
@@ -47,15 +47,32 @@ print(json.dumps({"now": told(), "first": told(**first), "made": [row["operation
 """
 
 
-def read(kind: str, table: Path) -> dict[str, Any]:
-    """Count, distinct, sum and batches of the ids, now and in the first version, and what made all versions."""
+ROWS = """
+import json, sys
+from spark_jobs.common.session import build_session
+from spark_jobs.tables.formats import session_parts
+kind, columns, *paths = sys.argv[1:]
+spark = build_session("reader", master="local[2]", parts=session_parts(kind))
+names = columns.split(";")
+found = [spark.read.format(kind).load(path).select(each.split(",")) for path, each in zip(paths, names, strict=True)]
+print(json.dumps([sorted(map(list, rows.collect())) for rows in found]))
+"""
+
+
+def run_program(program: str, *arguments: str) -> Any:
+    """What a program prints as JSON in its last line."""
     ran = subprocess.run(
-        [sys.executable, "-c", READ, kind, str(table)],
+        [sys.executable, "-c", program, *arguments],
         env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
         check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr[-5000:]
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def read(kind: str, table: Path) -> dict[str, Any]:
+    """Count, distinct, sum and batches of the ids, now and in the first version, and what made all versions."""
+    found: dict[str, Any] = run_program(READ, kind, str(table))
     return found
 
 
@@ -102,3 +119,63 @@ def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) ->
     assert {"OPTIMIZE", "replace"} & set(found["made"]), "compacted"
     letters = [path for path in (tmp_path / "table-dead-letters").rglob("*.parquet") if path.name[0] not in "._"]
     assert letters
+
+
+@pytest.mark.parametrize("kind", [DELTA, ICEBERG])
+def test_other_jobs_write_each_row_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
+    (topic,) = make_topics(bootstrap, "visits", partitions=2)
+    visits = [{"id": number, "place": "ab"[number % 2], "at": 60_000 * number} for number in range(100)]
+    produce_values(bootstrap, topic, [json.dumps(visit).encode() for visit in visits])
+    (tmp_path / "visits.ddl").write_text("id INT, place STRING, at BIGINT")
+    (tmp_path / "names.csv").write_text("place,name\na,Anna\nb,Bert\n")
+    (tmp_path / "names.ddl").write_text("place STRING, name STRING")
+    (tmp_path / "rules.yaml").write_text("rules: [{name: small, expect: id < 90}]")
+    schema, names = str(tmp_path / "visits.ddl"), str(tmp_path / "names.ddl")
+    own_options = {
+        "aggregate": [
+            *(
+                "--topics",
+                topic,
+                "--schema",
+                schema,
+                "--timestamp-field",
+                "at",
+                "--window",
+                "1h",
+                "--group-by",
+                "place",
+            ),
+            *("--agg", "count,sum:id", "--watermark", "1d", "--mode", "update"),
+            *("--dead-letters", str(tmp_path / "unparsed")),
+        ],
+        "join": [
+            *("--left", topic, "--left-schema", schema, "--static", str(tmp_path / "names.csv"), "--on", "place"),
+            *("--right-schema", names),
+        ],
+        "quality": [
+            *("--topics", topic, "--schema", schema, "--rules", str(tmp_path / "rules.yaml")),
+            *("--dead-letters", str(tmp_path / "bad")),
+        ],
+    }
+    jobs = WarmJobs(tmp_path)
+    try:
+        for name, options in own_options.items():
+            checkpoint = tmp_path / f"{name}-checkpoint"
+            options += ["--bootstrap-servers", bootstrap, "--checkpoint", str(checkpoint), "--format", kind]
+            options += ["--output", str(tmp_path / name)]
+            code, said = jobs.run(name, *options)
+            assert code == 0, said
+            done = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+            # As if the job had died when all was written, before Spark's commit.
+            for path in (done, done.with_name(f".{done.name}.crc")):
+                path.unlink()
+            code, said = jobs.run(name, *options)
+            assert code == 0, said
+    finally:
+        jobs.close()
+    columns = "place,count,sum_id;id,name;id"
+    hours, joined, good = run_program(ROWS, kind, columns, *(str(tmp_path / name) for name in own_options))
+    ids = [range(60, 100, 2), range(0, 60, 2), range(61, 100, 2), range(1, 60, 2)]
+    assert hours == [[place, len(each), sum(each)] for place, each in zip("aabb", ids, strict=True)]
+    assert joined == [[number, "Bert" if number % 2 else "Anna"] for number in range(100)]
+    assert good == [[number] for number in range(90)]

@@ -1,7 +1,7 @@
 """One output belongs to one checkpoint.
 
 A new checkpoint numbers its batches from 0 again: in an output that another one has filled, they would replace batches
-of the same numbers, or pass for them.
+of the same numbers, or pass for them. A new output of a checkpoint with batches behind it would lack their records.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.files import TableDirectory
 
 MARKER = "_odradek_output.json"
@@ -28,10 +29,12 @@ def bind(
     *,
     marker: str = MARKER,
     settings: Mapping[str, Sequence[str] | str | int] | None = None,
+    from_first_batch: bool = True,
 ) -> None:
     """Tie `output` to `checkpoint`, or check that they belong together, and that `settings` are as they were then.
 
-    Settings are named like their options, with `_` for `-`. Raises ValueError that names the option or the directory.
+    Settings are named like their options, with `_` for `-`. `from_first_batch` is whether the output is to have every
+    batch of the checkpoint. Raises ValueError that names the option or the directory.
     """
     theirs, ours = TableDirectory(spark, output), TableDirectory(spark, checkpoint)
     there, text = theirs.read_text(marker), ours.read_text(marker)
@@ -39,6 +42,12 @@ def bind(
         raise ValueError(
             f"{output} belongs to another checkpoint than {checkpoint}: their batches would replace each other; "
             "use that checkpoint, or another output"
+        )
+    done = Checkpoint(spark, checkpoint).committed_batch() if there is None and from_first_batch else None
+    if done is not None:
+        raise ValueError(
+            f"{checkpoint} has done batches 0 to {done}, which {output} does not have: it would hold later records "
+            "only; use the output of that checkpoint, or a new checkpoint"
         )
     settings = settings or {}
     if text is None:
