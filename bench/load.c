@@ -29,6 +29,7 @@
 
 #define PAYLOAD_MAX (16 * 1024 * 1024)
 #define FAIL_AFTER_S 60
+#define CREATED_AFTER_S 1800
 
 static long long delivered, failed;
 static int32_t partition;
@@ -506,7 +507,7 @@ static int create(const char *bootstrap, const char *topic, int partitions, char
     if (err && err != RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT) die("create: %s", rd_kafka_err2str(err));
     rd_kafka_topic_t *rkt = rd_kafka_topic_new(rk, topic, NULL);
     while (leaders(rk, rkt, 30000) < partitions) {
-        if (now_s() - began > 600) die("not every partition has a leader after 600 s");
+        if (now_s() - began > CREATED_AFTER_S) die("not every partition has a leader after %d s", CREATED_AFTER_S);
         usleep(50000);
     }
     printf("{\"partitions\": %d, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", partitions, now_s() - began, cpu_s() - cpu);
