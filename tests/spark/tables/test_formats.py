@@ -60,7 +60,7 @@ print(json.dumps([sorted(map(list, rows.collect())) for rows in found]))
 
 
 def run_program(program: str, *arguments: str) -> Any:
-    """What a program prints as JSON in its last line."""
+    """Run a program; gives what it prints as JSON in its last line."""
     ran = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env={**os.environ, **spark_environment(), "PYTHONPATH": str(ROOT)},
