@@ -133,18 +133,8 @@ def test_other_jobs_write_each_row_once(kind: str, bootstrap: str, tmp_path: Pat
     schema, names = str(tmp_path / "visits.ddl"), str(tmp_path / "names.ddl")
     own_options = {
         "aggregate": [
-            *(
-                "--topics",
-                topic,
-                "--schema",
-                schema,
-                "--timestamp-field",
-                "at",
-                "--window",
-                "1h",
-                "--group-by",
-                "place",
-            ),
+            *("--topics", topic, "--schema", schema, "--timestamp-field", "at"),
+            *("--window", "1h", "--group-by", "place"),
             *("--agg", "count,sum:id", "--watermark", "1d", "--mode", "update"),
             *("--dead-letters", str(tmp_path / "unparsed")),
         ],
