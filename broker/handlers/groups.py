@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, Waiting, api
 from broker.network.slices import in_slices
+from cluster.coordinators.results import Reply
 from cluster.groups.membership_events import (
     GroupMember,
     Joined,
@@ -21,7 +22,6 @@ from cluster.groups.membership_events import (
     join_error,
     sync_error,
 )
-from cluster.groups.results import Reply
 from cluster.groups.shard import GroupDescription
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode

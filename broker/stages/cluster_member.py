@@ -11,8 +11,8 @@ from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import controller_settings
 from broker.controller.roles import UncleanElections
 from broker.controller.topic_changes import TopicRules
+from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.environment.contract import Environment
-from broker.groups.coordinator_log import ReplicatedCoordinatorLog
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.config_service import ConfigService
@@ -169,6 +169,7 @@ def _coordinator(
     config: BrokerConfig, environment: Environment, coordination: OpenCoordination, logs: LoadedLogs
 ) -> GroupCoordinatorService:
     log = ReplicatedCoordinatorLog(
+        CONSUMER_OFFSETS,
         logs.replicas,
         lambda: coordination.metadata.image,
         environment.executor,

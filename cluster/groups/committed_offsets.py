@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
 from cluster.groups.durable_groups import DurableGroup
 from cluster.groups.group import Group, GroupState
 from cluster.groups.group_table import GroupTable, unattended
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
-from cluster.groups.results import Append, Appends, Moment, Reply, Result
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
-from cluster.groups.deadlines import Deadline, Deadlines
+from cluster.coordinators.deadlines import Deadline, Deadlines
+from cluster.coordinators.results import Appends, Moment, Reply
 from cluster.groups.membership_events import Joined, JoinedMember, Protocols, Synced, join_error, sync_error
-from cluster.groups.results import Appends, Moment, Reply
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import GroupMetadataValue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
 from cluster.groups.group import Group, GroupState, Member
 from cluster.groups.group_table import GroupTable
 from cluster.groups.membership_events import (
@@ -21,7 +22,6 @@ from cluster.groups.membership_events import (
 )
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
 from cluster.groups.records import GroupRecord
-from cluster.groups.results import Append, Appends, Moment, Reply, Result
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from cluster.groups.deadlines import Deadlines
+from cluster.coordinators.deadlines import Deadlines
+from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
 from cluster.groups.records import CoordinatorRecord
-from cluster.groups.results import Append, Appends, Moment
 from protocol.errors import ErrorCode
 from protocol.value import Value
 

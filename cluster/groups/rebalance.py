@@ -6,12 +6,12 @@ import logging
 from functools import partial
 from typing import Final
 
-from cluster.groups.deadlines import Deadline
+from cluster.coordinators.deadlines import Deadline
+from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.group import Group, GroupState, Member
 from cluster.groups.group_table import GroupTable, unattended
 from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, Synced, join_error, sync_error
 from cluster.groups.records import GroupRecord
-from cluster.groups.results import Append, Appends, Moment
 from protocol.errors import ErrorCode
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group, GroupState
@@ -12,7 +13,6 @@ from cluster.groups.group_membership import Membership
 from cluster.groups.group_table import GroupConfig, GroupTable
 from cluster.groups.membership_events import join_error, sync_error
 from cluster.groups.rebalance import Rebalancer
-from cluster.groups.results import Append, Appends, Moment
 from protocol.errors import ErrorCode
 from protocol.value import Value, field
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.groups.partitioning import coordinator_partition
+from cluster.coordinators.partitioning import coordinator_partition
 from protocol.errors import ErrorCode
 from protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from protocol.topic_partition import CONSUMER_OFFSETS

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
-from broker.groups.coordinator_log import ReplicatedCoordinatorLog
+from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.replication.stray_logs import StrayLogs
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.replication.partition import Partition

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.groups.coordinator_runtime import RESPONSES_AT_ONCE, Responses
-from cluster.groups.results import Reply
+from broker.coordinators.coordinator_runtime import RESPONSES_AT_ONCE, Responses
+from cluster.coordinators.results import Reply
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
     DeleteGroupsRequest,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from broker.groups.coordinator_log import ReplicatedCoordinatorLog
+from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from client.errors import DisconnectedError
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError, ErrorCode

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from broker.groups.coordinator_log import ReplicatedCoordinatorLog
+from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from cluster.groups import loader
 from cluster.groups.group_table import GroupConfig
@@ -83,6 +83,7 @@ def load_all(
     """A service that has loaded every partition, and was closed."""
     replicas: Any = SimpleNamespace(partition=lambda at: SimpleNamespace(log=logs.logs[at]))
     log = ReplicatedCoordinatorLog(
+        CONSUMER_OFFSETS,
         replicas,
         lambda: MetadataImage(cluster_id="c", brokers={}),
         executor,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
 from cluster.groups.committed_offsets import OffsetDeletion
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
@@ -14,7 +15,6 @@ from cluster.groups.group_table import GroupConfig
 from cluster.groups.loader import GroupLoader
 from cluster.groups.membership_events import GroupMember, Joined, Joining, Leaving, Synced, distinct
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
-from cluster.groups.results import Append, Appends, Moment, Reply, Result
 from cluster.groups.shard import GroupDescription, GroupShard
 from protocol.errors import ErrorCode
 from protocol.records.batch import Record, build_batch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.groups.deadlines import Deadline, Deadlines
-from cluster.groups.results import Appends, Moment
+from cluster.coordinators.deadlines import Deadline, Deadlines
+from cluster.coordinators.results import Appends, Moment
 
 STEPS = st.lists(
     st.tuples(st.just("set"), st.integers(0, 4), st.integers(0, 50))

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
+from cluster.coordinators.results import Reply
 from cluster.groups.committed_offsets import OffsetDeletion
 from cluster.groups.group_table import GroupConfig
-from cluster.groups.results import Reply
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from tests.cluster.groups.group_harness import Harness

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.coordinators.partitioning import coordinator_partition, java_string_hash
 from cluster.groups.durable_groups import DurableGroups
-from cluster.groups.partitioning import coordinator_partition, java_string_hash
 from cluster.groups.records import CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord, decode_record
 from cluster.groups.subscriptions import subscribed_topics
 from protocol.errors import DecodeError, EncodeError

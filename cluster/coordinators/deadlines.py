@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from cluster.groups.results import Append, Appends, Moment
+from cluster.coordinators.results import Append, Appends, Moment
 
 Action = Callable[[Moment], Appends]
 

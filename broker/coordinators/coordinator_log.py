@@ -1,4 +1,4 @@
-"""The partitions of __consumer_offsets as the group coordinators see them, on top of the ReplicaManager."""
+"""The partitions of an internal topic as its coordinators see them, on top of the ReplicaManager."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from collections.abc import Callable, Sequence
 
 from broker.environment.contract import Executor
 from broker.replication.replica_manager import ReplicaManager
+from cluster.coordinators.results import Producer
 from cluster.metadata_image import MetadataImage
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType
-from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from protocol.topic_partition import TopicPartition
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 
-logger = logging.getLogger("kafka.coordinator.group.GroupMetadataManager")
+logger = logging.getLogger("kafka.coordinator.CoordinatorLoader")
 
 
 class ReplicatedCoordinatorLog:
-    """A `CoordinatorLog` (see broker.groups.coordinator_runtime) in this broker's replicas.
+    """A `CoordinatorLog` (see broker.coordinators.coordinator_runtime) in this broker's replicas of `topic`.
 
-    `configured_partitions` is offsets.topic.num.partitions; it counts until the topic exists. `load_buffer_bytes` is
-    offsets.load.buffer.size, `commit_timeout_ms` offsets.commit.timeout.ms.
+    `configured_partitions` counts until the topic exists. `load_buffer_bytes` are read at a time when a partition is
+    loaded. A batch that is not committed after `commit_timeout_ms` fails with REQUEST_TIMED_OUT; it may be committed
+    nevertheless.
     """
 
     def __init__(
         self,
+        topic: str,
         replica_manager: ReplicaManager,
         metadata: Callable[[], MetadataImage],
         executor: Executor,
@@ -39,6 +42,7 @@ class ReplicatedCoordinatorLog:
         commit_timeout_ms: int,
         compression: CompressionType = CompressionType.NONE,
     ) -> None:
+        self._topic = topic
         self._replica_manager = replica_manager
         self._metadata = metadata
         self._executor = executor
@@ -49,17 +53,23 @@ class ReplicatedCoordinatorLog:
 
     def partition_count(self) -> int:
         """See CoordinatorLog."""
-        topic = self._metadata().topics.get(CONSUMER_OFFSETS)
+        topic = self._metadata().topics.get(self._topic)
         return self._configured_partitions if topic is None else len(topic.partitions)
 
-    def append(self, partition: int, records: Sequence[Record]) -> asyncio.Future[int]:
+    def append(
+        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+    ) -> asyncio.Future[int]:
         """See CoordinatorLog. A record is committed once the high watermark is above it."""
-        topic_partition = TopicPartition(CONSUMER_OFFSETS, partition)
+        topic_partition = TopicPartition(self._topic, partition)
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        batch = memoryview(bytearray(build_batch(records, compression=self._compression)))
+        batch = memoryview(bytearray(self._batch(records, producer)))
         try:
             info = self._replica_manager.append(
-                topic_partition, batch, required_acks=ACKS_ALL, origin=AppendOrigin.COORDINATOR
+                topic_partition,
+                batch,
+                required_acks=ACKS_ALL,
+                origin=AppendOrigin.COORDINATOR,
+                guard=None if producer is None else producer.guard,
             )
         except ApiError as error:
             future.set_exception(error)
@@ -68,6 +78,18 @@ class ReplicatedCoordinatorLog:
             return asyncio.ensure_future(self._when_acknowledged(topic_partition, info))
         future.set_result(info.first_offset)
         return future
+
+    def _batch(self, records: Sequence[Record], producer: Producer | None) -> bytes:
+        if producer is None:
+            return build_batch(records, compression=self._compression)
+        return build_batch(
+            records,
+            compression=CompressionType.NONE if producer.ends else self._compression,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            is_transactional=True,
+            is_control=producer.ends,
+        )
 
     async def _when_acknowledged(self, topic_partition: TopicPartition, info: LogAppendInfo) -> int:
         (error,) = await self._replica_manager.when_acknowledged(
@@ -82,15 +104,15 @@ class ReplicatedCoordinatorLog:
 
     def is_empty(self, partition: int) -> bool:
         """See CoordinatorLog."""
-        log = self._replica_manager.partition(TopicPartition(CONSUMER_OFFSETS, partition)).log
+        log = self._replica_manager.partition(TopicPartition(self._topic, partition)).log
         return log.log_start_offset == log.log_end_offset
 
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
         """See CoordinatorLog. Bytes are read, checked and decoded off the loop. Records that a newer leader appends
-        later are not loaded. Damaged records are skipped: a group that continues from an older commit is better than
-        one that is not served.
+        later are not loaded. Damaged records are skipped: what continues from an older state is better than what is not
+        served.
         """
-        replica = self._replica_manager.partition(TopicPartition(CONSUMER_OFFSETS, partition))
+        replica = self._replica_manager.partition(TopicPartition(self._topic, partition))
         offset, end_offset = replica.log.log_start_offset, replica.log.log_end_offset
         next_offset: int | None
         while offset < end_offset:
@@ -104,8 +126,8 @@ class ReplicatedCoordinatorLog:
                 if next_offset is None:
                     raise
                 logger.error(
-                    "Loading of groups from %s-%d continues at offset %d: %s",
-                    CONSUMER_OFFSETS,
+                    "Loading of %s-%d continues at offset %d: %s",
+                    self._topic,
                     partition,
                     next_offset,
                     error,

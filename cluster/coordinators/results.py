@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from cluster.groups.records import CoordinatorRecord
 from protocol.errors import ErrorCode
 from protocol.value import Value
+from storage.log.transaction_verification import VerificationGuard
 
 R = TypeVar("R")
+
+
+class Record(Protocol):
+    """A record of a coordinator's log."""
+
+    def encode(self) -> tuple[bytes, bytes | None]:
+        """Key and value as they stand in the log. Raises EncodeError for a value that cannot be written."""
+        ...
+
+
+class Producer(NamedTuple):
+    """The transactional producer for which records are appended. With `ends` the record is the marker that ends its
+    transaction, otherwise `guard` says that the transaction is known to have this partition.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    guard: VerificationGuard | None = None
+    ends: bool = False
 
 
 class Moment(NamedTuple):
@@ -48,8 +67,11 @@ class Append(Value, frozen=False):
     NOT_LEADER_OR_FOLLOWER. It decides the answer to the client, and may give more appends.
     """
 
-    records: Sequence[CoordinatorRecord]
+    records: Sequence[Any]
+    """Each is a `Record`, of a kind that the shard knows."""
     settled: Callable[[Moment, ErrorCode], Appends]
+    producer: Producer | None = None
+    """None: the records count as soon as they are committed."""
 
 
 Appends = Sequence[Append]

@@ -7,18 +7,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from broker.environment.contract import Clock
-from cluster.groups.results import Append, Appends, Moment, Reply, Result
-from cluster.groups.shard import GroupShard
+from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.records.batch import Record
 
-logger = logging.getLogger("kafka.coordinator.group.GroupMetadataManager")
+logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
 
 R = TypeVar("R")
-S = TypeVar("S")
+T = TypeVar("T")
 P = ParamSpec("P")
 
 RESPONSES_AT_ONCE: Final = 16
@@ -31,14 +30,49 @@ RECORDS_PER_SLICE: Final = 500
 """Records that are encoded, appended and replayed in one turn of the event loop: some 5 ms of work."""
 
 
+class Shard(Protocol):
+    """One partition of the topic, as its coordinator: events come in, a `Result` comes out. Its state changes only in
+    `complete`, by replay of what was appended.
+    """
+
+    def start(self, now: Moment) -> Appends:
+        """Begin to serve what was restored."""
+        ...
+
+    def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:
+        """`append` is committed, its first record at `base_offset` of the log."""
+        ...
+
+    def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
+        """`append` was not committed."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
+        ...
+
+    def expire(self, now: Moment) -> Appends:
+        """Time has passed."""
+        ...
+
+    def resign(self, now: Moment) -> None:
+        """Another broker coordinates now."""
+        ...
+
+
+S = TypeVar("S", bound=Shard)
+
+
 class CoordinatorLog(Protocol):
-    """The partitions of __consumer_offsets."""
+    """The partitions of an internal topic."""
 
     def partition_count(self) -> int:
         """Partitions of the topic, or those it will be created with."""
         ...
 
-    def append(self, partition: int, records: Sequence[Record]) -> asyncio.Future[int]:
+    def append(
+        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+    ) -> asyncio.Future[int]:
         """Append one batch; the future gives the offset of its first record once it is committed (acks=all).
 
         It fails with ApiError, and may be done already when it is returned. Futures of one partition are done in the
@@ -64,11 +98,11 @@ class Responses:
     def __init__(self) -> None:
         self._due: deque[tuple[asyncio.Future[Any], Callable[[Any], Any], Any]] = deque()
 
-    def respond(self, outcome: R | Reply[R], translate: Callable[[R], S]) -> S | asyncio.Future[S]:
+    def respond(self, outcome: R | Reply[R], translate: Callable[[R], T]) -> T | asyncio.Future[T]:
         """The translated outcome of an event, or a future for it."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
-        future: asyncio.Future[S] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         outcome.then(partial(self._put, future, translate))
         return future
 
@@ -93,7 +127,7 @@ class Responses:
                 future.set_result(translate(value))
 
 
-class CoordinatorRuntime:
+class CoordinatorRuntime(Generic[S]):
     """Lets a shard handle events, makes the appends that follow, and wakes it when time has passed.
 
     Appends are made in the order in which events led to them, those of an event that leads to many in slices, and
@@ -101,7 +135,7 @@ class CoordinatorRuntime:
     loop, and none while no deadline is set.
     """
 
-    def __init__(self, partition: int, shard: GroupShard, log: CoordinatorLog, clock: Clock) -> None:
+    def __init__(self, partition: int, shard: S, log: CoordinatorLog, clock: Clock) -> None:
         self.shard = shard
         self.is_closed = False
         self._partition = partition
@@ -179,7 +213,10 @@ class CoordinatorRuntime:
     def _write(self, append: Append) -> asyncio.Future[int]:
         now_ms = self._clock.now_ms()
         try:
-            return self._log.append(self._partition, [Record(0, now_ms, *record.encode()) for record in append.records])
+            records = [Record(0, now_ms, *record.encode()) for record in append.records]
+            if append.producer is None:
+                return self._log.append(self._partition, records)
+            return self._log.append(self._partition, records, append.producer)
         except (ApiError, EncodeError) as error:
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
@@ -229,5 +266,5 @@ def _error_of(future: asyncio.Future[int]) -> ErrorCode:
         return ErrorCode.NONE
     if isinstance(error, ApiError):
         return error.error_code
-    logger.error("A group record could not be written", exc_info=error)
+    logger.error("A record of a coordinator could not be written", exc_info=error)
     return ErrorCode.UNKNOWN_SERVER_ERROR

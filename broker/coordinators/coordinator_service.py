@@ -1,0 +1,155 @@
+"""The shards of this broker: one for each partition of an internal topic that it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Generic
+
+from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime, Responses, S
+from broker.environment.contract import Clock, Executor
+from cluster.coordinators.partitioning import coordinator_partition
+from cluster.coordinators.results import Moment
+from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
+
+LOADED_AT_ONCE: Final = 1
+"""Partitions that are loaded at a time. Each needs a chunk of memory, and the interpreter runs one thread at a time."""
+
+
+class ShardLoader(Value, Generic[S]):
+    """Builds a shard from its log, on any thread.
+
+    `take` takes the complete batches that a chunk of the log begins with; it gives the offset behind them, or None
+    without any, and raises ApiError for a batch whose records cannot be read. `finish` gives the shard, which is not in
+    use yet.
+    """
+
+    take: Callable[[memoryview], int | None]
+    finish: Callable[[Moment], S]
+
+
+class CoordinatorService(Generic[S]):
+    """The shards led here. Methods raise ApiError for keys that are not coordinated here, or not yet.
+
+    `responses` gives handlers the outcomes of events; by `clock` they cut long work into slices.
+    """
+
+    def __init__(self, topic: str, log: CoordinatorLog, clock: Clock, executor: Executor, logger: str) -> None:
+        """`topic` keeps the state; `logger` is the name of Kafka's class that loads it."""
+        self.responses = Responses()
+        self.clock = clock
+        self._topic = topic
+        self._log = log
+        self._executor = executor
+        self._logger = logging.getLogger(logger)
+        self._shards: dict[int, CoordinatorRuntime[S]] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._may_load = asyncio.Semaphore(LOADED_AT_ONCE)
+        self._closed = False
+
+    # -- for each kind of coordinator ----------------------------------------------------------------------------------
+
+    def _loader(self, partition: int) -> ShardLoader[S]:
+        """A loader of nothing so far."""
+        raise NotImplementedError
+
+    def _summary(self, shard: S) -> str:
+        """What was loaded, for the log."""
+        raise NotImplementedError
+
+    # -- leadership ----------------------------------------------------------------------------------------------------
+
+    def elected(self, partition: int) -> None:
+        """Load a partition of the topic that this broker leads now, then serve it."""
+        self.resigned(partition)
+        if self._closed:
+            return
+        if self._log.is_empty(partition):
+            now = Moment(self.clock.now_ms(), int(self.clock.monotonic_s() * 1000))
+            self._serve(partition, self._loader(partition).finish(now))
+            return
+        task = asyncio.get_running_loop().create_task(self._load(partition), name=f"load {self._topic}-{partition}")
+        self._loading[partition] = task
+
+    def resigned(self, partition: int) -> None:
+        """Stop serving a partition that this broker no longer leads."""
+        loading = self._loading.pop(partition, None)
+        if loading is not None:
+            loading.cancel()
+        runtime = self._shards.pop(partition, None)
+        if runtime is not None:
+            runtime.close()
+
+    async def _load(self, partition: int) -> None:
+        try:
+            async with self._may_load:
+                started_s = self.clock.monotonic_s()
+                loader = self._loader(partition)
+                await self._log.load(partition, loader.take)
+                shard = await self._executor.run(loader.finish, Moment(self.clock.now_ms(), int(started_s * 1000)))
+        except (ApiError, OSError):
+            self._logger.exception("%s-%d cannot be loaded; it is not served here", self._topic, partition)
+            del self._loading[partition]
+            return
+        del self._loading[partition]
+        self._serve(partition, shard)
+        self._logger.info(
+            "Finished loading %s-%d in %.0f milliseconds: %s",
+            self._topic,
+            partition,
+            (self.clock.monotonic_s() - started_s) * 1000,
+            self._summary(shard),
+        )
+
+    def _serve(self, partition: int, shard: S) -> None:
+        runtime = self._shards[partition] = CoordinatorRuntime(partition, shard, self._log, self.clock)
+        runtime.start()
+
+    async def close(self) -> None:
+        """Stop: nothing is served any more."""
+        self._closed = True
+        loading = list(self._loading.values())
+        for task in loading:
+            task.cancel()
+        await asyncio.gather(*loading, return_exceptions=True)
+        self._loading.clear()
+        for runtime in self._shards.values():
+            runtime.close()
+        self._shards.clear()
+        self.responses.give_all()
+
+    # -- finding shards ------------------------------------------------------------------------------------------------
+
+    def partition_of(self, key: str) -> int:
+        """The partition of the topic that keeps `key`."""
+        return coordinator_partition(key, self._log.partition_count())
+
+    def runtime_at(self, partition: int) -> CoordinatorRuntime[S]:
+        """The runtime of a partition's shard.
+
+        Raises COORDINATOR_NOT_AVAILABLE (closing), COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
+        """
+        if self._closed:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator is shutting down")
+        runtime = self._shards.get(partition)
+        if runtime is not None:
+            return runtime
+        if partition in self._loading:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self._topic}-{partition} is being loaded")
+        raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self._topic}-{partition} is not coordinated by this broker")
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether some partitions are still being loaded."""
+        return bool(self._loading)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is served any more."""
+        return self._closed
+
+    def runtimes(self) -> list[CoordinatorRuntime[S]]:
+        """All shards that are served."""
+        return list(self._shards.values())
