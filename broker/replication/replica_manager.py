@@ -34,6 +34,7 @@ from protocol.topic_partition import TopicPartition
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.log_validator import NotOneBatchError
 from storage.log.producer_state import AppendOrigin
+from storage.log.transaction_verification import VerificationGuard
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.log_manager import LogManager
@@ -159,8 +160,9 @@ class ReplicaManager:
         *,
         required_acks: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
-        """Append one batch to a partition led here and wake who waits for it.
+        """Append one batch to a partition led here and wake who waits for it. See `LogAppender` for `guard`.
 
         The producer of what is not `is_acknowledged` is to be answered after `when_acknowledged`.
         """
@@ -169,7 +171,7 @@ class ReplicaManager:
             partition = self.partition(topic_partition)
         before = partition.high_watermark
         info = partition.append_as_leader(
-            records, required_acks=required_acks, now_ms=self._clock.now_ms(), origin=origin
+            records, required_acks=required_acks, now_ms=self._clock.now_ms(), origin=origin, guard=guard
         )
         if partition.high_watermark != before and (self.delayed_fetches.size or self.delayed_produces.size):
             self.high_watermark_moved(topic_partition)

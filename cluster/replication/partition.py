@@ -17,16 +17,18 @@ from cluster.replication.reads import (
     FetchParams,
     IsolationLevel,
     LogReadInfo,
+    check_log,
     diverging_epoch,
+    not_a_replica,
     other_epoch,
 )
 from cluster.znodes import NO_LEADER
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
 from storage.log.aborted_transactions import AbortedTransactions
 from storage.log.log_append_info import LogAppendInfo
 from storage.log.producer_state import AppendOrigin
+from storage.log.transaction_verification import VerificationGuard
 from storage.log.truncation import TruncationTask
 from storage.log.unified_log import UnifiedLog
 from storage.log_config import UNLIMITED
@@ -194,38 +196,35 @@ class Partition:
 
     def _check_reader(self, params: FetchParams, topic_id: UUID, leader_epoch: int) -> None:
         (self.check_leader if params.leader_only else self.check_epoch)(leader_epoch)
-        log = self.log
-        if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
-            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.topic_partition} has another topic id")
-        if not params.reads_zstd and log.local.config.compression_type is CompressionType.ZSTD:
-            text = f"{self.topic_partition} is kept in zstd, which the reader does not know"
-            raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
-        if params.replica_id >= 0:
-            self._check_replica(params, leader_epoch)
-
-    def _check_replica(self, params: FetchParams, leader_epoch: int) -> None:
+        check_log(self.log, params, topic_id)
         in_sync = self.in_sync
+        if params.replica_id < 0:
+            return
         if in_sync is None or in_sync.follower(params.replica_id, params.replica_epoch) is None:
-            # With an epoch, which is the current one, the follower may know of a reassignment before we do.
-            raise ApiError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER if leader_epoch == NO_EPOCH else ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"broker {params.replica_id} is not a replica of {self.topic_partition}",
-            )
+            raise not_a_replica(self.topic_partition, params, knows_epoch=leader_epoch != NO_EPOCH)
 
     def append_as_leader(
-        self, records: memoryview, *, required_acks: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: memoryview,
+        *,
+        required_acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
         """Append one batch and move the high watermark as far as the in-sync replicas allow.
 
         Raises NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (acks=all below min.insync.replicas) and what
-        `UnifiedLog.append_as_leader` raises.
+        `LogAppender.append_as_leader` raises.
         """
         log = self.log
         if not self._is_leader:
             raise self._does_not_lead()
         if required_acks == ACKS_ALL:
             self._check_min_isr()
-        info = log.appender.append_as_leader(records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin)
+        info = log.appender.append_as_leader(
+            records, leader_epoch=self.leader_epoch, now_ms=now_ms, origin=origin, guard=guard
+        )
         self.messages_in += info.last_offset - info.first_offset + 1
         self.bytes_in += len(records)
         self.advance_high_watermark()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final
+from uuid import UUID
 
 from protocol.errors import ApiError, ErrorCode
+from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 from storage.log.leader_epoch import EpochEntry
@@ -80,6 +82,27 @@ class LogReadInfo(Value, frozen=False):
     def size(self) -> int:
         """Bytes of records."""
         return 0 if self.records is None else self.records.size
+
+
+def check_log(log: UnifiedLog, params: FetchParams, topic_id: UUID) -> None:
+    """Refuse a read of another topic than the reader means (INCONSISTENT_TOPIC_ID), or in a codec that it does not know
+    (UNSUPPORTED_COMPRESSION_TYPE).
+    """
+    if topic_id.int and log.topic_id is not None and log.topic_id != topic_id:
+        raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{log.topic_partition} has another topic id")
+    if not params.reads_zstd and log.local.config.compression_type is CompressionType.ZSTD:
+        text = f"{log.topic_partition} is kept in zstd, which the reader does not know"
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
+
+
+def not_a_replica(topic_partition: TopicPartition, params: FetchParams, *, knows_epoch: bool) -> ApiError:
+    """The error for a broker that is no follower. One that `knows_epoch`, which is the current one, may know of a
+    reassignment before we do.
+    """
+    return ApiError(
+        ErrorCode.UNKNOWN_LEADER_EPOCH if knows_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"broker {params.replica_id} is not a replica of {topic_partition}",
+    )
 
 
 def other_epoch(topic_partition: TopicPartition, requested: int, known: int) -> ApiError:

@@ -15,6 +15,7 @@ from storage.log.log_flush import FlushTask
 from storage.log.log_producers import LogProducers
 from storage.log.log_validator import check_copied, validate_produced
 from storage.log.producer_state import AppendOrigin
+from storage.log.transaction_verification import VerificationGuard
 from storage.log_config import LogConfig
 from storage.segment.log_segment import MAX_RELATIVE_OFFSET, LogSegment
 from storage.segment.transaction_index import CompletedTxn, aborted_by
@@ -33,14 +34,19 @@ class LogAppender:
         self._epochs = epochs
 
     def append_as_leader(
-        self, records: memoryview, *, leader_epoch: int, now_ms: int, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendInfo:
         """Give the one batch in `records` the next offsets and append it; they are written into `records` if it is
-        writable.
+        writable. A client's transactional batch needs a `guard` (`ProducerStateManager.begin_verification`).
 
-        Raises ApiError: those of `log_validator.validate_produced`, INVALID_PRODUCER_EPOCH,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, and KAFKA_STORAGE_ERROR when it could not be written; after none of them has
-        anything changed.
+        Raises ApiError: those of `log_validator.validate_produced`, of `ProducerStateManager.check`, and
+        KAFKA_STORAGE_ERROR when it could not be written; after none of them has anything changed.
         """
         local = self._local
         directory = local.directory
@@ -51,13 +57,15 @@ class LogAppender:
         if records.readonly:
             records = memoryview(bytearray(records))
         config = local.config
-        batch, latest = validate_produced(records, local.topic_partition, config, origin, now_ms)
+        batch, latest = validate_produced(
+            records, local.topic_partition, config, origin, now_ms, in_transaction=guard is not None
+        )
         first_offset = local.log_end_offset
         state = self._producers.loaded
         if state is None:
             state = self._producers.load(local)
         if batch.producer_id >= 0:
-            original = state.check(batch, first_offset, origin)
+            original = state.check(batch, first_offset, origin, guard)
             if original is not None:
                 return LogAppendInfo(
                     original.first_offset,

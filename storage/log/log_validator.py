@@ -35,11 +35,17 @@ class NotOneBatchError(ApiError):
 
 
 def validate_produced(
-    records: memoryview, name: TopicPartition, config: LogConfig, origin: AppendOrigin, now_ms: int
+    records: memoryview,
+    name: TopicPartition,
+    config: LogConfig,
+    origin: AppendOrigin,
+    now_ms: int,
+    *,
+    in_transaction: bool = False,
 ) -> tuple[RecordBatch, int | None]:
     """The one batch that `records` must be for partition `name`, fit to be appended; a new one if it had to be
     recompressed. Bytes behind it that are no whole batch are cut off, as Kafka does. With it the largest timestamp
-    (ms) of its records, None where they were not read.
+    (ms) of its records, None where they were not read. Clients may send transactional batches only `in_transaction`.
 
     Raises ApiError: NotOneBatchError (INVALID_RECORD, CORRUPT_MESSAGE), INVALID_RECORD for a batch that contradicts
     itself, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
@@ -56,8 +62,8 @@ def validate_produced(
         _refuse_size(size, name, config)
     latest = None
     if origin is _CLIENT:
-        if batch.attributes & TRANSACTIONAL_FLAG:
-            problem = f"A transactional batch came for {name}, but there are no transactions"
+        if batch.attributes & TRANSACTIONAL_FLAG and not in_transaction:
+            problem = f"A transactional batch came for {name} without a transactional id"
             raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, problem)
         batch.validate()
         if config.header_suffices:

@@ -4,36 +4,32 @@ KIP-98).
 Appending takes two steps: `check` judges a batch and changes nothing; `update` follows once the batch is in the
 file. A failed write therefore leaves no trace. The last five batches of a producer are known, so that a retry of
 any of them is answered with its original offset (a client has at most five requests in flight).
-
-Snapshots (`<end offset>.snapshot`) are in Kafka's format. They bound how much of the log has to be read again at start.
-Kafka writes the newest batch of every producer, and takes the last entry of a producer when it reads; an older one that
-is sent again after a restart then seems out of order, and is lost or appended twice. Here each batch that is known has
-an entry, the newest last.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from protocol.errors import ApiError, ErrorCode
-from protocol.records.batch import NO_SEQUENCE, RecordBatch, increment_sequence
-from protocol.records.checksum import crc32c
+from protocol.records.batch import NO_SEQUENCE, RecordBatch
+from protocol.records.control_records import EndTxnMarker, decode_end_txn_marker
 from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import FileSystem, is_disk_full
+from storage.log.producer_snapshot import (
+    BATCHES_TO_RETAIN,
+    NO_OFFSET,
+    BatchMetadata,
+    CorruptSnapshotError,
+    ProducerStateEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
+from storage.log.transaction_verification import ONGOING, TransactionVerification, VerificationGuard
 from storage.segment.log_files import DELETED_SUFFIX, SNAPSHOT_SUFFIX, file_name
 from storage.segment.transaction_index import CompletedTxn
 
-BATCHES_TO_RETAIN = 5
 NO_PRODUCER_EPOCH = -1
-NO_OFFSET = -1
-
-_VERSION = 1
-_HEADER = struct.Struct(">hIi")
-_CRC_FROM = 6
-_ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class AppendOrigin(Enum):
@@ -44,50 +40,12 @@ class AppendOrigin(Enum):
     REPLICATION = 2
 
 
-class CorruptSnapshotError(ValueError):
-    """A producer snapshot with invalid content; the message names the file."""
-
-
-class BatchMetadata(NamedTuple):
-    """One appended batch of a producer; `timestamp` is the batch's largest, in ms."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-    @property
-    def first_sequence(self) -> int:
-        return increment_sequence(self.last_sequence, -self.offset_delta)
-
-
-class ProducerStateEntry:
-    """One producer: its epoch and its newest batches, oldest first."""
-
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "last_timestamp", "producer_epoch")
-
-    def __init__(self, producer_epoch: int) -> None:
-        self.producer_epoch = producer_epoch
-        self.batches: tuple[BatchMetadata, ...] = ()
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
-        self.current_txn_first_offset = NO_OFFSET
-        """First offset of the producer's open transaction; -1 when it has none."""
-
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The appended batch with the sequence numbers of `batch`, if it is among the last five."""
-        if batch.producer_epoch == self.producer_epoch:
-            for known in self.batches:
-                if known.last_sequence == batch.last_sequence and known.first_sequence == batch.base_sequence:
-                    return known
+def _marker_of(batch: RecordBatch) -> EndTxnMarker | None:
+    """What the control batch says; None when its record is compacted away, not read, or of another kind."""
+    try:
+        record = next(batch.records(), None)
+        return None if record is None else decode_end_txn_marker(record)
+    except ApiError:
         return None
 
 
@@ -107,6 +65,7 @@ class ProducerStateManager:
         "map_end_offset",
         "name",
         "snapshot_offsets",
+        "verification",
     )
 
     def __init__(
@@ -119,6 +78,7 @@ class ProducerStateManager:
         self.snapshot_offsets = sorted(snapshot_offsets)
         self.entries: dict[int, ProducerStateEntry] = {}
         self.map_end_offset = 0
+        self.verification = TransactionVerification()
         self._ongoing: dict[int, int] = {}
         """First offsets of the open transactions by producer, the oldest first."""
         self._unreplicated: dict[int, int] = {}
@@ -145,29 +105,46 @@ class ProducerStateManager:
         """The snapshots are in `directory` now."""
         self._directory = directory
 
-    def check(self, batch: RecordBatch, offset: int, origin: AppendOrigin) -> BatchMetadata | None:
-        """Judge a batch with a producer id that is to be appended at `offset`; returns the original if it is a
-        duplicate.
+    def begin_verification(self, batch: RecordBatch, now_ms: int) -> VerificationGuard:
+        """A guard with which the transactional `batch` may be appended once its coordinator has agreed; ONGOING when
+        the transaction is known here, and nobody has to be asked.
+        """
+        if batch.producer_id in self._ongoing:
+            return ONGOING
+        return self.verification.begin(batch.producer_id, batch.producer_epoch, batch.base_sequence, now_ms)
 
-        Raises ApiError INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap. A
-        producer that is not known may begin with any sequence number: its earlier records may have been deleted.
+    def check(
+        self, batch: RecordBatch, offset: int, origin: AppendOrigin, guard: VerificationGuard | None = None
+    ) -> BatchMetadata | None:
+        """Judge a batch with a producer id that is to be appended at `offset`; returns the original if it is a
+        duplicate. What would begin a transaction needs its `guard`, unless that is None.
+
+        Raises ApiError INVALID_PRODUCER_EPOCH for an older epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap,
+        INVALID_TXN_STATE for what is outside of a transaction or should not be, TRANSACTION_COORDINATOR_FENCED for the
+        marker of a coordinator that is deposed. A producer that is not known may begin with any sequence number: its
+        earlier records may have been deleted.
         """
         producer_id = batch.producer_id
         entry = self.entries.get(producer_id)
-        if entry is None:
-            return None
         epoch = batch.producer_epoch
         first = batch.base_sequence
-        if origin is AppendOrigin.CLIENT and not _in_sequence(entry.last_sequence, first):
+        if entry is not None and origin is AppendOrigin.CLIENT and not _in_sequence(entry.last_sequence, first):
             duplicate = entry.find_duplicate(batch)
             if duplicate is not None:
                 return duplicate
+        if batch.attributes & 0x30 and guard is not None and producer_id not in self._ongoing:
+            self.verification.check(batch, guard, self.name)
+        if entry is None:
+            if origin is AppendOrigin.CLIENT:
+                self.verification.check_first_sequence(batch, offset, self.name)
+            return None
         if epoch < entry.producer_epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"Epoch of producer {producer_id} at offset {offset} in {self.name} is {epoch}, "
                 f"which is smaller than the last seen epoch {entry.producer_epoch}",
             )
+        self._check_transaction(entry, batch)
         if origin is not AppendOrigin.CLIENT:
             return None
         if epoch != entry.producer_epoch:
@@ -185,6 +162,23 @@ class ProducerStateManager:
                 f"{self.name}: {first} (incoming seq. number), {entry.last_sequence} (current end sequence number)",
             )
         return None
+
+    def _check_transaction(self, entry: ProducerStateEntry, batch: RecordBatch) -> None:
+        if not batch.attributes & 0x30:
+            if entry.current_txn_first_offset != NO_OFFSET:
+                raise ApiError(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"Expected a transactional write of producer {batch.producer_id} in {self.name}, "
+                    "whose transaction is open",
+                )
+            return
+        marker = _marker_of(batch) if batch.is_control else None
+        if marker is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"Invalid coordinator epoch for producer {batch.producer_id} in {self.name}: "
+                f"{marker.coordinator_epoch} (zombie), {entry.coordinator_epoch} (current)",
+            )
 
     def update(self, batch: RecordBatch, base_offset: int, timestamp: int) -> CompletedTxn | None:
         """Take note of a batch that was appended at `base_offset` with largest `timestamp` (ms); also used to replay
@@ -212,11 +206,15 @@ class ProducerStateManager:
         self, entry: ProducerStateEntry, batch: RecordBatch, base_offset: int
     ) -> CompletedTxn | None:
         producer_id = batch.producer_id
+        self.verification.end(producer_id)
         if not batch.is_control:
             if batch.is_transactional and entry.current_txn_first_offset == NO_OFFSET:
                 entry.current_txn_first_offset = base_offset
                 self._ongoing[producer_id] = base_offset
             return None
+        marker = _marker_of(batch)
+        if marker is not None:
+            entry.coordinator_epoch = marker.coordinator_epoch
         first_offset = entry.current_txn_first_offset
         if first_offset == NO_OFFSET:
             return None
@@ -246,6 +244,7 @@ class ProducerStateManager:
         ]
         for producer_id in expired:
             del self.entries[producer_id]
+        self.verification.expire(now_ms, expiration_ms)
         return len(expired)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
@@ -274,6 +273,7 @@ class ProducerStateManager:
         self.entries = {}
         self._ongoing = {}
         self._unreplicated = {}
+        self.verification.clear()
         self.map_end_offset = start_offset
         for offset in [at for at in self.snapshot_offsets if not start_offset <= at <= end_offset]:
             self._remove_snapshot(offset)
@@ -295,6 +295,7 @@ class ProducerStateManager:
         self.entries = {}
         self._ongoing = {}
         self._unreplicated = {}
+        self.verification.clear()
         self.map_end_offset = offset
         for at in list(self.snapshot_offsets):
             self._remove_snapshot(at)
@@ -328,54 +329,3 @@ class ProducerStateManager:
                 self._file_system.remove(self.snapshot_path(offset))
             except FileNotFoundError:
                 return
-
-
-_NO_BATCHES = (BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, -1),)
-
-
-def encode_snapshot(entries: dict[int, ProducerStateEntry]) -> bytes:
-    """The content of a snapshot file."""
-    parts = [b""]
-    for producer_id, entry in entries.items():
-        parts.extend(
-            _ENTRY.pack(
-                producer_id,
-                entry.producer_epoch,
-                batch.last_sequence,
-                batch.last_offset,
-                batch.offset_delta,
-                entry.last_timestamp,
-                entry.coordinator_epoch,
-                entry.current_txn_first_offset,
-            )
-            for batch in entry.batches or _NO_BATCHES
-        )
-    parts[0] = struct.pack(">i", len(parts) - 1)
-    body = b"".join(parts)
-    return struct.pack(">hI", _VERSION, crc32c(body)) + body
-
-
-def decode_snapshot(path: str, data: bytes) -> dict[int, ProducerStateEntry]:
-    """The producers in a snapshot file. Raises CorruptSnapshotError."""
-    if len(data) < _HEADER.size:
-        raise CorruptSnapshotError(f"Snapshot {path} is cut off: {len(data)} bytes")
-    version, crc, count = _HEADER.unpack_from(data)
-    if version != _VERSION:
-        raise CorruptSnapshotError(f"Snapshot {path} contained an unknown file version {version}")
-    if crc != crc32c(data[_CRC_FROM:]):
-        raise CorruptSnapshotError(f"Snapshot {path} is corrupt (CRC is no longer valid)")
-    if len(data) != _HEADER.size + count * _ENTRY.size:
-        raise CorruptSnapshotError(f"Snapshot {path} announces {count} entries and has {len(data)} bytes")
-    entries: dict[int, ProducerStateEntry] = {}
-    for fields in _ENTRY.iter_unpack(memoryview(data)[_HEADER.size :]):
-        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
-        earlier = entries.get(producer_id)
-        entry = entries[producer_id] = ProducerStateEntry(epoch)
-        if earlier is not None and earlier.producer_epoch == epoch:
-            entry.batches = earlier.batches[1 - BATCHES_TO_RETAIN :]
-        if offset >= 0:
-            entry.batches = (*entry.batches, BatchMetadata(sequence, offset, delta, timestamp))
-        entry.last_timestamp = timestamp
-        entry.coordinator_epoch = coordinator_epoch
-        entry.current_txn_first_offset = txn_first_offset
-    return entries

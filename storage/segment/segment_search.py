@@ -20,7 +20,9 @@ def _base_offset(segment: LogSegment) -> int:
 
 
 def headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[RecordBatch]:
-    """Headers of the batches that end at or above `offset`. Raises as `LogSegment.find_batch`."""
+    """Headers of the batches that end at or above `offset`; control batches come with their records. Raises as
+    `LogSegment.find_batch`, and ApiError CORRUPT_MESSAGE.
+    """
     for segment in segments[segment_index(segments, offset) :]:
         start = 0
         if segment.base_offset < offset:
@@ -29,4 +31,5 @@ def headers_from(segments: Sequence[LogSegment], offset: int) -> Iterator[Record
                 continue
             start = found[0]
         for each in segment.batches.headers(start):
-            yield header_of(each)
+            batch = header_of(each)
+            yield segment.batches.read_batch(each[0], batch.size_in_bytes) if batch.is_control else batch
