@@ -117,12 +117,34 @@ from protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from protocol.messages.transaction_admin import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
+from protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from protocol.wire.schema import Request, Response
 
 __all__ = [
     "REQUEST_TYPES",
     "RESPONSE_TYPES",
+    "AddOffsetsToTxnRequest",
+    "AddOffsetsToTxnResponse",
+    "AddPartitionsToTxnRequest",
+    "AddPartitionsToTxnResponse",
     "AllocateProducerIdsRequest",
     "AllocateProducerIdsResponse",
     "AlterConfigsRequest",
@@ -165,10 +187,14 @@ __all__ = [
     "DescribeLogDirsResponse",
     "DescribeProducersRequest",
     "DescribeProducersResponse",
+    "DescribeTransactionsRequest",
+    "DescribeTransactionsResponse",
     "DescribeUserScramCredentialsRequest",
     "DescribeUserScramCredentialsResponse",
     "ElectLeadersRequest",
     "ElectLeadersResponse",
+    "EndTxnRequest",
+    "EndTxnResponse",
     "FetchRequest",
     "FetchResponse",
     "FindCoordinatorRequest",
@@ -193,6 +219,8 @@ __all__ = [
     "ListOffsetsResponse",
     "ListPartitionReassignmentsRequest",
     "ListPartitionReassignmentsResponse",
+    "ListTransactionsRequest",
+    "ListTransactionsResponse",
     "MetadataRequest",
     "MetadataResponse",
     "OffsetCommitKey",
@@ -215,11 +243,17 @@ __all__ = [
     "SyncGroupResponse",
     "TransactionLogKey",
     "TransactionLogValue",
+    "TxnOffsetCommitRequest",
+    "TxnOffsetCommitResponse",
     "UpdateMetadataRequest",
     "UpdateMetadataResponse",
+    "WriteTxnMarkersRequest",
+    "WriteTxnMarkersResponse",
 ]
 
 _REQUESTS: tuple[type[Request], ...] = (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
     AllocateProducerIdsRequest,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -240,8 +274,10 @@ _REQUESTS: tuple[type[Request], ...] = (
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest,
     ElectLeadersRequest,
+    EndTxnRequest,
     FetchRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -253,6 +289,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     ListGroupsRequest,
     ListOffsetsRequest,
     ListPartitionReassignmentsRequest,
+    ListTransactionsRequest,
     MetadataRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -261,9 +298,13 @@ _REQUESTS: tuple[type[Request], ...] = (
     ProduceRequest,
     StopReplicaRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
     UpdateMetadataRequest,
+    WriteTxnMarkersRequest,
 )
 _RESPONSES: tuple[type[Response], ...] = (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
     AllocateProducerIdsResponse,
     AlterConfigsResponse,
     AlterPartitionReassignmentsResponse,
@@ -284,8 +325,10 @@ _RESPONSES: tuple[type[Response], ...] = (
     DescribeGroupsResponse,
     DescribeLogDirsResponse,
     DescribeProducersResponse,
+    DescribeTransactionsResponse,
     DescribeUserScramCredentialsResponse,
     ElectLeadersResponse,
+    EndTxnResponse,
     FetchResponse,
     FindCoordinatorResponse,
     HeartbeatResponse,
@@ -297,6 +340,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     ListGroupsResponse,
     ListOffsetsResponse,
     ListPartitionReassignmentsResponse,
+    ListTransactionsResponse,
     MetadataResponse,
     OffsetCommitResponse,
     OffsetDeleteResponse,
@@ -305,7 +349,9 @@ _RESPONSES: tuple[type[Response], ...] = (
     ProduceResponse,
     StopReplicaResponse,
     SyncGroupResponse,
+    TxnOffsetCommitResponse,
     UpdateMetadataResponse,
+    WriteTxnMarkersResponse,
 )
 
 REQUEST_TYPES: dict[ApiKey, type[Request]] = {message.api_key: message for message in _REQUESTS}

@@ -1,0 +1,221 @@
+"""A transaction from its first partition to its markers (KIP-98, KIP-447, KIP-890)."""
+
+from __future__ import annotations
+
+from protocol.api_keys import ApiKey
+from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, nullable_string, string
+
+
+class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+    """Partitions that a producer is about to write to in its transaction. Up to v3 from clients, then from brokers.
+
+    - v2: PRODUCER_FENCED may be answered (KIP-588)
+    - v3: flexible
+    - v4: several transactions at once, and questions whether partitions are in them already (KIP-890)
+    - v5: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    """
+
+    class AddPartitionsToTxnTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[int32]
+
+    class AddPartitionsToTxnTransaction(Struct):
+        """One transaction; with `verify_only` nothing is added."""
+
+        transactional_id: string
+        producer_id: int64
+        producer_epoch: int16
+        verify_only: boolean = False
+        topics: list[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic]
+
+    transactions: list[AddPartitionsToTxnTransaction] = field("4+", default=[])
+    v3_and_below_transactional_id: string = field("0-3", default="")
+    v3_and_below_producer_id: int64 = field("0-3", default=0)
+    v3_and_below_producer_epoch: int16 = field("0-3", default=0)
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = field("0-3", default=[])
+
+
+class AddPartitionsToTxnResponse(Response, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
+    """The outcome per partition.
+
+    - v3: flexible
+    - v4: per transaction, with an error for all of them
+    """
+
+    class AddPartitionsToTxnPartitionResult(Struct):
+        """The outcome for one partition."""
+
+        partition_index: int32
+        partition_error_code: int16
+
+    class AddPartitionsToTxnTopicResult(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        results_by_partition: list[AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult]
+
+    class AddPartitionsToTxnResult(Struct):
+        """The outcome for one transaction."""
+
+        transactional_id: string
+        topic_results: list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]
+
+    throttle_time_ms: int32
+    error_code: int16 = field("4+", default=0, ignorable=True)
+    results_by_transaction: list[AddPartitionsToTxnResult] = field("4+", default=[])
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = field("0-3", default=[])
+
+
+class AddOffsetsToTxnRequest(Request, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
+    """A group whose offsets a producer is about to commit in its transaction.
+
+    - v2: PRODUCER_FENCED may be answered (KIP-588)
+    - v3: flexible
+    - v4: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    """
+
+    transactional_id: string
+    producer_id: int64
+    producer_epoch: int16
+    group_id: string
+
+
+class AddOffsetsToTxnResponse(Response, api_key=ApiKey.ADD_OFFSETS_TO_TXN, versions="0-4", flexible="3+"):
+    """The outcome.
+
+    - v3: flexible
+    """
+
+    throttle_time_ms: int32
+    error_code: int16
+
+
+class EndTxnRequest(Request, api_key=ApiKey.END_TXN, versions="0-4", flexible="3+"):
+    """Commits a transaction, or aborts it.
+
+    - v2: PRODUCER_FENCED may be answered (KIP-588)
+    - v3: flexible
+    - v4: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    """
+
+    transactional_id: string
+    producer_id: int64
+    producer_epoch: int16
+    committed: boolean
+
+
+class EndTxnResponse(Response, api_key=ApiKey.END_TXN, versions="0-4", flexible="3+"):
+    """The outcome. Without an error it is decided; the markers follow.
+
+    - v3: flexible
+    """
+
+    throttle_time_ms: int32
+    error_code: int16
+
+
+class WriteTxnMarkersRequest(Request, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1", flexible="1+"):
+    """Markers that a coordinator wants written by the leaders of the partitions of a transaction.
+
+    - v1: flexible
+    """
+
+    class WritableTxnMarkerTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partition_indexes: list[int32]
+
+    class WritableTxnMarker(Struct):
+        """The end of one transaction: a commit if `transaction_result`, else an abort."""
+
+        producer_id: int64
+        producer_epoch: int16
+        transaction_result: boolean
+        topics: list[WriteTxnMarkersRequest.WritableTxnMarkerTopic]
+        coordinator_epoch: int32
+
+    markers: list[WritableTxnMarker]
+
+
+class WriteTxnMarkersResponse(Response, api_key=ApiKey.WRITE_TXN_MARKERS, versions="0-1", flexible="1+"):
+    """The outcome for each producer and partition.
+
+    - v1: flexible
+    """
+
+    class WritableTxnMarkerPartitionResult(Struct):
+        """The outcome for one partition."""
+
+        partition_index: int32
+        error_code: int16
+
+    class WritableTxnMarkerTopicResult(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult]
+
+    class WritableTxnMarkerResult(Struct):
+        """The outcome for one producer."""
+
+        producer_id: int64
+        topics: list[WriteTxnMarkersResponse.WritableTxnMarkerTopicResult]
+
+    markers: list[WritableTxnMarkerResult]
+
+
+class TxnOffsetCommitRequest(Request, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4", flexible="3+"):
+    """Offsets of a group that count once the producer's transaction is committed.
+
+    - v2: leader epochs (KIP-320)
+    - v3: flexible; the member of the group, so that a zombie is fenced (KIP-447)
+    - v4: TRANSACTION_ABORTABLE may be answered (KIP-890)
+    """
+
+    class TxnOffsetCommitRequestPartition(Struct):
+        """The offset of the next record to read, and what the client wants to note beside it."""
+
+        partition_index: int32
+        committed_offset: int64
+        committed_leader_epoch: int32 = field("2+", default=-1, ignorable=True)
+        committed_metadata: nullable_string
+
+    class TxnOffsetCommitRequestTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]
+
+    transactional_id: string
+    group_id: string
+    producer_id: int64
+    producer_epoch: int16
+    generation_id: int32 = field("3+", default=-1)
+    member_id: string = field("3+", default="")
+    group_instance_id: nullable_string = field("3+", default=None)
+    topics: list[TxnOffsetCommitRequestTopic]
+
+
+class TxnOffsetCommitResponse(Response, api_key=ApiKey.TXN_OFFSET_COMMIT, versions="0-4", flexible="3+"):
+    """The outcome per partition.
+
+    - v3: flexible; ILLEGAL_GENERATION, FENCED_INSTANCE_ID and UNKNOWN_MEMBER_ID may be answered
+    """
+
+    class TxnOffsetCommitResponsePartition(Struct):
+        """The outcome for one partition."""
+
+        partition_index: int32
+        error_code: int16
+
+    class TxnOffsetCommitResponseTopic(Struct):
+        """The partitions of one topic."""
+
+        name: string
+        partitions: list[TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition]
+
+    throttle_time_ms: int32
+    topics: list[TxnOffsetCommitResponseTopic]
