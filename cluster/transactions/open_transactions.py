@@ -1,0 +1,206 @@
+"""Transactions from their first partition to their last marker (Kafka class `TransactionCoordinator`)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final, NamedTuple
+
+from cluster.coordinators.deadlines import Deadline
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.transactions.records import NO_PRODUCER_EPOCH, TransactionRecord
+from cluster.transactions.transaction_state import ENDING, NO_TRANSACTION, TransactionState
+from cluster.transactions.transaction_table import (
+    Transaction,
+    TransactionTable,
+    refuse_while_ending,
+)
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.coordinator.transaction.TransactionCoordinator")
+
+RETRY_MS: Final = 100
+"""Between attempts to write that a transaction is complete."""
+
+
+class Markers(NamedTuple):
+    """The end of a transaction that is decided, to be written to its partitions."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    partitions: tuple[TopicPartition, ...]
+
+
+class OpenTransactions:
+    """The transactions of the ids in `table`. `send` is told of each whose markers are to be written now; when they
+    are, `marked` has to be told.
+    """
+
+    def __init__(self, table: TransactionTable, send: Callable[[Markers], None]) -> None:
+        self._table = table
+        self._send = send
+
+    # -- partitions ----------------------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self,
+        now: Moment,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+    ) -> Result[ErrorCode]:
+        """Make partitions part of the transaction, which begins with them. Answered when that is committed."""
+        try:
+            transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
+            refuse_while_ending(transaction)
+        except ApiError as error:
+            return Result(error.error_code)
+        metadata = transaction.metadata
+        is_open = metadata.state is TransactionState.ONGOING
+        if is_open and metadata.partitions.issuperset(partitions):
+            return Result(ErrorCode.NONE)
+        reply: Reply[ErrorCode] = Reply()
+        extended = metadata.replace(
+            state=TransactionState.ONGOING,
+            partitions=metadata.partitions.union(partitions),
+            last_update_ms=now.now_ms,
+            start_ms=metadata.start_ms if is_open else now.now_ms,
+        )
+        return Result(reply, [self._table.change(transaction, extended, partial(_answer, reply))])
+
+    def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether partitions are part of the open transaction: NONE, or else TRANSACTION_ABORTABLE; or the error that
+        all have (KIP-890). Changes nothing.
+        """
+        try:
+            transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
+        except ApiError as error:
+            return dict.fromkeys(partitions, error.error_code)
+        metadata = transaction.metadata
+        if metadata.state in ENDING:
+            return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
+        return {
+            each: ErrorCode.NONE if each in metadata.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            for each in partitions
+        }
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def end(
+        self, now: Moment, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> Result[ErrorCode]:
+        """Commit a transaction or abort it. Answered when that is decided for good; markers are written afterwards.
+
+        A request that is sent again is answered as the first one was.
+        """
+        try:
+            transaction = self._table.transaction_of(transactional_id, producer_id, producer_epoch)
+            refuse_while_ending(transaction)
+        except ApiError as error:
+            return Result(error.error_code)
+        state = transaction.metadata.state
+        if state in NO_TRANSACTION:
+            done = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+            if state is done:
+                return Result(ErrorCode.NONE)
+            logger.warning(
+                "TransactionalId: %s's state is %s, but received transaction marker result to send: %s",
+                transactional_id, state.label, "COMMIT" if commit else "ABORT",
+            )  # fmt: skip
+            return Result(ErrorCode.INVALID_TXN_STATE)
+        reply: Reply[ErrorCode] = Reply()
+        return Result(reply, [self.prepare(now, transaction, reply.set, commit=commit)])
+
+    def fence(self, now: Moment, transaction: Transaction, answer: Callable[[ErrorCode], None]) -> Append:
+        """Abort an open transaction for its producer, whose epoch is void from then on.
+
+        The raised epoch is given to nobody. If the append fails, the producer goes on as if nothing had been.
+        """
+        return self.prepare(now, transaction, answer, commit=False, fences=True)
+
+    def prepare(
+        self,
+        now: Moment,
+        transaction: Transaction,
+        answer: Callable[[ErrorCode], None],
+        *,
+        commit: bool,
+        fences: bool = False,
+    ) -> Append:
+        """An append that decides how an open transaction ends; its `answer` is given before markers are written."""
+        metadata = transaction.metadata
+        decided = metadata.replace(
+            state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+            last_update_ms=now.now_ms,
+        )
+        if fences:
+            decided = decided.replace(producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=NO_PRODUCER_EPOCH)
+        return self._table.change(transaction, decided, partial(self._decided, transaction, answer))
+
+    def _decided(
+        self, transaction: Transaction, answer: Callable[[ErrorCode], None], now: Moment, error_code: ErrorCode
+    ) -> Appends:
+        answer(error_code)
+        return self.resume(now, transaction) if error_code is ErrorCode.NONE else ()
+
+    def resume(self, now: Moment, transaction: Transaction) -> Appends:
+        """Have the markers written of a transaction whose end is decided."""
+        metadata = transaction.metadata
+        is_commit = metadata.state is TransactionState.PREPARE_COMMIT
+        transaction.pending = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+        partitions = tuple(sorted(metadata.partitions))
+        transaction.unmarked = dict.fromkeys(partitions)
+        if not partitions:
+            return [self._completion(now, transaction)]
+        self._send(
+            Markers(transaction.transactional_id, metadata.producer_id, metadata.producer_epoch, is_commit, partitions)
+        )
+        return ()
+
+    def marked(self, now: Moment, markers: Markers, partitions: Collection[TopicPartition]) -> Result[None]:
+        """Partitions have their markers, or are no more. With the last of them the transaction is complete."""
+        transaction = self._table.transactions.get(markers.transactional_id)
+        if transaction is None or not _is_of(transaction, markers) or not transaction.unmarked:
+            return Result(None)
+        for each in partitions:
+            transaction.unmarked.pop(each, None)
+        return Result(None, () if transaction.unmarked else [self._completion(now, transaction)])
+
+    def _completion(self, now: Moment, transaction: Transaction) -> Append:
+        assert transaction.pending is not None
+        complete = transaction.metadata.replace(
+            state=transaction.pending, partitions=frozenset(), last_update_ms=now.now_ms
+        )
+        return Append(
+            [TransactionRecord(transaction.transactional_id, complete)], partial(self._completed, transaction)
+        )
+
+    def _completed(self, transaction: Transaction, now: Moment, error_code: ErrorCode) -> Appends:
+        """What is decided and marked has to be completed: it is tried until it is, or another coordinates."""
+        if error_code is ErrorCode.NONE:
+            transaction.pending = None
+            return ()
+        logger.info(
+            "That the transaction of %s is complete will be written again: %s",
+            transaction.transactional_id, error_code.name,
+        )  # fmt: skip
+        again = Deadline(self._table.deadlines, lambda later: [self._completion(later, transaction)])
+        again.set(now.monotonic_ms + RETRY_MS)
+        return ()
+
+
+def _is_of(transaction: Transaction, markers: Markers) -> bool:
+    metadata = transaction.metadata
+    return metadata.state in ENDING and (metadata.producer_id, metadata.producer_epoch) == markers[1:3]
+
+
+def _answer(reply: Reply[ErrorCode], _: Moment, error_code: ErrorCode) -> Appends:
+    reply.set(error_code)
+    return ()
