@@ -47,7 +47,6 @@ def controller_settings(config: BrokerConfig) -> ControllerSettings:
             "compression.type": "producer",
         },
     )
-    # Nobody coordinates transactions yet, but a client that asks for the topic's metadata makes it: then as Kafka's.
     transactions_topic = InternalTopic(
         config.transaction_state_log_num_partitions,
         config.transaction_state_log_replication_factor,

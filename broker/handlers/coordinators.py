@@ -1,12 +1,11 @@
-"""FindCoordinator: which broker keeps a group."""
+"""FindCoordinator: which broker looks after a group, or after a transactional id."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
-from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.environment.contract import Clock
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.network.registry import RequestContext, api
 from broker.network.slices import in_slices
@@ -14,9 +13,7 @@ from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
-
-logger = logging.getLogger("kafka.coordinator.transaction.TransactionCoordinator")
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
@@ -38,45 +35,51 @@ _TEXTS: Final = {
 Coordinator = FindCoordinatorResponse.Coordinator
 
 
-def log_refused_producer(context: RequestContext, transactional_id: str) -> None:
-    """Say in the log why a transactional producer fails; the error that it gets cannot."""
-    logger.warning(
-        "Refused the transactional producer '%s' (client '%s' at %s): transactions are not supported yet. Remove "
-        "transactional.id; an idempotent producer works.",
-        transactional_id, context.client_id, context.client_address,
-    )  # fmt: skip
+_TOPICS: Final = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
+"""The topic that keeps what a coordinator of each kind coordinates."""
+
+
+class Coordinators(Protocol):
+    """The coordinators of one kind, on all brokers."""
+
+    def partition_of(self, key: str) -> int:
+        """The partition of the topic that keeps `key`; its leader is the coordinator."""
+        ...
 
 
 class CoordinatorHandlers:
-    """Groups have a coordinator. Transactions have none yet, and are told so in the one way that no client retries.
-
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED is fatal at once in the Java producer, librdkafka, kafka-python and aiokafka;
-    other errors that would describe the situation better make some of them ask again until they time out.
-    """
+    """Looks the leader of a partition up, once the topic is there."""
 
     def __init__(
-        self, service: GroupCoordinatorService, metadata: Callable[[], MetadataImage], topics: InternalTopicCreator
+        self,
+        groups: Coordinators,
+        transactions: Coordinators,
+        metadata: Callable[[], MetadataImage],
+        topics: InternalTopicCreator,
+        clock: Clock,
     ) -> None:
-        self._service = service
+        self._coordinators = {GROUP: groups, TRANSACTION: transactions}
         self._metadata = metadata
         self._topics = topics
+        self._clock = clock
 
     @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
     def find_coordinator(
         self, context: RequestContext, request: FindCoordinatorRequest
     ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-        """COORDINATOR_NOT_AVAILABLE while __consumer_offsets has no leader, or cannot be created."""
-        if request.key_type == GROUP and CONSUMER_OFFSETS not in self._metadata().topics:
-            return self._answer_after_creation(context, request)
+        """COORDINATOR_NOT_AVAILABLE while the partition has no leader, or its topic cannot be created."""
+        topic = _TOPICS.get(request.key_type)
+        if topic is not None and topic not in self._metadata().topics:
+            return self._answer_after_creation(context, request, topic)
         if len(request.coordinator_keys) > KEYS_AT_ONCE:
             return self._answer_in_slices(context, request)
         return self._answer(context, request)
 
     async def _answer_after_creation(
-        self, context: RequestContext, request: FindCoordinatorRequest
+        self, context: RequestContext, request: FindCoordinatorRequest, topic: str
     ) -> FindCoordinatorResponse:
         """Kafka answers at once and lets the client ask again; a client's back-off is longer than the creation."""
-        await self._topics.created(CONSUMER_OFFSETS, CREATION_PATIENCE_S)
+        await self._topics.created(topic, CREATION_PATIENCE_S)
         return await self._answer_in_slices(context, request)
 
     async def _answer_in_slices(
@@ -85,7 +88,7 @@ class CoordinatorHandlers:
         if context.api_version < FIRST_VERSION_OF_MANY_KEYS:
             return self._answer(context, request)
         response = FindCoordinatorResponse(coordinators=[])
-        async for key in in_slices(request.coordinator_keys, self._service.clock):
+        async for key in in_slices(request.coordinator_keys, self._clock):
             response.coordinators.append(self._find(context, request.key_type, key))
         return response
 
@@ -114,16 +117,14 @@ class CoordinatorHandlers:
             )
 
     def _coordinator(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
-        if key_type == TRANSACTION:
-            log_refused_producer(context, key)
-            raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "This broker does not serve transactions.")
         if key_type == SHARE:
             known = context.api_version >= FIRST_VERSION_OF_SHARE_GROUPS
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE if known else ErrorCode.INVALID_REQUEST)
-        if key_type != GROUP:
+        topic = _TOPICS.get(key_type)
+        if topic is None:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"Key type {key_type} has no coordinator on this broker.")
         image = self._metadata()
-        leader = image.leader_of(TopicPartition(CONSUMER_OFFSETS, self._service.partition_of(key)))
+        leader = image.leader_of(TopicPartition(topic, self._coordinators[key_type].partition_of(key)))
         broker = image.brokers.get(leader)
         endpoint = None if broker is None else broker.endpoints.get(context.listener_name)
         if endpoint is None:

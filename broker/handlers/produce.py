@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from broker.handlers.leader_hints import hint_producers
 from broker.network.registry import CloseConnection, RequestContext, Waiting, api
 from broker.replication.replica_manager import ReplicaManager
+from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import ProduceRequest, ProduceResponse
+from protocol.records.batch import RecordBatch
 from protocol.records.compression import CompressionType
-from protocol.records.record_format import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES
+from protocol.records.record_format import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, TRANSACTIONAL_FLAG
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
 from protocol.wire.schema import maker
 from storage.directory.disk_reserve import DiskReserveError
 from storage.log.log_validator import NotOneBatchError
+from storage.log.transaction_verification import VerificationGuard
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The one client id that Kafka lets write to internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
 
 FIRST_VERSION_OF_MAGIC_2 = 3
 FIRST_VERSION_OF_ZSTD = 7
+FIRST_VERSION_WITH_ABORTABLE = 11
 VALID_ACKS = (-1, 0, 1)
 NO_OFFSET = -1
 NO_ERROR = ErrorCode.NONE
@@ -35,6 +39,16 @@ PARTITIONS_AT_ONCE = 100
 """Batches appended in one turn of the event loop: some 4 ms of work."""
 PARTITIONS_PER_SLICE = 20
 """Batches of a larger request that are appended in one turn: 1 ms of work, or 4 where files have to be created."""
+
+RETRIABLE_VERDICTS: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
 
 Topic = ProduceResponse.TopicProduceResponse
 Partition = ProduceResponse.PartitionProduceResponse
@@ -60,8 +74,9 @@ class ProduceHandlers:
     (KAFKA-18659). Their message formats 0 and 1 are refused with UNSUPPORTED_FOR_MESSAGE_FORMAT.
     """
 
-    def __init__(self, replica_manager: ReplicaManager) -> None:
+    def __init__(self, replica_manager: ReplicaManager, transactions: TransactionGuards) -> None:
         self._replica_manager = replica_manager
+        self._transactions = transactions
 
     @api(ApiKey.PRODUCE, versions=(0, 11))
     def produce(
@@ -72,17 +87,20 @@ class ProduceHandlers:
         batches = 0
         for data in topic_data:
             batches += len(data.partition_data)
-        if batches > PARTITIONS_AT_ONCE:
+        guards: Guards | Awaitable[Guards] | None = None
+        if request.transactional_id is not None:
+            guards = self._guards(context, request, request.transactional_id)
+        if batches > PARTITIONS_AT_ONCE or not (guards is None or isinstance(guards, Mapping)):
             _keep_records(request)
             appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended))
+            answer = asyncio.ensure_future(self._produce_in_slices(context, request, appended, guards))
             return Waiting(answer, LETS_PRODUCE_PASS, effective=appended)
         topics: list[Topic] = []
         waiting: list[_Unacknowledged] = []
         for data in topic_data:
             if data.partition_data:
                 answers: list[Partition] = []
-                self._append(context, request.acks, data.name, data.partition_data, answers, waiting)
+                self._append(context, request.acks, data.name, data.partition_data, answers, waiting, guards)
                 topics.append(make_topic(name=data.name, partition_responses=answers))
         if waiting:
             return Waiting(self._when_acknowledged(context, request, topics, waiting), LETS_PRODUCE_PASS)
@@ -90,6 +108,21 @@ class ProduceHandlers:
             _close_after_failure(topics)
             return None
         return self._response(context, topics)
+
+    def _guards(
+        self, context: RequestContext, request: ProduceRequest, transactional_id: str
+    ) -> Guards | Awaitable[Guards]:
+        """Find out whether the transactional batches are part of the producer's transaction (KIP-890)."""
+        writes = []
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                records = data.records or b""
+                if len(records) >= HEADER_BYTES and records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_FLAG:
+                    batch = RecordBatch(memoryview(records))
+                    at = TopicPartition(topic.name, data.index)
+                    writes.append(Write(at, batch.producer_id, batch.producer_epoch, batch.base_sequence))
+        knows_abortable = context.api_version >= FIRST_VERSION_WITH_ABORTABLE
+        return self._transactions.begin(transactional_id, writes, knows_abortable=knows_abortable)
 
     def _response(self, context: RequestContext, topics: list[Topic]) -> ProduceResponse:
         response = make_response(responses=topics)
@@ -101,10 +134,16 @@ class ProduceHandlers:
         return response
 
     async def _produce_in_slices(
-        self, context: RequestContext, request: ProduceRequest, appended: asyncio.Future[None]
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        appended: asyncio.Future[None],
+        guards: Guards | Awaitable[Guards] | None,
     ) -> ProduceResponse | None:
         try:
-            topics, waiting = await self._append_in_slices(context, request)
+            if not (guards is None or isinstance(guards, Mapping)):
+                guards = await guards
+            topics, waiting = await self._append_in_slices(context, request, guards)
         finally:
             appended.set_result(None)
         if waiting:
@@ -115,7 +154,7 @@ class ProduceHandlers:
         return self._response(context, topics)
 
     async def _append_in_slices(
-        self, context: RequestContext, request: ProduceRequest
+        self, context: RequestContext, request: ProduceRequest, guards: Guards | None
     ) -> tuple[list[Topic], list[_Unacknowledged]]:
         topics: list[Topic] = []
         waiting: list[_Unacknowledged] = []
@@ -124,7 +163,7 @@ class ProduceHandlers:
             answers: list[Partition] = []
             while len(answers) < len(data.partition_data):
                 part = data.partition_data[len(answers) : len(answers) + room]
-                self._append(context, request.acks, data.name, part, answers, waiting)
+                self._append(context, request.acks, data.name, part, answers, waiting, guards)
                 room -= len(part)
                 if not room:
                     await asyncio.sleep(0)
@@ -141,6 +180,7 @@ class ProduceHandlers:
         partition_data: Sequence[PartitionData],
         answers: list[Partition],
         waiting: list[_Unacknowledged],
+        guards: Guards | None,
     ) -> None:
         """Append to some partitions of a topic, and put what is to be answered behind `answers`."""
         is_unusual = context.api_version < FIRST_VERSION_OF_ZSTD or acks not in VALID_ACKS or is_internal(topic)
@@ -153,7 +193,10 @@ class ProduceHandlers:
             try:
                 if is_unusual:
                     _check(context, acks, topic, records)
-                info = append(topic_partition, records, required_acks=acks)
+                if guards is None:
+                    info = append(topic_partition, records, required_acks=acks)
+                else:
+                    info = append(topic_partition, records, required_acks=acks, guard=_guard(guards, topic_partition))
             except ApiError as error:
                 answers.append(self._refusal(topic_partition, error))
                 continue
@@ -220,6 +263,20 @@ class ProduceHandlers:
                 for index, message in error.record_errors
             ]
         return refusal
+
+
+def _guard(guards: Guards, topic_partition: TopicPartition) -> VerificationGuard | None:
+    """The guard of a batch; None for one that is not transactional. Raises ApiError when its transaction does not have
+    the partition, in a way that makes a producer try again if that may change.
+    """
+    guard = guards.get(topic_partition)
+    if not isinstance(guard, ApiError):
+        return guard
+    if guard.error_code not in RETRIABLE_VERDICTS:
+        raise guard
+    # Old producers know the verdict from elsewhere. This one does not even have them ask for metadata.
+    problem = "Unable to verify the partition has been added to the transaction. Underlying error: "
+    raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, problem + guard.error_code.name)
 
 
 def _keep_records(request: ProduceRequest) -> None:

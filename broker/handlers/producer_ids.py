@@ -1,4 +1,6 @@
-"""InitProducerId: ids for idempotent producers (KIP-98). DescribeProducers: who writes to a partition (KIP-664)."""
+"""InitProducerId: the identity of idempotent and transactional producers (KIP-98, KIP-360). DescribeProducers: who
+writes to a partition (KIP-664).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from broker.handlers.coordinators import log_refused_producer
+from broker.handlers.transactions import told_fenced
 from broker.metadata.producer_ids import ProducerIds
 from broker.network.registry import RequestContext, api
 from broker.replication.replica_manager import ReplicaManager
+from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
+from cluster.transactions.producer_sessions import Initialized, ProducerIdAndEpoch
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -27,15 +31,17 @@ logger = logging.getLogger("kafka.coordinator.transaction.ZkProducerIdManager")
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
+FIRST_INIT_WITH_PRODUCER_FENCED: Final = 4
 
 _Described = DescribeProducersResponse.PartitionResponse
 
 
 class ProducerIdHandlers:
-    """Gives a fresh id to every producer without a transactional id. One with it fails as in `CoordinatorHandlers`."""
+    """Gives a fresh id to every producer without a transactional id; for one with it the coordinator decides."""
 
-    def __init__(self, producer_ids: ProducerIds) -> None:
+    def __init__(self, producer_ids: ProducerIds, transactions: TransactionCoordinatorService) -> None:
         self._producer_ids = producer_ids
+        self._transactions = transactions
 
     @api(ApiKey.INIT_PRODUCER_ID, versions=(0, 5))
     async def init_producer_id(
@@ -43,28 +49,42 @@ class ProducerIdHandlers:
         context: RequestContext,
         request: InitProducerIdRequest,
     ) -> InitProducerIdResponse:
-        """A producer id with epoch 0."""
+        """A producer id, with epoch 0 unless the transactional id has had it before."""
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return _refused(ErrorCode.INVALID_REQUEST)
-        if request.transactional_id == "":
-            return _refused(ErrorCode.INVALID_REQUEST)
-        if request.transactional_id is not None:
-            log_refused_producer(context, request.transactional_id)
-            return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         try:
-            producer_id = await self._producer_ids.next_id()
+            initialized = await self._initialized(request)
         except CoordinationError as error:
             logger.error("No block of producer ids could be allocated: %s", error)
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if initialized.error_code:
+            return _refused(told_fenced(context, initialized.error_code, FIRST_INIT_WITH_PRODUCER_FENCED))
+        return InitProducerIdResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            producer_id=initialized.producer_id,
+            producer_epoch=initialized.producer_epoch,
+        )
+
+    async def _initialized(self, request: InitProducerIdRequest) -> Initialized:
+        """Raises CoordinationError."""
+        transactional_id = request.transactional_id
+        try:
+            if transactional_id is None:
+                return Initialized(ErrorCode.NONE, await self._producer_ids.next_id(), 0)
+            expected = None
+            if request.producer_id != NO_PRODUCER_ID:
+                expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+            return await self._transactions.init_producer_id(transactional_id, request.transaction_timeout_ms, expected)
+        except CoordinationError:
+            raise
         except Exception as error:  # as Kafka, whose ZkProducerIdManager gives any failure to the client
-            logger.exception("No block of producer ids could be allocated")
             error_code = error.error_code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
+            if transactional_id is None or not isinstance(error, ApiError):
+                logger.exception("No block of producer ids could be allocated")
             # The outcome of a change of the tree is not known; clients know no such code here.
             is_unknown = error_code is ErrorCode.NOT_CONTROLLER
-            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
-        return InitProducerIdResponse(
-            throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
-        )
+            return Initialized(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
 
 
 class ProducerHandlers:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from broker.controller.channels import NewChannel
 from broker.controller.controller_api import ControllerApi
 from broker.environment.contract import Environment
+from broker.inter_broker.broker_clients import BrokerClients
 from broker.inter_broker.inter_broker_client import InterBrokerClient
 from broker.inter_broker.remote_channel import remote_channels
 from broker.inter_broker.remote_controller import ControllerRouter, RemoteController, controller_address
@@ -13,18 +16,26 @@ from broker.replication.following import fetchers_of
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
 from broker.stages.logs import LoadedLogs
+from broker.transactions.markers import Marker, Outcome
+from broker.transactions.remote_transactions import ask_coordinator, write_markers
+from broker.transactions.transaction_verifier import Question, Verdict
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
 from protocol.value import Value
 
 
 class ClusterLinks(Value):
-    """To leaders that this broker follows, to the controller, and as controller to all."""
+    """To leaders that this broker follows, to the controller, and as controller to all; to the leaders of partitions in
+    transactions, and to coordinators of transactions.
+    """
 
     new_channel: NewChannel
     fetchers: ReplicaFetcherManager
     replicas: ReplicaManager
     controller_client: InterBrokerClient
+    marker_clients: BrokerClients
+    verification_clients: BrokerClients
+    """Apart from those for markers, whose answers wait for replicas."""
 
     @classmethod
     def of(
@@ -46,7 +57,14 @@ class ClusterLinks(Value):
         fetchers = fetchers_of(
             broker_id, config, environment, metadata, fence, logs.replicas, logs.quotas.follower, keep
         )
-        return cls(channels, fetchers, logs.replicas, client)
+
+        def clients() -> BrokerClients:
+            request_timeout_ms = config.request_timeout_ms
+            return BrokerClients(
+                environment.network, lambda: metadata.image, listener, str(broker_id), request_timeout_ms
+            )
+
+        return cls(channels, fetchers, logs.replicas, client, clients(), clients())
 
     def router(
         self, broker_id: int, config: BrokerConfig, metadata: MetadataCache, controller: ControllerApi
@@ -58,6 +76,14 @@ class ClusterLinks(Value):
         self.replicas.isr_changes.connect(router)
         return router
 
+    async def write_txn_markers(self, broker_id: int, markers: Sequence[Marker]) -> Outcome:
+        """See `remote_transactions`."""
+        return await write_markers(self.marker_clients, broker_id, markers)
+
+    async def ask_transaction_coordinator(self, broker_id: int, question: Question) -> Verdict:
+        """See `remote_transactions`."""
+        return await ask_coordinator(self.verification_clients, broker_id, question)
+
     def config_changed(self, config: BrokerConfig) -> None:
         """The broker's configuration is another one."""
         self.fetchers.resize(config.num_replica_fetchers, self.replicas.hosted.follow_anew)
@@ -67,3 +93,5 @@ class ClusterLinks(Value):
         await self.fetchers.close()
         await self.replicas.isr_changes.close()
         self.controller_client.close()
+        self.marker_clients.close()
+        self.verification_clients.close()

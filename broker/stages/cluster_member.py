@@ -1,9 +1,10 @@
-"""Fourth stage: this broker is registered, has its roles from the controller, and coordinates groups."""
+"""Fourth stage: this broker is registered, has its roles from the controller, and coordinates."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.controller.channels import LocalChannel
 from broker.controller.cluster_membership import ClusterMembership
@@ -12,22 +13,25 @@ from broker.controller.controller_settings import controller_settings
 from broker.controller.roles import UncleanElections
 from broker.controller.topic_changes import TopicRules
 from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
+from broker.coordinators.coordinator_service import CoordinatorService
 from broker.environment.contract import Environment
 from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.config_service import ConfigService
 from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.metadata.metadata_cache import MetadataCache
+from broker.metadata.producer_ids import ProducerIds
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
+from broker.stages.transactions import Transactions
 from cluster.controller.commands import LeaderAndIsr
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.znodes import BrokerRegistration, ProducerIdBlock
 from config.broker_config import BrokerConfig
 from protocol.records.compression import CompressionType
-from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from protocol.value import Value
 from storage.log_manager import LogManager
 
@@ -40,8 +44,8 @@ _ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
 
 class ClusterMember(Value):
     """A broker that is registered, and what it takes part in: the controller's office, which it may have, the
-    configurations of all, and the groups whose partitions it leads. `controller_api` is the way to the controller,
-    wherever it is.
+    configurations of all, and the groups and transactions whose partitions it leads. `controller_api` is the way to the
+    controller, wherever it is.
     """
 
     broker_id: int
@@ -51,6 +55,8 @@ class ClusterMember(Value):
     auto_topics: AutoTopicCreation
     dynamic_configs: DynamicConfigs
     groups: GroupCoordinatorService
+    producer_ids: ProducerIds
+    transactions: Transactions
     unclean_elections: UncleanElections
     commands: LocalChannel
     """Has this broker obey its controller."""
@@ -76,7 +82,16 @@ class ClusterMember(Value):
         if links is not None:
             configs.on_change(links.config_changed)
         groups = _coordinator(config, environment, coordination, logs)
-        hosted.add_leadership_listener(partial(_tell_groups, groups))
+
+        async def allocate_producer_ids() -> ProducerIdBlock:
+            return await api.allocate_producer_ids(broker_id, membership.broker_epoch)
+
+        producer_ids = ProducerIds(allocate_producer_ids)
+        transactions = Transactions.of(
+            broker_id, config, environment, coordination, logs, groups, links, producer_ids.next_id
+        )
+        coordinators = {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions.service}
+        hosted.add_leadership_listener(partial(_tell_coordinators, coordinators))
         metadata.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
 
         async def settle_deletions() -> None:
@@ -116,12 +131,19 @@ class ClusterMember(Value):
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
         auto_topics = AutoTopicCreation(api, lambda: controller.settings, metadata)
         return cls(
-            broker_id, membership, controller, api, auto_topics, dynamic_configs, groups, unclean, commands, links
+            broker_id,
+            membership,
+            controller,
+            api,
+            auto_topics,
+            dynamic_configs,
+            groups,
+            producer_ids,
+            transactions,
+            unclean,
+            commands,
+            links,
         )
-
-    async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """A block of producer ids for this broker. Raises ApiError."""
-        return await self.controller_api.allocate_producer_ids(self.broker_id, self.membership.broker_epoch)
 
     async def say_cut_replicas(self, log_manager: LogManager) -> None:
         """Have the tree know the replicas that are not to be elected. A round: to be called regularly."""
@@ -191,12 +213,17 @@ def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
     return [FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch()) for log in log_manager.logs.values()]
 
 
-def _tell_groups(groups: GroupCoordinatorService, topic_partition: TopicPartition, leads: bool) -> None:
-    if topic_partition.topic == CONSUMER_OFFSETS:
-        if leads:
-            groups.elected(topic_partition.partition)
-        else:
-            groups.resigned(topic_partition.partition)
+def _tell_coordinators(
+    coordinators: Mapping[str, CoordinatorService[Any]], topic_partition: TopicPartition, leads: bool
+) -> None:
+    """Have the coordinators of a topic, if it has some, begin or stop to serve one of its partitions."""
+    service = coordinators.get(topic_partition.topic)
+    if service is None:
+        return
+    if leads:
+        service.elected(topic_partition.partition)
+    else:
+        service.resigned(topic_partition.partition)
 
 
 def _look_for_leaders(controller: ControllerService, old: MetadataImage, new: MetadataImage) -> None:

@@ -19,10 +19,13 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
+from broker.handlers.transaction_admin import TransactionAdminHandlers
+from broker.handlers.transaction_markers import MarkerHandlers
+from broker.handlers.transactional_offsets import TransactionalOffsetHandlers
+from broker.handlers.transactions import TransactionHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.logs.scrubber import Scrubber
 from broker.metadata.internal_topics import InternalTopicCreator
-from broker.metadata.producer_ids import ProducerIds
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
@@ -118,6 +121,17 @@ class ServingBroker(Value):
         supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
+        transactions = self.member.transactions.service
+        supervisor.every(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+            "transaction-abort",
+            transactions.abort_late_transactions,
+        )
+        supervisor.every(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms,
+            "transactionalId-expiration",
+            transactions.forget_unused_ids,
+        )
         if self.member.links is not None:
             # A follower is found to lag after one and a half times its limit at most, as in Kafka.
             supervisor.every(config.replica_lag_time_max_ms // 2, "isr-expiration", logs.replicas.check_lag)
@@ -131,6 +145,7 @@ class ServingBroker(Value):
         """Stop serving, and end the background work."""
         await socket_server.stop_listening()
         await self.internal_topics.close()
+        await self.member.transactions.service.close()
         await self.member.groups.close()
         socket_server.close_connections()
         await self.dispatcher.drain()
@@ -151,10 +166,11 @@ def _registry(
 ) -> HandlerRegistry:
     clock, executor, file_system = environment.clock, environment.executor, environment.file_system
     metadata, configs, controller = coordination.metadata, coordination.configs, member.controller
+    transactions = member.transactions
     old_offsets = ZookeeperOffsets(lambda: coordination.membership.coordination)
     registry = HandlerRegistry(
         [
-            ProduceHandlers(logs.replicas),
+            ProduceHandlers(logs.replicas, transactions.guards),
             FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes),
             OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
             MetadataHandlers(metadata, member.auto_topics, clock),
@@ -163,8 +179,12 @@ def _registry(
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
             GroupHandlers(member.groups),
             GroupOffsetHandlers(member.groups, lambda: metadata.image, old_offsets, config.offset_metadata_max_bytes),
-            CoordinatorHandlers(member.groups, lambda: metadata.image, internal_topics),
-            ProducerIdHandlers(ProducerIds(member.allocate_producer_ids)),
+            CoordinatorHandlers(member.groups, transactions.service, lambda: metadata.image, internal_topics, clock),
+            ProducerIdHandlers(member.producer_ids, transactions.service),
+            TransactionHandlers(transactions.service, member.groups, transactions.verifier, lambda: metadata.image),
+            TransactionalOffsetHandlers(member.groups, transactions.guards, lambda: metadata.image),
+            MarkerHandlers(transactions.writer),
+            TransactionAdminHandlers(transactions.service),
             ProducerHandlers(logs.replicas, lambda: metadata.image),
             DisabledFeatureHandlers(),
             ReassignmentHandlers(controller),

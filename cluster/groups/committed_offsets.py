@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from cluster.groups.durable_groups import DurableGroup
 from cluster.groups.group import Group, GroupState
 from cluster.groups.group_table import GroupTable, unattended
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.rebalance import Rebalancer
-from cluster.groups.records import NO_TIMESTAMP, CommittedOffset, CoordinatorRecord, GroupRecord, OffsetRecord
+from cluster.groups.records import (
+    NO_TIMESTAMP,
+    CommittedOffset,
+    CoordinatorRecord,
+    EndTxnRecord,
+    GroupRecord,
+    OffsetRecord,
+)
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ApiError, ErrorCode
+from protocol.records.control_records import EndTxnMarker
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field
 
@@ -61,14 +69,24 @@ class CommittedOffsets:
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def commit(
-        self, now: Moment, group_id: str, who: GroupMember, offsets: Offsets, retention_ms: int = -1
+        self,
+        now: Moment,
+        group_id: str,
+        who: GroupMember,
+        offsets: Offsets,
+        retention_ms: int = -1,
+        producer: Producer | None = None,
     ) -> Result[PartitionErrors]:
-        """Commit `offsets`, of partitions that exist. Gives a code for each, when they are committed.
+        """Commit `offsets`, of partitions that exist. Gives a code for each, when they are committed. Those of a
+        `producer` count once its transaction is committed (`end_transaction`); until then they are unstable.
 
         Those without a timestamp get the time of now. `retention_ms` is the client's own wish, -1 for none.
         """
         try:
-            group = self._group_to_commit(now, group_id, who)
+            if producer is None:
+                group = self._group_to_commit(now, group_id, who)
+            else:
+                group = self._group_of_transaction(now, group_id, who)
         except ApiError as error:
             return Result(dict.fromkeys(offsets, error.error_code))
         limit = self._table.config.offset_metadata_max_bytes
@@ -87,7 +105,8 @@ class CommittedOffsets:
         if not records:
             return Result(outcome)
         reply: Reply[PartitionErrors] = Reply()
-        return Result(reply, [Append(records, partial(self._commit_settled, group, records, outcome, reply))])
+        settled = partial(self._commit_settled, group, records, outcome, reply)
+        return Result(reply, [Append(records, settled, producer)])
 
     def _commit_settled(
         self,
@@ -124,6 +143,40 @@ class CommittedOffsets:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for its assignment")
         self._rebalancer.renew_session(now, group, member)
         return group
+
+    def _group_of_transaction(self, now: Moment, group_id: str, who: GroupMember) -> Group:
+        """The group that a transaction commits offsets of. Producers from before KIP-447 do not say who they are."""
+        group = self._table.groups.get(group_id)
+        if group is None:
+            group = self._table.create(group_id, now)
+        if group.state is GroupState.DEAD:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
+        if group.state is GroupState.EMPTY and who.generation_id < 0:
+            return group
+        if who.generation_id >= 0 or who.member_id or who.group_instance_id is not None:
+            group.check_member(who.member_id, who.group_instance_id)
+            group.check_generation(who.generation_id)
+        return group
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    def end_transaction(self, _: Moment, producer: Producer, marker: EndTxnMarker) -> Result[ErrorCode]:
+        """Write the marker that ends the transaction of a producer. Answered with the log's error, or with NONE once
+        its offsets count or are dropped.
+        """
+        reply: Reply[ErrorCode] = Reply()
+        groups = self._table.durable.groups_of(producer.producer_id)
+        settled = partial(self._transaction_ended, groups, reply)
+        return Result(reply, [Append([EndTxnRecord(marker)], settled, producer)])
+
+    def _transaction_ended(
+        self, group_ids: Sequence[str], reply: Reply[ErrorCode], now: Moment, error_code: ErrorCode
+    ) -> Appends:
+        for group_id in group_ids:
+            if self._table.durable.get(group_id) is not None and group_id not in self._table.groups:
+                self._table.create(group_id, now)  # it was deleted amid the transaction
+        reply.set(error_code)
+        return ()
 
     # -- fetch ---------------------------------------------------------------------------------------------------------
 

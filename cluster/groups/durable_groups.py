@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.groups.records import CommittedOffset, CoordinatorRecord, OffsetRecord
+from cluster.groups.records import CommittedOffset, CoordinatorRecord, EndTxnRecord, OffsetRecord
 from protocol.messages import GroupMetadataValue
+from protocol.records.control_records import ControlRecordType
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field
 
@@ -25,6 +26,8 @@ class DurableGroups:
 
     def __init__(self) -> None:
         self.groups: dict[str, DurableGroup] = {}
+        self._in_transactions: dict[int, dict[str, None]] = {}
+        """Groups with pending offsets, by the producer of the transaction."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DurableGroups) and self.groups == other.groups
@@ -35,12 +38,22 @@ class DurableGroups:
         """The group, or None when the log knows nothing of it."""
         return self.groups.get(group_id)
 
-    def replay(self, record: CoordinatorRecord, log_offset: int) -> None:
-        """Apply one committed record that stands at `log_offset`. Records come in the order of the log."""
+    def groups_of(self, producer_id: int) -> list[str]:
+        """The groups with offsets in the open transaction of a producer."""
+        return list(self._in_transactions.get(producer_id, ()))
+
+    def replay(self, record: CoordinatorRecord, log_offset: int, transactional_producer: int | None = None) -> None:
+        """Apply one committed record that stands at `log_offset`, in the transaction of a producer if there is one.
+        Records come in the order of the log.
+        """
+        if isinstance(record, EndTxnRecord):
+            if transactional_producer is not None:
+                self._end(transactional_producer, commit=record.marker.control_type is ControlRecordType.COMMIT)
+            return
         if isinstance(record, OffsetRecord):
             if record.value is not None:
                 record.value.log_offset = log_offset
-            self.replay_offset(record.group_id, record.topic_partition, record.value)
+            self.replay_offset(record.group_id, record.topic_partition, record.value, transactional_producer)
             return
         group = self._group(record.group_id)
         group.metadata = record.value
@@ -58,10 +71,23 @@ class DurableGroups:
         offsets = group.offsets
         if transactional_producer is not None:
             offsets = group.pending.setdefault(transactional_producer, {})
+            self._in_transactions.setdefault(transactional_producer, {})[group_id] = None
         if offset is not None:
             offsets[topic_partition] = offset
         else:
             offsets.pop(topic_partition, None)
+            self._drop_void(group_id, group)
+
+    def _end(self, producer_id: int, *, commit: bool) -> None:
+        """The offsets of a transaction count now, or are dropped. One that a plain commit has overtaken is too late."""
+        for group_id in self._in_transactions.pop(producer_id, ()):
+            group = self.groups.get(group_id)
+            if group is None:
+                continue
+            for topic_partition, offset in group.pending.pop(producer_id, {}).items():
+                standing = group.offsets.get(topic_partition)
+                if commit and (standing is None or standing.log_offset < offset.log_offset):
+                    group.offsets[topic_partition] = offset
             self._drop_void(group_id, group)
 
     def _group(self, group_id: str) -> DurableGroup:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import DecodeError
 from protocol.messages import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from protocol.records.control_records import EndTxnMarker, encode_end_txn_marker
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value, field
 from protocol.wire.schema import decode_versioned, encode_versioned
@@ -95,10 +96,20 @@ class GroupRecord(Value):
         return key, None if self.value is None else encode_versioned(self.value, _GROUP_VALUE)
 
 
-CoordinatorRecord = OffsetRecord | GroupRecord
+class EndTxnRecord(NamedTuple):
+    """The marker that ends the transaction of a producer, and with it decides about its offsets."""
+
+    marker: EndTxnMarker
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Key and value as they stand in the log."""
+        return encode_end_txn_marker(self.marker)
 
 
-def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord | None:
+CoordinatorRecord = OffsetRecord | GroupRecord | EndTxnRecord
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord | None:
     """The record behind a key and a value; None for a key version this coordinator does not keep.
 
     Raises DecodeError, or ApiError UNSUPPORTED_VERSION, for what cannot be read.

@@ -78,8 +78,9 @@ class GroupShard:
 
     def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:
         """`append` is committed, its first record at `base_offset` of the log: replay its records and go on."""
+        producer_id = None if append.producer is None else append.producer.producer_id
         for position, record in enumerate(append.records):
-            self._table.durable.replay(record, base_offset + position)
+            self._table.durable.replay(record, base_offset + position, producer_id)
         return append.settled(now, ErrorCode.NONE)
 
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:

@@ -65,6 +65,11 @@ def decode_end_txn_marker(record: Record) -> EndTxnMarker:
     return EndTxnMarker(kind, coordinator_epoch)
 
 
+def encode_end_txn_marker(marker: EndTxnMarker) -> tuple[bytes, bytes]:
+    """Key and value of the control record that is `marker`."""
+    return _KEY.pack(_VERSION, marker.control_type), _END_TXN_VALUE.pack(_VERSION, marker.coordinator_epoch)
+
+
 def build_end_txn_marker(
     marker: EndTxnMarker,
     *,
@@ -83,6 +88,5 @@ def build_end_txn_marker(
         is_control=True,
         partition_leader_epoch=partition_leader_epoch,
     )
-    key = _KEY.pack(_VERSION, marker.control_type)
-    builder.append(timestamp, key, _END_TXN_VALUE.pack(_VERSION, marker.coordinator_epoch))
+    builder.append(timestamp, *encode_end_txn_marker(marker))
     return builder.build()

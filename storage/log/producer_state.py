@@ -105,13 +105,15 @@ class ProducerStateManager:
         """The snapshots are in `directory` now."""
         self._directory = directory
 
-    def begin_verification(self, batch: RecordBatch, now_ms: int) -> VerificationGuard:
-        """A guard with which the transactional `batch` may be appended once its coordinator has agreed; ONGOING when
-        the transaction is known here, and nobody has to be asked.
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int
+    ) -> VerificationGuard:
+        """A guard with which a transactional batch that begins with `sequence` may be appended once its coordinator has
+        agreed; ONGOING when the transaction is known here, and nobody has to be asked.
         """
-        if batch.producer_id in self._ongoing:
+        if producer_id in self._ongoing:
             return ONGOING
-        return self.verification.begin(batch.producer_id, batch.producer_epoch, batch.base_sequence, now_ms)
+        return self.verification.begin(producer_id, producer_epoch, sequence, now_ms)
 
     def check(
         self, batch: RecordBatch, offset: int, origin: AppendOrigin, guard: VerificationGuard | None = None

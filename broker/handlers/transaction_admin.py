@@ -1,0 +1,118 @@
+"""DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
+
+from __future__ import annotations
+
+from broker.network.registry import RequestContext, api
+from broker.network.slices import in_slices
+from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from cluster.transactions.transaction_state import ENDING, TransactionState
+from cluster.transactions.transaction_table import Transaction
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from protocol.topic_partition import by_topic
+
+_Described = DescribeTransactionsResponse.TransactionState
+_Topic = DescribeTransactionsResponse.TopicData
+_Listed = ListTransactionsResponse.TransactionState
+
+
+class TransactionAdminHandlers:
+    """Tells of the transactional ids that this broker coordinates."""
+
+    def __init__(self, service: TransactionCoordinatorService) -> None:
+        self._service = service
+
+    @api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), reads_only=True)
+    async def describe_transactions(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeTransactionsRequest,
+    ) -> DescribeTransactionsResponse:
+        """Each transactional id with its own error; TRANSACTIONAL_ID_NOT_FOUND for one that has no producer."""
+        response = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[])
+        async for transactional_id in in_slices(request.transactional_ids, self._service.clock):
+            response.transaction_states.append(self._describe(transactional_id))
+        return response
+
+    def _describe(self, transactional_id: str) -> _Described:
+        try:
+            transaction = self._service.runtime_of(transactional_id).shard.get(transactional_id)
+        except ApiError as error:
+            return _refusal(transactional_id, error.error_code)
+        if transaction is None:
+            return _refusal(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        metadata = transaction.metadata
+        partitions = transaction.unmarked if metadata.state in ENDING else sorted(metadata.partitions)
+        return _Described(
+            error_code=ErrorCode.NONE,
+            transactional_id=transactional_id,
+            transaction_state=metadata.state.label,
+            transaction_timeout_ms=metadata.timeout_ms,
+            transaction_start_time_ms=metadata.start_ms,
+            producer_id=metadata.producer_id,
+            producer_epoch=metadata.producer_epoch,
+            topics=[_Topic(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()],
+        )
+
+    @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 1), reads_only=True)
+    async def list_transactions(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: ListTransactionsRequest,
+    ) -> ListTransactionsResponse:
+        """Those that pass the filters. COORDINATOR_LOAD_IN_PROGRESS until all are loaded."""
+        service = self._service
+        error_code = ErrorCode.NONE
+        if service.is_closed:
+            error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif service.is_loading:
+            error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        response = ListTransactionsResponse(
+            throttle_time_ms=0, error_code=error_code, unknown_state_filters=[], transaction_states=[]
+        )
+        if error_code:
+            return response
+        known = {state.label for state in TransactionState}
+        response.unknown_state_filters = [name for name in request.state_filters if name not in known]
+        now_ms = service.clock.now_ms()
+        for runtime in service.runtimes():
+            async for transactional_id in in_slices(runtime.shard.ids(), service.clock):
+                transaction = runtime.shard.get(transactional_id)
+                if transaction is not None and _passes(transaction, request, now_ms):
+                    metadata = transaction.metadata
+                    response.transaction_states.append(
+                        _Listed(
+                            transactional_id=transactional_id,
+                            producer_id=metadata.producer_id,
+                            transaction_state=metadata.state.label,
+                        )
+                    )
+        return response
+
+
+def _passes(transaction: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
+    metadata = transaction.metadata
+    if request.producer_id_filters and metadata.producer_id not in request.producer_id_filters:
+        return False
+    if request.state_filters and metadata.state.label not in request.state_filters:
+        return False
+    return request.duration_filter < 0 or now_ms - metadata.start_ms > request.duration_filter
+
+
+def _refusal(transactional_id: str, error_code: ErrorCode) -> _Described:
+    return _Described(
+        error_code=error_code,
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout_ms=0,
+        transaction_start_time_ms=0,
+        producer_id=0,
+        producer_epoch=0,
+        topics=[],
+    )

@@ -1,0 +1,182 @@
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's way through its transaction (KIP-98), and the question of
+other brokers what is in it (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.network.registry import RequestContext, api
+from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from broker.transactions.transaction_verifier import Question, TransactionVerifier
+from cluster.coordinators.results import Reply
+from cluster.metadata_image import MetadataImage
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+)
+from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition, is_internal
+
+FIRST_VERSION_WITH_PRODUCER_FENCED: Final = 2
+FIRST_VERSION_OF_BROKERS: Final = 4
+
+_Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+_Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
+_TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+_PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+
+_Codes = Mapping[TopicPartition, ErrorCode]
+
+
+def told_fenced(context: RequestContext, error_code: ErrorCode, first_version: int) -> ErrorCode:
+    """What the client is told: before `first_version` it does not know PRODUCER_FENCED (KIP-588)."""
+    if error_code is ErrorCode.PRODUCER_FENCED and context.api_version < first_version:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error_code
+
+
+class TransactionHandlers:
+    """Answers for the transactional ids that this broker coordinates. `image` gives the metadata."""
+
+    def __init__(
+        self,
+        service: TransactionCoordinatorService,
+        groups: GroupCoordinatorService,
+        verifier: TransactionVerifier,
+        image: Callable[[], MetadataImage],
+    ) -> None:
+        self._service = service
+        self._groups = groups
+        self._verifier = verifier
+        self._image = image
+
+    @api(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
+    def add_partitions_to_txn(
+        self, context: RequestContext, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+        """All partitions of a transaction are added, or none: then those that could be say OPERATION_NOT_ATTEMPTED."""
+        if context.api_version >= FIRST_VERSION_OF_BROKERS:
+            return self._add_for_brokers(context, request.transactions)
+        transaction = _Transaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        codes = self._add(context, transaction)
+        if isinstance(codes, Mapping):
+            return _response_to_client(transaction.topics, codes)
+        return _respond_later(codes, partial(_response_to_client, transaction.topics))
+
+    async def _add_for_brokers(
+        self, context: RequestContext, transactions: Sequence[_Transaction]
+    ) -> AddPartitionsToTxnResponse:
+        outcomes = [self._add(context, transaction) for transaction in transactions]
+        results = []
+        for transaction, outcome in zip(transactions, outcomes, strict=True):
+            codes = outcome if isinstance(outcome, Mapping) else await outcome
+            topic_results = _topic_results(transaction.topics, codes)
+            results.append(_Result(transactional_id=transaction.transactional_id, topic_results=topic_results))
+        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_transaction=results)
+
+    def _add(self, context: RequestContext, transaction: _Transaction) -> _Codes | Awaitable[_Codes]:
+        partitions = [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+        refused = self._refusals(context, partitions)
+        if refused:
+            return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
+        transactional_id = transaction.transactional_id
+        producer_id, producer_epoch = transaction.producer_id, transaction.producer_epoch
+        if transaction.verify_only:
+            return self._verifier.answer(Question(transactional_id, producer_id, producer_epoch, partitions))
+        outcome = self._add_to(transactional_id, producer_id, producer_epoch, partitions)
+        return self._service.responses.respond(outcome, partial(_codes_of_all, context, partitions))
+
+    def _refusals(
+        self, context: RequestContext, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        image, is_client = self._image(), context.api_version < FIRST_VERSION_OF_BROKERS
+        refused = {}
+        for each in partitions:
+            if is_client and is_internal(each.topic):
+                refused[each] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif image.partition(each) is None:
+                refused[each] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return refused
+
+    def _add_to(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
+    ) -> ErrorCode | Reply[ErrorCode]:
+        try:
+            runtime = self._service.runtime_of(transactional_id)
+        except ApiError as error:
+            return error.error_code
+        event = runtime.shard.transactions.add_partitions
+        return runtime.handle(event, transactional_id, producer_id, producer_epoch, partitions)
+
+    @api(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 4))
+    def add_offsets_to_txn(
+        self, context: RequestContext, request: AddOffsetsToTxnRequest
+    ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+        """Make the partition of __consumer_offsets that keeps a group part of the transaction."""
+        offsets = TopicPartition(CONSUMER_OFFSETS, self._groups.partition_of(request.group_id))
+        outcome = self._add_to(request.transactional_id, request.producer_id, request.producer_epoch, [offsets])
+
+        def response(error_code: ErrorCode) -> AddOffsetsToTxnResponse:
+            told = told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
+            return AddOffsetsToTxnResponse(throttle_time_ms=0, error_code=told)
+
+        return self._service.responses.respond(outcome, response)
+
+    @api(ApiKey.END_TXN, versions=(0, 4))
+    def end_txn(self, context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+        """Answered when it is decided how the transaction ends, before its markers are written."""
+
+        def response(error_code: ErrorCode) -> EndTxnResponse:
+            told = told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED)
+            return EndTxnResponse(throttle_time_ms=0, error_code=told)
+
+        transactional_id, producer_id = request.transactional_id, request.producer_id
+        try:
+            runtime = self._service.runtime_of(transactional_id)
+        except ApiError as error:
+            return response(error.error_code)
+        end = runtime.shard.transactions.end
+        outcome = runtime.handle(end, transactional_id, producer_id, request.producer_epoch, commit=request.committed)
+        return self._service.responses.respond(outcome, response)
+
+
+def _codes_of_all(context: RequestContext, partitions: Sequence[TopicPartition], error_code: ErrorCode) -> _Codes:
+    return dict.fromkeys(partitions, told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED))
+
+
+async def _respond_later(
+    codes: Awaitable[_Codes], response: Callable[[_Codes], AddPartitionsToTxnResponse]
+) -> AddPartitionsToTxnResponse:
+    return response(await codes)
+
+
+def _response_to_client(topics: Sequence[_Topic], codes: _Codes) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(topics, codes))
+
+
+def _topic_results(topics: Sequence[_Topic], codes: _Codes) -> list[_TopicResult]:
+    return [
+        _TopicResult(
+            name=topic.name,
+            results_by_partition=[
+                _PartitionResult(partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)])
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,119 @@
+"""Brings the markers of transactions to the leaders of the partitions (Kafka: `TransactionMarkerChannelManager`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from broker.transactions.markers import MarkerWork, Outcome, WriteMarkers
+from client.errors import DisconnectedError
+from cluster.metadata_image import MetadataImage
+from protocol.errors import ErrorCode
+from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
+
+logger = logging.getLogger("kafka.coordinator.transaction.TransactionMarkerChannelManager")
+
+RETRY_S: Final = 0.1
+"""Before markers are sent again that a leader did not take."""
+
+_NO_LONGER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+"""Another coordinator looks after the transaction."""
+
+_Share = tuple[MarkerWork, Sequence[TopicPartition]]
+
+
+class MarkerSender:
+    """Sends what is queued for a broker in one request, and the next when that is answered. What could not be written
+    is sent again, to whoever leads by then, until it is written or its coordinator has resigned. A partition that
+    exists no more needs no marker.
+    """
+
+    def __init__(self, image: Callable[[], MetadataImage], write: Callable[[int], WriteMarkers | None]) -> None:
+        """`image` gives the metadata; `write` the way to have a broker write markers, None while there is none."""
+        self._image = image
+        self._write = write
+        self._queues: dict[int, list[_Share]] = {}
+        self._senders: dict[int, asyncio.Task[None]] = {}
+        self._again: list[_Share] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def send(self, work: MarkerWork) -> None:
+        """Have the markers of a transaction written. Nothing happens before this returns."""
+        if not self._is_closed:
+            self._distribute(work, work.markers.partitions)
+
+    async def close(self) -> None:
+        """Send nothing more. Whoever coordinates the transactions next sends the markers again."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        senders = list(self._senders.values())
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+
+    def _distribute(self, work: MarkerWork, partitions: Sequence[TopicPartition]) -> None:
+        image = self._image()
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for topic_partition in partitions:
+            by_leader.setdefault(image.leader_of(topic_partition), []).append(topic_partition)
+        for leader, share in by_leader.items():
+            self._queues.setdefault(leader, []).append((work, share))
+            if leader not in self._senders:
+                sender = asyncio.get_running_loop().create_task(self._run(leader), name=f"txn-markers-{leader}")
+                self._senders[leader] = sender
+
+    async def _run(self, leader: int) -> None:
+        """Send until nothing is queued for a broker."""
+        try:
+            while self._queues.get(leader):
+                shares = [each for each in self._queues.pop(leader) if not each[0].is_obsolete()]
+                if shares:
+                    await self._send(leader, shares)
+        finally:
+            del self._senders[leader]
+
+    async def _send(self, leader: int, shares: Sequence[_Share]) -> None:
+        write = self._write(leader)
+        outcome: Outcome = {}
+        if write is not None:
+            try:
+                outcome = await write([work.marker(partitions) for work, partitions in shares])
+            except DisconnectedError as error:
+                logger.info("Transaction markers could not be sent to broker %d: %s", leader, error)
+        for work, partitions in shares:
+            if not work.is_obsolete():
+                self._settle(work, partitions, outcome)
+
+    def _settle(self, work: MarkerWork, partitions: Sequence[TopicPartition], outcome: Outcome) -> None:
+        image, markers = self._image(), work.markers
+        done, again = [], []
+        for topic_partition in partitions:
+            error_code = outcome.get((markers.producer_id, topic_partition))
+            if error_code in _NO_LONGER:
+                logger.info(
+                    "Sending %s's transaction marker for partition %s has permanently failed with error %s",
+                    markers.transactional_id, topic_partition, error_code,
+                )  # fmt: skip
+                return
+            is_gone = image.partition(topic_partition) is None and TRANSACTION_STATE in image.topics
+            if error_code is ErrorCode.NONE or is_gone or error_code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+                done.append(topic_partition)
+            else:
+                again.append(topic_partition)
+        if again:
+            self._again.append((work, again))
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(RETRY_S, self._send_again)
+        if done:
+            work.marked(done)
+
+    def _send_again(self) -> None:
+        self._timer = None
+        again, self._again = self._again, []
+        for work, partitions in again:
+            if not work.is_obsolete() and not self._is_closed:
+                self._distribute(work, partitions)

@@ -1,0 +1,79 @@
+"""What brokers ask each other about transactions, over the wire: to write markers, and whether a partition is part of a
+transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.inter_broker import versions
+from broker.inter_broker.broker_clients import BrokerClients
+from broker.transactions.markers import Marker, Outcome
+from broker.transactions.transaction_verifier import Question, Verdict
+from client.errors import DisconnectedError
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from protocol.topic_partition import TopicPartition, by_topic
+
+_Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+_Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+_Marker = WriteTxnMarkersRequest.WritableTxnMarker
+_MarkerTopic = WriteTxnMarkersRequest.WritableTxnMarkerTopic
+
+
+async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequence[Marker]) -> Outcome:
+    """Have another broker write markers. Raises DisconnectedError."""
+    request = WriteTxnMarkersRequest(
+        markers=[
+            _Marker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                transaction_result=marker.is_commit,
+                topics=[
+                    _MarkerTopic(name=topic, partition_indexes=indexes)
+                    for topic, indexes in by_topic(marker.partitions).items()
+                ],
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+            for marker in markers
+        ]
+    )
+    client = clients.of(broker_id)
+    response = await client.ask(request, WriteTxnMarkersResponse, versions.WRITE_TXN_MARKERS)
+    return {
+        (marked.producer_id, TopicPartition(topic.name, each.partition_index)): ErrorCode.of(each.error_code)
+        for marked in response.markers
+        for topic in marked.topics
+        for each in topic.partitions
+    }
+
+
+async def ask_coordinator(clients: BrokerClients, broker_id: int, question: Question) -> Verdict:
+    """Ask the coordinator on another broker. NETWORK_EXCEPTION when it gives no answer."""
+    transaction = _Transaction(
+        transactional_id=question.transactional_id,
+        producer_id=question.producer_id,
+        producer_epoch=question.producer_epoch,
+        verify_only=True,
+        topics=[_Topic(name=topic, partitions=indexes) for topic, indexes in by_topic(question.partitions).items()],
+    )
+    request = AddPartitionsToTxnRequest(transactions=[transaction])
+    client = clients.of(broker_id)
+    try:
+        response = await client.ask(request, AddPartitionsToTxnResponse, versions.ADD_PARTITIONS_TO_TXN)
+    except DisconnectedError:
+        return dict.fromkeys(question.partitions, ErrorCode.NETWORK_EXCEPTION)
+    if response.error_code:
+        return dict.fromkeys(question.partitions, ErrorCode.of(response.error_code))
+    told = {
+        TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.partition_error_code)
+        for result in response.results_by_transaction
+        for topic in result.topic_results
+        for each in topic.results_by_partition
+    }
+    return {each: told.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in question.partitions}

@@ -1,0 +1,144 @@
+"""The transaction coordinators of this broker: one shard for each partition of __transaction_state that it leads.
+
+The decisions are in `cluster.transactions`; here are time, waiting, the log and fresh producer ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime
+from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
+from broker.environment.contract import Clock, Executor
+from broker.network.slices import in_slices
+from broker.transactions.marker_sender import MarkerSender
+from broker.transactions.markers import MarkerWork
+from cluster.coordinators.results import Moment
+from cluster.transactions.loader import TransactionLoader
+from cluster.transactions.open_transactions import Markers
+from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
+from cluster.transactions.shard import TransactionShard
+from cluster.transactions.transaction_table import TransactionConfig
+from config.broker_config import BrokerConfig
+from protocol.errors import ApiError, ErrorCode
+from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
+
+IDS_PER_BATCH: Final = 500
+"""Transactional ids that are forgotten with one batch of tombstones."""
+
+
+def transaction_config(config: BrokerConfig) -> TransactionConfig:
+    """Take the settings of the transaction coordinators from the broker's configuration."""
+    return TransactionConfig(
+        transaction_max_timeout_ms=config.transaction_max_timeout_ms,
+        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
+    )
+
+
+class TransactionCoordinatorService(CoordinatorService[TransactionShard]):
+    """The transactional ids coordinated here. Methods raise ApiError for ids that are not, or not yet."""
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        log: CoordinatorLog,
+        clock: Clock,
+        executor: Executor,
+        sender: MarkerSender,
+        leader_epoch: Callable[[TopicPartition], int],
+        next_producer_id: Callable[[], Awaitable[int]],
+    ) -> None:
+        """`leader_epoch` gives that of a partition led here; `next_producer_id` an id that no producer has had."""
+        super().__init__(
+            TRANSACTION_STATE, log, clock, executor, "kafka.coordinator.transaction.TransactionStateManager"
+        )
+        self._config = config
+        self._sender = sender
+        self._leader_epoch = leader_epoch
+        self._next_producer_id = next_producer_id
+
+    def _loader(self, partition: int) -> ShardLoader[TransactionShard]:
+        loader = TransactionLoader()
+        return ShardLoader(loader.take, partial(self._restored_shard, partition, loader))
+
+    def _restored_shard(self, partition: int, loader: TransactionLoader, _: Moment) -> TransactionShard:
+        return TransactionShard(self._config, partial(self._send, partition), loader.finish())
+
+    def _summary(self, shard: TransactionShard) -> str:
+        return f"{len(shard.ids())} transactional ids"
+
+    def _send(self, partition: int, markers: Markers) -> None:
+        runtime = self._shards.get(partition)
+        if runtime is None:
+            return  # this broker has just resigned
+        epoch = self._leader_epoch(TopicPartition(TRANSACTION_STATE, partition))
+        marked = partial(_report, runtime, markers)
+        self._sender.send(MarkerWork(markers, epoch, marked, lambda: runtime.is_closed))
+
+    async def close(self) -> None:
+        """Stop: nothing is served any more, and no marker is sent."""
+        await self._sender.close()
+        await super().close()
+
+    def runtime_of(self, transactional_id: str) -> CoordinatorRuntime[TransactionShard]:
+        """The runtime of a transactional id's shard. Raises INVALID_REQUEST for an empty id, and what `runtime_at`
+        raises.
+        """
+        if not transactional_id:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        return self.runtime_at(self.partition_of(transactional_id))
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
+    ) -> Initialized:
+        """See `ProducerSessions.init_producer_id`; answered when it is committed. Raises what `runtime_of` and
+        `next_producer_id` raise.
+        """
+        fresh_id = None
+        while True:
+            runtime = self.runtime_of(transactional_id)
+            event = runtime.shard.producers.init_producer_id
+            outcome = runtime.handle(event, transactional_id, timeout_ms, expected, fresh_id)
+            if outcome is not NEEDS_ID:
+                break
+            fresh_id = await self._next_producer_id()
+        answer = self.responses.respond(outcome, _same)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    # -- background ----------------------------------------------------------------------------------------------------
+
+    async def abort_late_transactions(self) -> None:
+        """Abort transactions that are open for too long; to be called every
+        transaction.abort.timed.out.transaction.cleanup.interval.ms.
+        """
+        for runtime in self.runtimes():
+            async for transactional_id in in_slices(runtime.shard.ids(), self.clock):
+                if runtime.is_closed:
+                    break
+                runtime.handle(runtime.shard.abort_if_late, transactional_id)
+
+    async def forget_unused_ids(self) -> None:
+        """Forget transactional ids past their expiration; to be called every
+        transaction.remove.expired.transaction.cleanup.interval.ms.
+        """
+        for runtime in self.runtimes():
+            ids = runtime.shard.ids()
+            shares = [ids[start : start + IDS_PER_BATCH] for start in range(0, len(ids), IDS_PER_BATCH)]
+            async for share in in_slices(shares, self.clock):
+                if runtime.is_closed:
+                    break
+                runtime.handle(runtime.shard.forget_unused, share)
+
+
+def _report(
+    runtime: CoordinatorRuntime[TransactionShard], markers: Markers, partitions: Sequence[TopicPartition]
+) -> None:
+    if not runtime.is_closed:
+        runtime.handle(runtime.shard.transactions.marked, markers, partitions)
+
+
+def _same(initialized: Initialized) -> Initialized:
+    return initialized
