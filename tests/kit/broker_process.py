@@ -85,6 +85,8 @@ class BrokerProcess:
             "listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(directory / "data"),
             "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
             # Many records of tests are years old: the first round of retention, after 30 s, would take them away.
             "log.initial.task.delay.ms": "3600000",

@@ -27,6 +27,9 @@ SETTINGS = {
     "log.dirs": "/data",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "5",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
     "socket.request.max.bytes": "1000000",
 }

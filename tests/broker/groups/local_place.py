@@ -19,10 +19,14 @@ from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.metadata.producer_ids import ProducerIds
 from broker.network.registry import HandlerRegistry, RequestContext, Waiting
+from broker.transactions.marker_sender import MarkerSender
+from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
+from cluster.coordinators.results import Producer
 from cluster.groups.group_table import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from cluster.transactions.transaction_table import TransactionConfig
 from cluster.znodes import Endpoint, ProducerIdBlock
 from cluster.zookeeper.durable_tree import DurableTree
 from protocol.errors import ApiError, ErrorCode
@@ -111,7 +115,10 @@ class MemoryLog:
     def partition_count(self) -> int:
         return OFFSETS_PARTITIONS
 
-    def append(self, partition: int, records: Sequence[Record]) -> asyncio.Future[int]:
+    def append(
+        self, partition: int, records: Sequence[Record], producer: Producer | None = None
+    ) -> asyncio.Future[int]:
+        assert producer is None
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         failure = self.failures.popleft() if self.failures else None
 
@@ -176,6 +183,11 @@ class Local:
         self.on_create: Callable[[], None] = lambda: None
         self._blocks = count()
         self._add_topic(CONSUMER_OFFSETS, OFFSETS_PARTITIONS)
+        self.transactions: Any = TransactionCoordinatorService(
+            TransactionConfig(), MemoryLog(), clock, InlineExecutor(), MarkerSender(lambda: self.image, lambda _: None),
+            lambda _: 0, ProducerIds(self._allocate_block).next_id,
+        )  # fmt: skip
+        """It coordinates nothing: no dialogue is about transactions."""
         self.registry = HandlerRegistry(
             [
                 GroupHandlers(self.service),
@@ -185,8 +197,10 @@ class Local:
                     ZookeeperOffsets(lambda: self.coordination),
                     config.offset_metadata_max_bytes,
                 ),
-                CoordinatorHandlers(self.service, lambda: self.image, InternalTopicCreator(self._ensure)),
-                ProducerIdHandlers(ProducerIds(self._allocate_block)),
+                CoordinatorHandlers(
+                    self.service, self.transactions, lambda: self.image, InternalTopicCreator(self._ensure), clock
+                ),
+                ProducerIdHandlers(ProducerIds(self._allocate_block), self.transactions),
             ]
         )
         self.run(self._elect)

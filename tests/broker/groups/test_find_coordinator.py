@@ -12,7 +12,7 @@ import pytest
 from broker.metadata.internal_topics import InternalTopicCreator
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FindCoordinatorRequest
-from protocol.topic_partition import CONSUMER_OFFSETS
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tests.broker.groups.group_fixture import OFFSETS_PARTITIONS
 from tests.broker.groups.local_place import Local
 
@@ -67,17 +67,15 @@ def test_a_creation_that_takes_long_is_not_waited_for(place: Local) -> None:
     assert place.loop.time() - started_s < 2
 
 
-@pytest.mark.parametrize(("key_type", "version"), [(1, 1), (1, 3), (1, 4), (1, 6)])
-def test_transactions_fail_at_once_and_for_good(
-    place: Local, key_type: int, version: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    request = FindCoordinatorRequest(key="t", coordinator_keys=["t"], key_type=key_type)
+@pytest.mark.parametrize("version", [1, 3, 4, 6])
+def test_the_first_transactional_id_creates_the_topic_of_transactions(place: Local, version: int) -> None:
+    request = FindCoordinatorRequest(key="t", coordinator_keys=["t"], key_type=1)
     if version < 4:
         request.coordinator_keys = []
     else:
         request.key = ""
+    place.on_create = partial(place.create_topic, TRANSACTION_STATE, OFFSETS_PARTITIONS)
     response = ask(place, request, version)
     found = response if version < 4 else response.coordinators[0]
-    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert found.node_id == -1
-    assert [line for line in caplog.messages if line.startswith("Refused the transactional producer 't'")]
+    assert place.created == [TRANSACTION_STATE]
+    assert (found.error_code, found.node_id) == (ErrorCode.NONE, 0)

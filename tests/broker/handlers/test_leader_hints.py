@@ -38,7 +38,9 @@ def produce(nodes: Nodes, broker_id: int, version: int, listener: str = "B") -> 
     data = ProduceRequest.PartitionProduceData(index=0, records=batch_of(b"a"))
     topics = [ProduceRequest.TopicProduceData(name="t", partition_data=[data])]
     request = ProduceRequest(acks=1, timeout_ms=1_000, topic_data=topics)
-    answer = ProduceHandlers(nodes[broker_id].replicas).produce(context(version, listener), request)
+    no_transactions: Any = None
+    handlers = ProduceHandlers(nodes[broker_id].replicas, no_transactions)
+    answer = handlers.produce(context(version, listener), request)
     assert isinstance(answer, ProduceResponse)
     return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,11 @@ from tests.kit.controller_fixtures import Cluster, context
 from tests.kit.coordination_fixtures import in_loop
 
 
-async def init(ids: ProducerIds, transactional_id: str | None = None, version: int = 5) -> InitProducerIdResponse:
-    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=1)
-    response = await ProducerIdHandlers(ids).init_producer_id(context(version), request)
-    response.to_bytes(version)
+async def init(ids: ProducerIds) -> InitProducerIdResponse:
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    nobody: Any = None
+    response = await ProducerIdHandlers(ids, nobody).init_producer_id(context(5), request)
+    response.to_bytes(5)
     return response
 
 
@@ -43,21 +45,6 @@ class Blocks:
 async def test_no_producer_id_is_given_twice() -> None:
     ids = ProducerIds(Blocks().allocate)
     assert await asyncio.gather(*(ids.next_id() for _ in range(35))) == list(range(35))
-
-
-def test_a_refused_transactional_producer_leaves_one_line_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
-    asyncio.run(init(ProducerIds(Blocks().allocate), "payments"))
-    (line,) = caplog.messages
-    assert line.startswith("Refused the transactional producer 'payments' (client ")
-    assert "transactions are not supported yet. Remove transactional.id" in line
-
-
-@pytest.mark.parametrize("version", range(6))
-@in_loop
-async def test_a_transactional_producer_gets_no_id(version: int) -> None:
-    response = await init(ProducerIds(Blocks().allocate), "t", version)
-    assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert (response.producer_id, response.producer_epoch) == (-1, -1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""A transaction coordinator on a log in memory: events in, answers and markers out."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.transactions.loader import TransactionLoader
+from cluster.transactions.open_transactions import Markers
+from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
+from cluster.transactions.records import TransactionMetadata
+from cluster.transactions.shard import TransactionShard
+from cluster.transactions.transaction_table import TransactionConfig
+from protocol.errors import ErrorCode
+from protocol.records.batch import Record, build_batch
+from protocol.topic_partition import TopicPartition
+
+R = TypeVar("R")
+P = ParamSpec("P")
+
+START_MS = 1_700_000_000_000
+ID = "t"
+A, B = TopicPartition("a", 0), TopicPartition("b", 1)
+
+
+class Harness:
+    """`log` is what is committed: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`. `sent`
+    are the markers to be written; `mark` says that they are.
+    """
+
+    def __init__(self, log: list[tuple[bytes, bytes | None]] | None = None, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+        self.log = [] if log is None else log
+        self.hold = False
+        self.waiting: deque[Append] = deque()
+        self.sent: deque[Markers] = deque()
+        self.next_id = 1000 * (1 + len(self.log))
+        self.shard = TransactionShard(TransactionConfig(), self.sent.append, self.replayed())
+        self._make(self.shard.start(self.now()))
+
+    def replayed(self) -> dict[str, TransactionMetadata]:
+        """The state that a new leader would load from the log."""
+        loader = TransactionLoader()
+        for offset, (key, value) in enumerate(self.log):
+            loader.take(memoryview(build_batch([Record(0, START_MS, key, value)], base_offset=offset)))
+        return loader.finish()
+
+    def restarted(self) -> Harness:
+        """A new coordinator on the same log; what was not committed is gone."""
+        return Harness(list(self.log), self.now_ms)
+
+    def now(self) -> Moment:
+        return Moment(self.now_ms, self.now_ms - START_MS)
+
+    def handle(self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs) -> R | None:
+        """The answer to an event; None when it waits."""
+        result = event(self.now(), *args, **kwargs)
+        self._make(result.appends)
+        response = result.response
+        return response.value if isinstance(response, Reply) else response
+
+    def _make(self, appends: Appends) -> None:
+        self.waiting.extend(appends)
+        while self.waiting and not self.hold:
+            self.commit_one()
+
+    def commit_one(self) -> None:
+        append = self.waiting.popleft()
+        base_offset = len(self.log)
+        self.log.extend(record.encode() for record in append.records)
+        self._make(self.shard.complete(self.now(), append, base_offset))
+
+    def fail_one(self, error_code: ErrorCode) -> None:
+        self._make(self.shard.fail(self.now(), self.waiting.popleft(), error_code))
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass, running what falls due at its own moment."""
+        end_ms = self.now_ms + milliseconds
+        while (next_ms := self.shard.next_deadline_ms()) is not None and next_ms + START_MS <= end_ms:
+            self.now_ms = max(self.now_ms, next_ms + START_MS)
+            self._make(self.shard.expire(self.now()))
+        self.now_ms = end_ms
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def init(
+        self, expected: tuple[int, int] | None = None, timeout_ms: int = 60_000, transactional_id: str = ID
+    ) -> Initialized | None:
+        identity = None if expected is None else ProducerIdAndEpoch(*expected)
+        event = self.shard.producers.init_producer_id
+        answer = self.handle(event, transactional_id, timeout_ms, identity)
+        if answer is NEEDS_ID:
+            self.next_id += 1
+            answer = self.handle(event, transactional_id, timeout_ms, identity, self.next_id)
+        return answer
+
+    def producer(self, transactional_id: str = ID) -> tuple[int, int]:
+        """The identity of a new producer."""
+        initialized = self.init(transactional_id=transactional_id)
+        assert initialized is not None
+        assert initialized.error_code is ErrorCode.NONE
+        return initialized.producer_id, initialized.producer_epoch
+
+    def add(
+        self, producer: tuple[int, int], *partitions: TopicPartition, transactional_id: str = ID
+    ) -> ErrorCode | None:
+        return self.handle(self.shard.transactions.add_partitions, transactional_id, *producer, partitions)
+
+    def end(self, producer: tuple[int, int], *, commit: bool, transactional_id: str = ID) -> ErrorCode | None:
+        return self.handle(self.shard.transactions.end, transactional_id, *producer, commit=commit)
+
+    def mark(self, *partitions: TopicPartition) -> Markers:
+        """The partitions of the oldest markers have theirs; all of them without names. Gives the markers."""
+        markers = self.sent[0]
+        self.handle(self.shard.transactions.marked, markers, partitions or markers.partitions)
+        if not partitions:
+            self.sent.popleft()
+        return markers
+
+    def ended(self, producer: tuple[int, int], *, commit: bool) -> None:
+        """End a transaction, and write its markers."""
+        assert self.end(producer, commit=commit) is ErrorCode.NONE
+        self.mark()
+
+    @property
+    def metadata(self) -> TransactionMetadata:
+        transaction = self.shard.get(ID)
+        assert transaction is not None
+        return transaction.metadata
+
+    @property
+    def state(self) -> str:
+        return self.metadata.state.label
