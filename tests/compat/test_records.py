@@ -161,9 +161,3 @@ def test_subscribing_creates_the_topic(driver: Driver, topic: str) -> None:
     member = driver.join(topic, f"group-of-{topic}", topic)
     eventually("a partition", member.state, lambda state: state.assignment == [f"{topic}-0"])
     member.leave()
-
-
-def test_a_transactional_producer_is_told_at_once(driver: Driver, topic: str) -> None:
-    with pytest.raises(ClientError) as raised:
-        driver.ask("transaction", transactional_id=topic)
-    assert raised.value.error is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -117,6 +117,10 @@ class IdempotentStream(Stream):
 class Aiokafka(Driver):
     """The driver."""
 
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._transactions_loop = asyncio.new_event_loop()
+
     def error_code(self, error: Exception) -> int | None:
         return error.errno if isinstance(error, BrokerResponseError) else None
 
@@ -187,16 +191,37 @@ class Aiokafka(Driver):
         await consumer.stop()
         return {"position": position, "records": [record_of(record) for record in records]}
 
-    def transaction(self, transactional_id: str) -> Plain:
-        asyncio.run(self._transaction(transactional_id))
+    # Transactional producers live on an event loop that runs while something is asked of them.
 
-    async def _transaction(self, transactional_id: str) -> None:
+    def begin(self, transactional_id: str) -> Plain:
+        self._transactions_loop.run_until_complete(self._begin(transactional_id))
+
+    async def _begin(self, transactional_id: str) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=self.address, transactional_id=transactional_id)
-        try:
-            await producer.start()
+        await producer.start()
+        await producer.begin_transaction()
+        self._producers[transactional_id] = producer
+
+    def write(self, transactional_id: str, topic: str, values: list[str]) -> Plain:
+        self._transactions_loop.run_until_complete(self._write(self._producers[transactional_id], topic, values))
+
+    async def _write(self, producer: AIOKafkaProducer, topic: str, values: list[str]) -> None:
+        for future in [await producer.send(topic, value.encode(), partition=0) for value in values]:
+            await future
+
+    def send_offset(self, transactional_id: str, group: str, topic: str, offset: int) -> Plain:
+        producer = self._producers[transactional_id]
+        self._transactions_loop.run_until_complete(
+            producer.send_offsets_to_transaction({TopicPartition(topic, 0): offset}, group)
+        )
+
+    def end(self, transactional_id: str, *, commit: bool, again: bool) -> Plain:
+        self._transactions_loop.run_until_complete(self._end(self._producers[transactional_id], commit, again))
+
+    async def _end(self, producer: AIOKafkaProducer, commit: bool, again: bool) -> None:
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
+        if again:
             await producer.begin_transaction()
-        finally:
-            await producer.stop()
 
     def admin(self, call: str, **arguments: Plain) -> Plain:
         calls: dict[str, Callable[..., Coroutine[Any, Any, Plain]]] = {

@@ -253,6 +253,8 @@ class Driver(abc.ABC):
     def __init__(self, address: str) -> None:
         self.address = address
         self._members: dict[str, Member] = {}
+        self._producers: dict[str, Any] = {}
+        """Those with a transactional id, by it."""
         self._stream: Stream | None = None
 
     # -- what a client implements --------------------------------------------------------------------------------------
@@ -269,8 +271,20 @@ class Driver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def transaction(self, transactional_id: str) -> Plain:
-        """Begin the life of a transactional producer."""
+    def begin(self, transactional_id: str) -> Plain:
+        """Begin the life of a transactional producer, and a transaction."""
+
+    @abc.abstractmethod
+    def write(self, transactional_id: str, topic: str, values: list[str]) -> Plain:
+        """Write values to partition 0 of a topic, in the open transaction; answered when they are acknowledged."""
+
+    @abc.abstractmethod
+    def send_offset(self, transactional_id: str, group: str, topic: str, offset: int) -> Plain:
+        """Commit the offset of a group in partition 0 of a topic, in the open transaction."""
+
+    @abc.abstractmethod
+    def end(self, transactional_id: str, *, commit: bool, again: bool) -> Plain:
+        """End the open transaction; `again`: and begin the next."""
 
     @abc.abstractmethod
     def error_code(self, error: Exception) -> int | None:

@@ -12,6 +12,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.errors import BrokerResponseError, UnknownTopicOrPartitionError
+from kafka.structs import OffsetAndMetadata
 
 from tests.compat.drivers import base
 from tests.compat.drivers.base import (
@@ -170,10 +171,29 @@ class KafkaPython(Driver):
         consumer.close()
         return {"position": position, "records": [record_of(record) for record in records]}
 
-    def transaction(self, transactional_id: str) -> Plain:
+    def begin(self, transactional_id: str) -> Plain:
         producer = KafkaProducer(bootstrap_servers=self.address, transactional_id=transactional_id)
         producer.init_transactions()
         producer.begin_transaction()
+        self._producers[transactional_id] = producer
+
+    def write(self, transactional_id: str, topic: str, values: list[str]) -> Plain:
+        producer = self._producers[transactional_id]
+        for future in [producer.send(topic, value.encode(), partition=0) for value in values]:
+            future.get(PATIENCE_S)
+
+    def send_offset(self, transactional_id: str, group: str, topic: str, offset: int) -> Plain:
+        offsets = {TopicPartition(topic, 0): OffsetAndMetadata(offset, "", -1)}
+        self._producers[transactional_id].send_offsets_to_transaction(offsets, group)
+
+    def end(self, transactional_id: str, *, commit: bool, again: bool) -> Plain:
+        producer = self._producers[transactional_id]
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        if again:
+            producer.begin_transaction()
 
     def admin(self, call: str, **arguments: Plain) -> Plain:
         calls: dict[str, Callable[..., Plain]] = {

@@ -201,10 +201,43 @@ class Librdkafka(Driver):
         consumer.close()
         return {"position": offset, "records": [record_of(message) for message in messages]}
 
-    def transaction(self, transactional_id: str) -> Plain:
+    def begin(self, transactional_id: str) -> Plain:
         producer = Producer({"bootstrap.servers": self.address, "transactional.id": transactional_id})
         producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
+        self._producers[transactional_id] = producer
+
+    def write(self, transactional_id: str, topic: str, values: list[str]) -> Plain:
+        errors: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                errors.append(error)
+
+        producer = self._producers[transactional_id]
+        for value in values:
+            producer.produce(topic, value=value.encode(), partition=0, on_delivery=delivered)
+        assert producer.flush(PATIENCE_S) == 0
+        if errors:
+            raise KafkaException(errors[0])
+
+    def send_offset(self, transactional_id: str, group: str, topic: str, offset: int) -> Plain:
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": group})
+        try:
+            self._producers[transactional_id].send_offsets_to_transaction(
+                [TopicPartition(topic, 0, offset)], consumer.consumer_group_metadata(), PATIENCE_S
+            )
+        finally:
+            consumer.close()
+
+    def end(self, transactional_id: str, *, commit: bool, again: bool) -> Plain:
+        producer = self._producers[transactional_id]
+        if commit:
+            producer.commit_transaction(PATIENCE_S)
+        else:
+            producer.abort_transaction(PATIENCE_S)
+        if again:
+            producer.begin_transaction()
 
     def admin(self, call: str, **arguments: Plain) -> Plain:
         client = AdminClient({"bootstrap.servers": self.address})

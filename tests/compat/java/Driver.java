@@ -29,9 +29,11 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -62,6 +64,7 @@ public final class Driver {
     private final String address;
     private final Admin admin;
     private final Map<String, Member> members = new HashMap<>();
+    private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
     private Stream stream;
     private Follower follower;
 
@@ -116,7 +119,10 @@ public final class Driver {
         return switch (question.text("do")) {
             case "produce" -> produce(question);
             case "consume" -> consume(question);
-            case "transaction" -> transaction(question.text("transactional_id"));
+            case "begin" -> begin(question.text("transactional_id"));
+            case "write" -> write(question);
+            case "send_offset" -> sendOffset(question);
+            case "end" -> end(question);
             case "join" -> join(question);
             case "state" -> members.get(question.text("member")).state();
             case "commit" -> members.get(question.text("member")).request("commit");
@@ -230,13 +236,46 @@ public final class Driver {
         return plain;
     }
 
-    private Object transaction(String transactionalId) {
+    // -- transactions -------------------------------------------------------------------------------------------------
+
+    private Object begin(String transactionalId) {
         KafkaProducer<byte[], byte[]> producer = producer(Map.of("transactional.id", transactionalId));
-        try {
-            producer.initTransactions();
+        producer.initTransactions();
+        producer.beginTransaction();
+        producers.put(transactionalId, producer);
+        return null;
+    }
+
+    private Object write(Arguments question) throws Exception {
+        KafkaProducer<byte[], byte[]> producer = producers.get(question.text("transactional_id"));
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        for (Object value : (List<?>) question.get("values")) {
+            byte[] bytes = ((String) value).getBytes(StandardCharsets.UTF_8);
+            sent.add(producer.send(new ProducerRecord<>(question.text("topic"), 0, null, bytes)));
+        }
+        for (Future<RecordMetadata> each : sent) {
+            each.get();
+        }
+        return null;
+    }
+
+    private Object sendOffset(Arguments question) {
+        TopicPartition partition = new TopicPartition(question.text("topic"), 0);
+        OffsetAndMetadata offset = new OffsetAndMetadata(question.number("offset").longValue());
+        producers.get(question.text("transactional_id")).sendOffsetsToTransaction(
+            Map.of(partition, offset), new ConsumerGroupMetadata(question.text("group")));
+        return null;
+    }
+
+    private Object end(Arguments question) {
+        KafkaProducer<byte[], byte[]> producer = producers.get(question.text("transactional_id"));
+        if (question.flag("commit")) {
+            producer.commitTransaction();
+        } else {
+            producer.abortTransaction();
+        }
+        if (question.flag("again")) {
             producer.beginTransaction();
-        } finally {
-            producer.close(Duration.ZERO);
         }
         return null;
     }
