@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from cluster.groups.committed_offsets import OffsetDeletion
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
@@ -18,6 +18,7 @@ from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.groups.shard import GroupDescription, GroupShard
 from protocol.errors import ErrorCode
 from protocol.records.batch import Record, build_batch
+from protocol.records.control_records import ControlRecordType, EndTxnMarker
 from protocol.topic_partition import TopicPartition
 
 R = TypeVar("R")
@@ -54,11 +55,14 @@ class Harness:
         config: GroupConfig | None = None,
         log: list[tuple[bytes, bytes | None]] | None = None,
         now_ms: int = START_MS,
+        producers: dict[int, Producer] | None = None,
     ) -> None:
+        """`producers` are those of the transactional records, by offset."""
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
         self.now_ms = now_ms
         self.wall_clock_skew_ms = 0
         self.log = [] if log is None else log
+        self.producers = {} if producers is None else producers
         self.hold = False
         self.fails_with: ErrorCode | None = None
         self.waiting: deque[Append] = deque()
@@ -71,12 +75,20 @@ class Harness:
         """The state that a new leader would load from the log."""
         loader = GroupLoader()
         for offset, (key, value) in enumerate(self.log):
-            loader.take(memoryview(build_batch([Record(0, START_MS, key, value)], base_offset=offset)))
+            producer = self.producers.get(offset)
+            batch = build_batch(
+                [Record(0, START_MS, key, value)],
+                base_offset=offset,
+                producer_id=-1 if producer is None else producer.producer_id,
+                is_transactional=producer is not None,
+                is_control=producer is not None and producer.ends,
+            )
+            loader.take(memoryview(batch))
         return loader.finish()
 
     def restarted(self) -> Harness:
         """A new coordinator on the same log; what was not committed is gone."""
-        return Harness(self.config, list(self.log), self.now_ms)
+        return Harness(self.config, list(self.log), self.now_ms, dict(self.producers))
 
     def now(self) -> Moment:
         return Moment(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
@@ -100,6 +112,8 @@ class Harness:
         append = self.waiting.popleft()
         base_offset = len(self.log)
         self.log.extend(record.encode() for record in append.records)
+        if append.producer is not None:
+            self.producers |= dict.fromkeys(range(base_offset, len(self.log)), append.producer)
         self._make(self.shard.complete(self.now(), append, base_offset))
 
     def fail_one(self, error_code: ErrorCode) -> None:
@@ -180,10 +194,16 @@ class Harness:
         instance: str | None = None,
         metadata: str = "",
         retention_ms: int = -1,
+        producer: Producer | None = None,
     ) -> Answer[dict[TopicPartition, ErrorCode]]:
         who = GroupMember(member_id, generation_id, instance)
         committed = {each: CommittedOffset(offset, -1, metadata, NO_TIMESTAMP) for each, offset in offsets.items()}
-        return self.handle(self.shard.offsets.commit, group_id, who, committed, retention_ms)
+        return self.handle(self.shard.offsets.commit, group_id, who, committed, retention_ms, producer)
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> Answer[ErrorCode]:
+        kind = ControlRecordType.COMMIT if commit else ControlRecordType.ABORT
+        producer = Producer(producer_id, 0, ends=True)
+        return self.handle(self.shard.offsets.end_transaction, producer, EndTxnMarker(kind, 0))
 
     def fetch(
         self, *partitions: TopicPartition, group_id: str = "g", require_stable: bool = False
