@@ -15,7 +15,6 @@ from broker.network.registry import RequestContext, api
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from cluster.metadata_image import MetadataImage
-from cluster.transactions.producer_sessions import Initialized, ProducerIdAndEpoch
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
@@ -52,39 +51,32 @@ class ProducerIdHandlers:
         """A producer id, with epoch 0 unless the transactional id has had it before."""
         if (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH):
             return _refused(ErrorCode.INVALID_REQUEST)
-        try:
-            initialized = await self._initialized(request)
-        except CoordinationError as error:
-            logger.error("No block of producer ids could be allocated: %s", error)
-            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        if initialized.error_code:
-            return _refused(told_fenced(context, initialized.error_code, FIRST_INIT_WITH_PRODUCER_FENCED))
-        return InitProducerIdResponse(
-            throttle_time_ms=0,
-            error_code=ErrorCode.NONE,
-            producer_id=initialized.producer_id,
-            producer_epoch=initialized.producer_epoch,
-        )
-
-    async def _initialized(self, request: InitProducerIdRequest) -> Initialized:
-        """Raises CoordinationError."""
         transactional_id = request.transactional_id
         try:
             if transactional_id is None:
-                return Initialized(ErrorCode.NONE, await self._producer_ids.next_id(), 0)
-            expected = None
-            if request.producer_id != NO_PRODUCER_ID:
-                expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-            return await self._transactions.init_producer_id(transactional_id, request.transaction_timeout_ms, expected)
-        except CoordinationError:
-            raise
+                error_code, producer_id, producer_epoch = ErrorCode.NONE, await self._producer_ids.next_id(), 0
+            else:
+                expected = None
+                if request.producer_id != NO_PRODUCER_ID:
+                    expected = request.producer_id, request.producer_epoch
+                error_code, producer_id, producer_epoch = await self._transactions.init_producer_id(
+                    transactional_id, request.transaction_timeout_ms, expected
+                )
+        except CoordinationError as error:
+            logger.error("No block of producer ids could be allocated: %s", error)
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         except Exception as error:  # as Kafka, whose ZkProducerIdManager gives any failure to the client
-            error_code = error.error_code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
             if transactional_id is None or not isinstance(error, ApiError):
                 logger.exception("No block of producer ids could be allocated")
+            error_code = error.error_code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
             # The outcome of a change of the tree is not known; clients know no such code here.
             is_unknown = error_code is ErrorCode.NOT_CONTROLLER
-            return Initialized(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
+            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_unknown else error_code)
+        if error_code:
+            return _refused(told_fenced(context, error_code, FIRST_INIT_WITH_PRODUCER_FENCED))
+        return InitProducerIdResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=producer_epoch
+        )
 
 
 class ProducerHandlers:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.network.registry import RequestContext, api
 from broker.network.slices import in_slices
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
-from cluster.transactions.transaction_state import ENDING, TransactionState
-from cluster.transactions.transaction_table import Transaction
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -16,6 +16,9 @@ from protocol.messages import (
     ListTransactionsResponse,
 )
 from protocol.topic_partition import by_topic
+
+if TYPE_CHECKING:
+    from cluster.transactions.transaction_table import Transaction
 
 _Described = DescribeTransactionsResponse.TransactionState
 _Topic = DescribeTransactionsResponse.TopicData
@@ -48,7 +51,7 @@ class TransactionAdminHandlers:
         if transaction is None:
             return _refusal(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         metadata = transaction.metadata
-        partitions = transaction.unmarked if metadata.state in ENDING else sorted(metadata.partitions)
+        partitions = transaction.outstanding
         return _Described(
             error_code=ErrorCode.NONE,
             transactional_id=transactional_id,
@@ -78,6 +81,8 @@ class TransactionAdminHandlers:
         )
         if error_code:
             return response
+        from cluster.transactions.transaction_state import TransactionState
+
         known = {state.label for state in TransactionState}
         response.unknown_state_filters = [name for name in request.state_filters if name not in known]
         now_ms = service.clock.now_ms()

@@ -14,7 +14,7 @@ from broker.stages.logs import LoadedLogs
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.marker_writer import MarkerWriter
 from broker.transactions.markers import WriteMarkers
-from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService, transaction_config
+from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import TransactionGuards
 from broker.transactions.transaction_verifier import TransactionVerifier
 from config.broker_config import BrokerConfig
@@ -63,13 +63,14 @@ class Transactions(Value):
             commit_timeout_ms=config.request_timeout_ms,
         )
         service = TransactionCoordinatorService(
-            transaction_config(config),
             log,
             clock,
             environment.executor,
             MarkerSender(lambda: metadata.image, partial(_way_to, broker_id, writer, links)),
             lambda topic_partition: replicas.partition(topic_partition).leader_epoch,
             next_producer_id,
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            id_expiration_ms=config.transactional_id_expiration_ms,
         )
         ask_broker = None if links is None else links.ask_transaction_coordinator
         verifier = TransactionVerifier(broker_id, service, lambda: metadata.image, ask_broker)

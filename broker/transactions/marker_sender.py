@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.transactions.markers import MarkerWork, Outcome, WriteMarkers
-from client.errors import DisconnectedError
 from cluster.metadata_image import MetadataImage
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
@@ -80,10 +79,7 @@ class MarkerSender:
         write = self._write(leader)
         outcome: Outcome = {}
         if write is not None:
-            try:
-                outcome = await write([work.marker(partitions) for work, partitions in shares])
-            except DisconnectedError as error:
-                logger.info("Transaction markers could not be sent to broker %d: %s", leader, error)
+            outcome = await write([work.marker(partitions) for work, partitions in shares])
         for work, partitions in shares:
             if not work.is_obsolete():
                 self._settle(work, partitions, outcome)

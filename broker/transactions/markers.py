@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.transactions.open_transactions import Markers
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
+
+if TYPE_CHECKING:
+    from cluster.transactions.open_transactions import Markers
 
 
 class Marker(NamedTuple):
@@ -42,7 +44,7 @@ class MarkerWork(Value, eq=False):
 
 
 Outcome = Mapping[tuple[int, TopicPartition], ErrorCode]
-"""By producer id and partition."""
+"""By producer id and partition. What is not in it is not known to be written."""
 
 WriteMarkers = Callable[[Sequence[Marker]], Awaitable[Outcome]]
-"""Has one broker write markers. Raises DisconnectedError when it could not be asked, or gave no answer."""
+"""Has one broker write markers. When it could not be asked, or gave no answer, the outcome is empty."""

@@ -4,6 +4,7 @@ transaction.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from broker.inter_broker import versions
@@ -20,6 +21,8 @@ from protocol.messages import (
 )
 from protocol.topic_partition import TopicPartition, by_topic
 
+logger = logging.getLogger("kafka.coordinator.transaction.TransactionMarkerChannelManager")
+
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
 _Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 _Marker = WriteTxnMarkersRequest.WritableTxnMarker
@@ -27,7 +30,7 @@ _MarkerTopic = WriteTxnMarkersRequest.WritableTxnMarkerTopic
 
 
 async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequence[Marker]) -> Outcome:
-    """Have another broker write markers. Raises DisconnectedError."""
+    """Have another broker write markers; see `markers.WriteMarkers`."""
     request = WriteTxnMarkersRequest(
         markers=[
             _Marker(
@@ -44,7 +47,11 @@ async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequenc
         ]
     )
     client = clients.of(broker_id)
-    response = await client.ask(request, WriteTxnMarkersResponse, versions.WRITE_TXN_MARKERS)
+    try:
+        response = await client.ask(request, WriteTxnMarkersResponse, versions.WRITE_TXN_MARKERS)
+    except DisconnectedError as error:
+        logger.info("Transaction markers could not be sent to broker %d: %s", broker_id, error)
+        return {}
     return {
         (marked.producer_id, TopicPartition(topic.name, each.partition_index)): ErrorCode.of(each.error_code)
         for marked in response.markers

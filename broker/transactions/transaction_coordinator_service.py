@@ -1,6 +1,7 @@
 """The transaction coordinators of this broker: one shard for each partition of __transaction_state that it leads.
 
-The decisions are in `cluster.transactions`; here are time, waiting, the log and fresh producer ids.
+The decisions are in `cluster.transactions`; here are time, waiting, the log and fresh producer ids. A broker that
+coordinates no transactions imports none of the decisions.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime
 from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
@@ -17,55 +18,58 @@ from broker.network.slices import in_slices
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.markers import MarkerWork
 from cluster.coordinators.results import Moment
-from cluster.transactions.loader import TransactionLoader
-from cluster.transactions.open_transactions import Markers
-from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
-from cluster.transactions.shard import TransactionShard
-from cluster.transactions.transaction_table import TransactionConfig
-from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
+
+if TYPE_CHECKING:
+    from cluster.transactions.loader import TransactionLoader
+    from cluster.transactions.open_transactions import Markers
+    from cluster.transactions.producer_sessions import Initialized
+    from cluster.transactions.shard import TransactionShard
 
 IDS_PER_BATCH: Final = 500
 """Transactional ids that are forgotten with one batch of tombstones."""
 
 
-def transaction_config(config: BrokerConfig) -> TransactionConfig:
-    """Take the settings of the transaction coordinators from the broker's configuration."""
-    return TransactionConfig(
-        transaction_max_timeout_ms=config.transaction_max_timeout_ms,
-        transactional_id_expiration_ms=config.transactional_id_expiration_ms,
-    )
-
-
-class TransactionCoordinatorService(CoordinatorService[TransactionShard]):
+class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
     """The transactional ids coordinated here. Methods raise ApiError for ids that are not, or not yet."""
 
     def __init__(
         self,
-        config: TransactionConfig,
         log: CoordinatorLog,
         clock: Clock,
         executor: Executor,
         sender: MarkerSender,
         leader_epoch: Callable[[TopicPartition], int],
         next_producer_id: Callable[[], Awaitable[int]],
+        *,
+        max_timeout_ms: int,
+        id_expiration_ms: int,
     ) -> None:
-        """`leader_epoch` gives that of a partition led here; `next_producer_id` an id that no producer has had."""
+        """`leader_epoch` gives that of a partition led here; `next_producer_id` an id that no producer has had. The
+        settings are transaction.max.timeout.ms and transactional.id.expiration.ms.
+        """
         super().__init__(
             TRANSACTION_STATE, log, clock, executor, "kafka.coordinator.transaction.TransactionStateManager"
         )
-        self._config = config
+        self._max_timeout_ms = max_timeout_ms
+        self._id_expiration_ms = id_expiration_ms
         self._sender = sender
         self._leader_epoch = leader_epoch
         self._next_producer_id = next_producer_id
 
     def _loader(self, partition: int) -> ShardLoader[TransactionShard]:
+        from cluster.transactions.loader import TransactionLoader
+
         loader = TransactionLoader()
         return ShardLoader(loader.take, partial(self._restored_shard, partition, loader))
 
     def _restored_shard(self, partition: int, loader: TransactionLoader, _: Moment) -> TransactionShard:
-        return TransactionShard(self._config, partial(self._send, partition), loader.finish())
+        from cluster.transactions.shard import TransactionShard
+        from cluster.transactions.transaction_table import TransactionConfig
+
+        config = TransactionConfig(self._max_timeout_ms, self._id_expiration_ms)
+        return TransactionShard(config, partial(self._send, partition), loader.finish())
 
     def _summary(self, shard: TransactionShard) -> str:
         return f"{len(shard.ids())} transactional ids"
@@ -92,16 +96,19 @@ class TransactionCoordinatorService(CoordinatorService[TransactionShard]):
         return self.runtime_at(self.partition_of(transactional_id))
 
     async def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
     ) -> Initialized:
-        """See `ProducerSessions.init_producer_id`; answered when it is committed. Raises what `runtime_of` and
-        `next_producer_id` raise.
+        """See `ProducerSessions.init_producer_id`; answered when it is committed. `expected` are the id and epoch that a
+        producer has. Raises what `runtime_of` and `next_producer_id` raise.
         """
+        from cluster.transactions.producer_sessions import NEEDS_ID, ProducerIdAndEpoch
+
+        identity = None if expected is None else ProducerIdAndEpoch(*expected)
         fresh_id = None
         while True:
             runtime = self.runtime_of(transactional_id)
             event = runtime.shard.producers.init_producer_id
-            outcome = runtime.handle(event, transactional_id, timeout_ms, expected, fresh_id)
+            outcome = runtime.handle(event, transactional_id, timeout_ms, identity, fresh_id)
             if outcome is not NEEDS_ID:
                 break
             fresh_id = await self._next_producer_id()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -51,6 +51,11 @@ class Transaction:
         self.metadata = metadata
         self.pending: TransactionState | None = None
         self.unmarked: dict[TopicPartition, None] = {}
+
+    @property
+    def outstanding(self) -> Collection[TopicPartition]:
+        """The partitions of the transaction; while it ends, those that have no marker yet."""
+        return list(self.unmarked) if self.metadata.state in ENDING else sorted(self.metadata.partitions)
 
     @property
     def is_durable(self) -> bool:

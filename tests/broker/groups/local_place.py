@@ -26,7 +26,6 @@ from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import Producer
 from cluster.groups.group_table import GroupConfig
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from cluster.transactions.transaction_table import TransactionConfig
 from cluster.znodes import Endpoint, ProducerIdBlock
 from cluster.zookeeper.durable_tree import DurableTree
 from protocol.errors import ApiError, ErrorCode
@@ -184,8 +183,8 @@ class Local:
         self._blocks = count()
         self._add_topic(CONSUMER_OFFSETS, OFFSETS_PARTITIONS)
         self.transactions: Any = TransactionCoordinatorService(
-            TransactionConfig(), MemoryLog(), clock, InlineExecutor(), MarkerSender(lambda: self.image, lambda _: None),
-            lambda _: 0, ProducerIds(self._allocate_block).next_id,
+            MemoryLog(), clock, InlineExecutor(), MarkerSender(lambda: self.image, lambda _: None),
+            lambda _: 0, ProducerIds(self._allocate_block).next_id, max_timeout_ms=1000, id_expiration_ms=1000,
         )  # fmt: skip
         """It coordinates nothing: no dialogue is about transactions."""
         self.registry = HandlerRegistry(

@@ -1,4 +1,4 @@
-"""Random events at one transactional id, against the plainest model of it; at any moment another coordinator may load."""
+"""Random events at one transactional id, against the plainest model of it; at any moment another coordinator loads."""
 
 from __future__ import annotations
 
