@@ -98,8 +98,8 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
     ) -> Initialized:
-        """See `ProducerSessions.init_producer_id`; answered when it is committed. `expected` are the id and epoch that a
-        producer has. Raises what `runtime_of` and `next_producer_id` raise.
+        """See `ProducerSessions.init_producer_id`; answered when it is committed. `expected` are the id and epoch that
+        a producer has. Raises what `runtime_of` and `next_producer_id` raise.
         """
         from cluster.transactions.producer_sessions import NEEDS_ID, ProducerIdAndEpoch
 

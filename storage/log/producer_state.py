@@ -146,7 +146,8 @@ class ProducerStateManager:
                 f"Epoch of producer {producer_id} at offset {offset} in {self.name} is {epoch}, "
                 f"which is smaller than the last seen epoch {entry.producer_epoch}",
             )
-        self._check_transaction(entry, batch)
+        if batch.attributes & 0x30 or entry.current_txn_first_offset != NO_OFFSET:
+            self._check_transaction(entry, batch)
         if origin is not AppendOrigin.CLIENT:
             return None
         if epoch != entry.producer_epoch:
@@ -167,13 +168,11 @@ class ProducerStateManager:
 
     def _check_transaction(self, entry: ProducerStateEntry, batch: RecordBatch) -> None:
         if not batch.attributes & 0x30:
-            if entry.current_txn_first_offset != NO_OFFSET:
-                raise ApiError(
-                    ErrorCode.INVALID_TXN_STATE,
-                    f"Expected a transactional write of producer {batch.producer_id} in {self.name}, "
-                    "whose transaction is open",
-                )
-            return
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Expected a transactional write of producer {batch.producer_id} in {self.name}, "
+                "whose transaction is open",
+            )
         marker = _marker_of(batch) if batch.is_control else None
         if marker is not None and marker.coordinator_epoch < entry.coordinator_epoch:
             raise ApiError(

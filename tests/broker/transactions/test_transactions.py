@@ -11,127 +11,27 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages import (
-    DescribeTransactionsRequest,
-    FetchRequest,
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
-from protocol.records.batch import read_batches
-from protocol.records.control_records import ControlRecordType, decode_end_txn_marker
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
-from tests.kit.in_process import InProcessBroker, Wire
+from tests.kit.in_process import InProcessBroker
 from tests.kit.transaction_requests import (
     add_offsets,
-    add_partitions,
     commit_offsets,
-    end,
     fetch_offset,
     find_coordinator,
     init,
     produce_in_transaction,
     verify,
 )
+from tests.kit.transactional_producer import TransactionalProducer as Producer
+from tests.kit.transactional_producer import read
 from tests.kit.wire_requests import new_topic
 
 AT = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
 ID = "payments"
-
-
-class Producer:
-    """A transactional producer, request by request."""
-
-    def __init__(self, wire: Wire, transactional_id: str = ID) -> None:
-        self.wire = wire
-        self.transactional_id = transactional_id
-        self.producer_id = self.epoch = -1
-        self.sequences: dict[TopicPartition, int] = {}
-
-    @property
-    def identity(self) -> tuple[str, int, int]:
-        return self.transactional_id, self.producer_id, self.epoch
-
-    async def ask(self, request: Any, version: int) -> Any:
-        return await self.wire.ask(request, version)
-
-    async def init(self, timeout_ms: int = 60_000, *, goes_on: bool = False) -> int:
-        """Begin a session; `goes_on`: with the identity at hand (KIP-360)."""
-        identity = (self.producer_id, self.epoch) if goes_on else (-1, -1)
-        for _ in range(1000):
-            response = await self.ask(init(self.transactional_id, timeout_ms, *identity), 5)
-            if response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
-                break
-            await asyncio.sleep(0)
-        if not response.error_code:
-            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
-            self.sequences.clear()
-        return int(response.error_code)
-
-    async def add(self, *partitions: TopicPartition, version: int = 3) -> list[int]:
-        for _ in range(1000):
-            response = await self.ask(add_partitions(*self.identity, *partitions), version)
-            codes = [
-                each.partition_error_code
-                for topic in response.results_by_topic_v3_and_below
-                for each in topic.results_by_partition
-            ]
-            if ErrorCode.CONCURRENT_TRANSACTIONS not in codes:
-                break
-            await asyncio.sleep(0)
-        return codes
-
-    async def write(self, *values: bytes, at: TopicPartition = AT, version: int = 11) -> int:
-        sequence = self.sequences.get(at, 0)
-        response = await self.ask(produce_in_transaction(*self.identity, sequence, values, at), version)
-        code = int(response.responses[0].partition_responses[0].error_code)
-        if not code:
-            self.sequences[at] = sequence + len(values)
-        return code
-
-    async def end(self, *, commit: bool, version: int = 4) -> int:
-        return int((await self.ask(end(*self.identity, commit=commit), version)).error_code)
-
-    async def state(self) -> Any:
-        response = await self.ask(DescribeTransactionsRequest(transactional_ids=[self.transactional_id]), 0)
-        return response.transaction_states[0]
-
-    async def settled(self) -> str:
-        """The state once no markers are outstanding."""
-        for _ in range(1000):
-            state = (await self.state()).transaction_state
-            if not state.startswith("Prepare"):
-                return str(state)
-            await asyncio.sleep(0)
-        raise AssertionError(state)
-
-
-async def read(wire: Wire, at: TopicPartition = AT, *, committed: bool = True) -> list[bytes]:
-    """The values that a consumer shows: without those of aborted transactions if it wants `committed` ones."""
-    partition = FetchRequest.FetchPartition(
-        partition=at.partition, fetch_offset=0, partition_max_bytes=1_000_000, current_leader_epoch=-1
-    )
-    request = FetchRequest(
-        max_wait_ms=0,
-        min_bytes=0,
-        max_bytes=1_000_000,
-        isolation_level=int(committed),
-        topics=[FetchRequest.FetchTopic(topic=at.topic, partitions=[partition])],
-    )
-    response: Any = await wire.ask(request, 11)
-    data = response.responses[0].partitions[0]
-    assert data.error_code == ErrorCode.NONE
-    aborted = sorted((each.first_offset, each.producer_id) for each in data.aborted_transactions or ())
-    values, skipped = [], set()
-    for batch in read_batches(memoryview(data.records or b"")):
-        while aborted and aborted[0][0] <= batch.last_offset:
-            skipped.add(aborted.pop(0)[1])
-        if batch.is_control:
-            (marker,) = batch.records()
-            if decode_end_txn_marker(marker).control_type is ControlRecordType.ABORT:
-                skipped.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in skipped):
-            values += [record.value or b"" for record in batch.records()]
-    return values
 
 
 def on_a_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -142,7 +42,7 @@ def on_a_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     async def scenario(arguments: dict[str, Any]) -> None:
         async with InProcessBroker() as broker:
             await prepare(broker)
-            given = {"broker": broker, "producer": Producer(broker.connect())} | arguments
+            given = {"broker": broker, "producer": Producer(broker.connect(), ID)} | arguments
             await test(**{name: given[name] for name in names})
 
     def run(**arguments: Any) -> None:
@@ -164,17 +64,17 @@ async def prepare(broker: InProcessBroker) -> None:
 async def test_a_committed_transaction(producer: Producer) -> None:
     assert await producer.init() == ErrorCode.NONE
     assert await producer.add(AT, OTHER) == [ErrorCode.NONE] * 2
-    assert await producer.write(b"1") == ErrorCode.NONE
+    assert await producer.write(b"1", at=AT) == ErrorCode.NONE
     assert await producer.write(b"2", at=OTHER) == ErrorCode.NONE
     state = await producer.state()
     assert (state.transaction_state, [(each.topic, each.partitions) for each in state.topics]) == (
         "Ongoing", [("t", [0, 1])],
     )  # fmt: skip
-    assert await read(producer.wire) == []
-    assert await read(producer.wire, committed=False) == [b"1"]
+    assert await read(producer.wire, AT) == []
+    assert await read(producer.wire, AT, committed=False) == [b"1"]
     assert await producer.end(commit=True) == ErrorCode.NONE
     assert await producer.settled() == "CompleteCommit"
-    assert await read(producer.wire) == [b"1"]
+    assert await read(producer.wire, AT) == [b"1"]
     assert await read(producer.wire, OTHER) == [b"2"]
     assert await producer.end(commit=True) == ErrorCode.NONE
     assert await producer.end(commit=False) == ErrorCode.INVALID_TXN_STATE
@@ -185,31 +85,31 @@ async def test_an_aborted_transaction_between_two_others(producer: Producer) -> 
     await producer.init()
     for value, commit in ((b"1", True), (b"2", False), (b"3", True)):
         assert await producer.add(AT) == [ErrorCode.NONE]
-        assert await producer.write(value) == ErrorCode.NONE
+        assert await producer.write(value, at=AT) == ErrorCode.NONE
         assert await producer.end(commit=commit) == ErrorCode.NONE
         await producer.settled()
-    assert await read(producer.wire) == [b"1", b"3"]
-    assert await read(producer.wire, committed=False) == [b"1", b"2", b"3"]
+    assert await read(producer.wire, AT) == [b"1", b"3"]
+    assert await read(producer.wire, AT, committed=False) == [b"1", b"2", b"3"]
 
 
 @on_a_broker
 async def test_a_new_producer_fences_the_old_one(broker: InProcessBroker, producer: Producer) -> None:
     await producer.init()
     await producer.add(AT)
-    await producer.write(b"zombie")
-    successor = Producer(broker.connect())
+    await producer.write(b"zombie", at=AT)
+    successor = Producer(broker.connect(), ID)
     assert await successor.init() == ErrorCode.NONE
     assert (successor.producer_id, successor.epoch) == (producer.producer_id, producer.epoch + 2)
     assert await producer.end(commit=True) == ErrorCode.PRODUCER_FENCED
     assert await producer.end(commit=True, version=1) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await producer.add(OTHER) == [ErrorCode.PRODUCER_FENCED]
     assert await producer.add(OTHER, version=1) == [ErrorCode.INVALID_PRODUCER_EPOCH]
-    assert await producer.write(b"late") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await producer.write(b"late", at=AT) == ErrorCode.INVALID_PRODUCER_EPOCH
     await successor.add(AT)
-    await successor.write(b"new")
+    await successor.write(b"new", at=AT)
     await successor.end(commit=True)
     await successor.settled()
-    assert await read(producer.wire) == [b"new"]
+    assert await read(producer.wire, AT) == [b"new"]
 
 
 @on_a_broker
@@ -240,17 +140,17 @@ async def test_what_was_not_added_is_not_written(producer: Producer) -> None:
     assert await read(producer.wire, OTHER, committed=False) == []
     await producer.end(commit=True)
     await producer.settled()
-    assert await producer.write(b"late") == ErrorCode.TRANSACTION_ABORTABLE
-    assert await read(producer.wire, committed=False) == []
+    assert await producer.write(b"late", at=AT) == ErrorCode.TRANSACTION_ABORTABLE
+    assert await read(producer.wire, AT, committed=False) == []
 
 
 def test_verification_can_be_switched_off() -> None:
     async def scenario() -> None:
         async with InProcessBroker(transaction_partition_verification_enable="false") as broker:
             await prepare(broker)
-            producer = Producer(broker.connect())
+            producer = Producer(broker.connect(), ID)
             await producer.init()
-            assert await producer.write(b"1") == ErrorCode.NONE
+            assert await producer.write(b"1", at=AT) == ErrorCode.NONE
 
     asyncio.run(scenario())
 
@@ -269,7 +169,7 @@ async def test_a_transactional_batch_needs_a_transactional_id(producer: Producer
 async def test_a_plain_write_amid_a_transaction_is_refused(producer: Producer) -> None:
     await producer.init()
     await producer.add(AT)
-    await producer.write(b"1")
+    await producer.write(b"1", at=AT)
     request = produce_in_transaction(*producer.identity, 1, [b"2"], AT, is_transactional=False)
     response = await producer.ask(request, 11)
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TXN_STATE
@@ -309,7 +209,7 @@ async def test_a_broker_asks_what_is_in_a_transaction(producer: Producer) -> Non
 async def test_a_transaction_that_is_open_for_too_long_is_aborted(broker: InProcessBroker, producer: Producer) -> None:
     await producer.init(timeout_ms=1000)
     await producer.add(AT)
-    await producer.write(b"1")
+    await producer.write(b"1", at=AT)
     service = broker.server.serving.member.transactions.service
     broker.clock.ms += 900
     await service.abort_late_transactions()
@@ -317,8 +217,8 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted(broker: InProc
     broker.clock.ms += 200
     await service.abort_late_transactions()
     assert await producer.settled() == "CompleteAbort"
-    assert await read(producer.wire) == []
-    assert await producer.write(b"2") == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert await read(producer.wire, AT) == []
+    assert await producer.write(b"2", at=AT) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await producer.end(commit=True) == ErrorCode.PRODUCER_FENCED
 
 
