@@ -12,6 +12,9 @@ from tests.parity.subject import Target
 
 SETTINGS = {
     "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     # The records of the scenarios are years old.
     "log.retention.ms": "-1",
     # Topics with a limit of their own are looked after at once.

@@ -1,8 +1,8 @@
-"""InitProducerId, and what transactions get from a broker that has none."""
+"""InitProducerId without a transactional id."""
 
 from __future__ import annotations
 
-from protocol.messages import FindCoordinatorRequest, InitProducerIdRequest
+from protocol.messages import InitProducerIdRequest
 from tests.parity.subject import Subject, scenario
 
 
@@ -62,14 +62,3 @@ def half_an_identity(b: Subject) -> None:
 @scenario
 def empty_transactional_id(b: Subject) -> None:
     init(b, transactional_id="")
-
-
-@scenario
-def transactional_id(b: Subject) -> None:
-    init(b, transactional_id=b.name("tx"))
-
-
-@scenario
-def coordinator_of_a_transaction(b: Subject) -> None:
-    b.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[b.name("tx")]), 4)
-    b.ask(FindCoordinatorRequest(key_type=1, key=b.name("tx")), 3)
