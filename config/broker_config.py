@@ -270,10 +270,8 @@ class BrokerConfig:
     @property
     def log_retention_time_ms(self) -> int:
         """How long records are kept; -1 for ever."""
-        time_ms = self._first_ms(
-            ("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)
-        )
-        return max(time_ms, -1)
+        units = ("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)
+        return max(self._first_ms(*units), -1)
 
     @property
     def log_flush_interval_time_ms(self) -> int:
@@ -283,9 +281,8 @@ class BrokerConfig:
     @property
     def max_connections_per_ip_overrides(self) -> dict[str, int]:
         """Limits of connections for single addresses."""
-        return parse_ip_overrides(
-            "max.connections.per.ip.overrides", str(self.values["max.connections.per.ip.overrides"])
-        )
+        name = "max.connections.per.ip.overrides"
+        return parse_ip_overrides(name, str(self.values[name]))
 
     @property
     def zookeeper_connection_timeout_ms(self) -> int:

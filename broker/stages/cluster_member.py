@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.controller.channels import LocalChannel
 from broker.controller.cluster_membership import ClusterMembership
@@ -12,26 +11,20 @@ from broker.controller.controller_service import ControllerService
 from broker.controller.controller_settings import controller_settings
 from broker.controller.roles import UncleanElections
 from broker.controller.topic_changes import TopicRules
-from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
-from broker.coordinators.coordinator_service import CoordinatorService
 from broker.environment.contract import Environment
-from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
 from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.config_service import ConfigService
 from broker.metadata.dynamic_configs import DynamicConfigs
 from broker.metadata.metadata_cache import MetadataCache
-from broker.metadata.producer_ids import ProducerIds
 from broker.stages.coordination import OpenCoordination
+from broker.stages.coordinators import Coordinators
 from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
-from broker.stages.transactions import Transactions
 from cluster.controller.commands import LeaderAndIsr
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage
-from cluster.znodes import BrokerRegistration, ProducerIdBlock
+from cluster.znodes import BrokerRegistration
 from config.broker_config import BrokerConfig
-from protocol.records.compression import CompressionType
-from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from protocol.value import Value
 from storage.log_manager import LogManager
 
@@ -54,9 +47,7 @@ class ClusterMember(Value):
     controller_api: ControllerApi
     auto_topics: AutoTopicCreation
     dynamic_configs: DynamicConfigs
-    groups: GroupCoordinatorService
-    producer_ids: ProducerIds
-    transactions: Transactions
+    coordinators: Coordinators
     unclean_elections: UncleanElections
     commands: LocalChannel
     """Has this broker obey its controller."""
@@ -81,22 +72,16 @@ class ClusterMember(Value):
         links = _links(broker_id, config, environment, coordination, logs) if membership.is_shared else None
         if links is not None:
             configs.on_change(links.config_changed)
-        groups = _coordinator(config, environment, coordination, logs)
-
-        async def allocate_producer_ids() -> ProducerIdBlock:
-            return await api.allocate_producer_ids(broker_id, membership.broker_epoch)
-
-        producer_ids = ProducerIds(allocate_producer_ids)
-        transactions = Transactions.of(
-            broker_id, config, environment, coordination, logs, groups, links, producer_ids.next_id
-        )
-        coordinators = {CONSUMER_OFFSETS: groups, TRANSACTION_STATE: transactions.service}
-        hosted.add_leadership_listener(partial(_tell_coordinators, coordinators))
-        metadata.add_listener(partial(_forget_offsets_of_deleted_topics, groups))
+        coordinators = Coordinators.of(
+            broker_id, config, environment, coordination, logs, links,
+            lambda: api.allocate_producer_ids(broker_id, membership.broker_epoch),
+        )  # fmt: skip
+        hosted.add_leadership_listener(coordinators.leadership_changed)
+        metadata.add_listener(coordinators.image_changed)
 
         async def settle_deletions() -> None:
             await logs.settle_deletions()
-            await groups.topics_forgotten()
+            await coordinators.groups.topics_forgotten()
 
         async def read_configs(command: LeaderAndIsr) -> None:
             await dynamic_configs.read_before(hosted.topics_begun_by(command))
@@ -131,18 +116,7 @@ class ClusterMember(Value):
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
         auto_topics = AutoTopicCreation(api, lambda: controller.settings, metadata)
         return cls(
-            broker_id,
-            membership,
-            controller,
-            api,
-            auto_topics,
-            dynamic_configs,
-            groups,
-            producer_ids,
-            transactions,
-            unclean,
-            commands,
-            links,
+            broker_id, membership, controller, api, auto_topics, dynamic_configs, coordinators, unclean, commands, links
         )
 
     async def say_cut_replicas(self, log_manager: LogManager) -> None:
@@ -187,43 +161,12 @@ async def _nothing_to_begin(_broker: BrokerImage) -> None:
     """The controller says what this broker leads in a new session."""
 
 
-def _coordinator(
-    config: BrokerConfig, environment: Environment, coordination: OpenCoordination, logs: LoadedLogs
-) -> GroupCoordinatorService:
-    log = ReplicatedCoordinatorLog(
-        CONSUMER_OFFSETS,
-        logs.replicas,
-        lambda: coordination.metadata.image,
-        environment.executor,
-        configured_partitions=config.offsets_topic_num_partitions,
-        load_buffer_bytes=config.offsets_load_buffer_size,
-        commit_timeout_ms=config.offsets_commit_timeout_ms,
-        compression=CompressionType(config.offsets_topic_compression_codec),
-    )
-    return GroupCoordinatorService(
-        group_config(config), log, environment.clock, environment.random, environment.executor
-    )
-
-
 def _min_isr(configs: ConfigService, topic: str) -> int:
     return configs.log_config(topic).min_insync_replicas
 
 
 def _found_replicas(log_manager: LogManager) -> list[FoundReplica]:
     return [FoundReplica(*log.topic_partition, log.topic_id, log.latest_epoch()) for log in log_manager.logs.values()]
-
-
-def _tell_coordinators(
-    coordinators: Mapping[str, CoordinatorService[Any]], topic_partition: TopicPartition, leads: bool
-) -> None:
-    """Have the coordinators of a topic, if it has some, begin or stop to serve one of its partitions."""
-    service = coordinators.get(topic_partition.topic)
-    if service is None:
-        return
-    if leads:
-        service.elected(topic_partition.partition)
-    else:
-        service.resigned(topic_partition.partition)
 
 
 def _look_for_leaders(controller: ControllerService, old: MetadataImage, new: MetadataImage) -> None:
@@ -236,9 +179,3 @@ def _look_for_leaders(controller: ControllerService, old: MetadataImage, new: Me
         for key in _ELECTION_RULES
     ):
         controller.election_rules_changed()
-
-
-def _forget_offsets_of_deleted_topics(groups: GroupCoordinatorService, old: MetadataImage, new: MetadataImage) -> None:
-    deleted = [name for name in old.topics if name not in new.topics]
-    if deleted:
-        groups.topics_deleted(deleted)

@@ -97,7 +97,8 @@ class ServingBroker(Value):
         self, config: BrokerConfig, socket_server: SocketServer, metrics_server: MetricsServer | None
     ) -> None:
         """Begin the background work, then accept connections."""
-        logs, supervisor, space, groups = self.logs, self.supervisor, self.directories.space, self.member.groups
+        logs, supervisor, space = self.logs, self.supervisor, self.directories.space
+        groups, transactions = self.member.coordinators.groups, self.member.coordinators.transactions
         if metrics_server is not None:
             collector = BrokerCollector(
                 self.registry,
@@ -121,7 +122,6 @@ class ServingBroker(Value):
         supervisor.every(DISK_CHECK_MS, "refused-checkpoints", logs.retry_refused_checkpoints)
         logs.moves.resume()
         supervisor.every(config.offsets_retention_check_interval_ms, "offset-expiration", groups.expire_offsets)
-        transactions = self.member.transactions.service
         supervisor.every(
             config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             "transaction-abort",
@@ -145,8 +145,7 @@ class ServingBroker(Value):
         """Stop serving, and end the background work."""
         await socket_server.stop_listening()
         await self.internal_topics.close()
-        await self.member.transactions.service.close()
-        await self.member.groups.close()
+        await self.member.coordinators.close()
         socket_server.close_connections()
         await self.dispatcher.drain()
         await self.logs.moves.close()
@@ -166,25 +165,26 @@ def _registry(
 ) -> HandlerRegistry:
     clock, executor, file_system = environment.clock, environment.executor, environment.file_system
     metadata, configs, controller = coordination.metadata, coordination.configs, member.controller
-    transactions = member.transactions
+    coordinators, image = member.coordinators, lambda: coordination.metadata.image
+    groups, transactions = coordinators.groups, coordinators.transactions
     old_offsets = ZookeeperOffsets(lambda: coordination.membership.coordination)
     registry = HandlerRegistry(
         [
-            ProduceHandlers(logs.replicas, transactions.guards),
+            ProduceHandlers(logs.replicas, coordinators.guards),
             FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes),
             OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
             MetadataHandlers(metadata, member.auto_topics, clock),
             TopicHandlers(metadata, controller, configs.describe_topic, clock),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
-            GroupHandlers(member.groups),
-            GroupOffsetHandlers(member.groups, lambda: metadata.image, old_offsets, config.offset_metadata_max_bytes),
-            CoordinatorHandlers(member.groups, transactions.service, lambda: metadata.image, internal_topics, clock),
-            ProducerIdHandlers(member.producer_ids, transactions.service),
-            TransactionHandlers(transactions.service, member.groups, transactions.verifier, lambda: metadata.image),
-            TransactionalOffsetHandlers(member.groups, transactions.guards, lambda: metadata.image),
-            MarkerHandlers(transactions.writer),
-            TransactionAdminHandlers(transactions.service),
+            GroupHandlers(groups),
+            GroupOffsetHandlers(groups, image, old_offsets, config.offset_metadata_max_bytes),
+            CoordinatorHandlers(groups, transactions, image, internal_topics, clock),
+            ProducerIdHandlers(coordinators.producer_ids, transactions),
+            TransactionHandlers(transactions, groups, coordinators.verifier, image),
+            TransactionalOffsetHandlers(groups, coordinators.guards, image),
+            MarkerHandlers(coordinators.marker_writer),
+            TransactionAdminHandlers(transactions),
             ProducerHandlers(logs.replicas, lambda: metadata.image),
             DisabledFeatureHandlers(),
             ReassignmentHandlers(controller),

@@ -67,13 +67,8 @@ class LogAppender:
         if batch.producer_id >= 0:
             original = state.check(batch, first_offset, origin, guard)
             if original is not None:
-                return LogAppendInfo(
-                    original.first_offset,
-                    original.last_offset,
-                    original.timestamp,
-                    local.log_start_offset,
-                    duplicate=True,
-                )
+                first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
+                return LogAppendInfo(first, last, timestamp, local.log_start_offset, duplicate=True)
         last_offset = first_offset + batch.last_offset_delta
         if config.uses_append_time:
             append_time_ms = max_timestamp = now_ms

@@ -8,7 +8,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import DescribeTransactionsRequest
 from protocol.records.batch import read_batches
 from protocol.topic_partition import TopicPartition
-from tests.kit.transaction_requests import (
+from tests.kit.transactions.requests import (
     add_offsets,
     add_partitions,
     commit_offsets,

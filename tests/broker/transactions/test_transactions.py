@@ -16,7 +16,9 @@ from protocol.messages import (
 )
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from tests.kit.in_process import InProcessBroker
-from tests.kit.transaction_requests import (
+from tests.kit.transactions.producer import TransactionalProducer as Producer
+from tests.kit.transactions.producer import read
+from tests.kit.transactions.requests import (
     add_offsets,
     commit_offsets,
     fetch_offset,
@@ -25,8 +27,6 @@ from tests.kit.transaction_requests import (
     produce_in_transaction,
     verify,
 )
-from tests.kit.transactional_producer import TransactionalProducer as Producer
-from tests.kit.transactional_producer import read
 from tests.kit.wire_requests import new_topic
 
 AT = TopicPartition("t", 0)
@@ -210,7 +210,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted(broker: InProc
     await producer.init(timeout_ms=1000)
     await producer.add(AT)
     await producer.write(b"1", at=AT)
-    service = broker.server.serving.member.transactions.service
+    service = broker.server.serving.member.coordinators.transactions
     broker.clock.ms += 900
     await service.abort_late_transactions()
     assert (await producer.state()).transaction_state == "Ongoing"

@@ -13,7 +13,7 @@ from protocol.messages import (
     WriteTxnMarkersRequest,
 )
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
-from tests.kit.transaction_requests import commit_offsets, fetch_offset, init, produce_in_transaction
+from tests.kit.transactions.requests import commit_offsets, fetch_offset, init, produce_in_transaction
 from tests.parity.subject import Subject, scenario
 from tests.parity.transactional_producer import Producer, coordinated, read
 

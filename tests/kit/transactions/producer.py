@@ -10,7 +10,7 @@ from protocol.records.batch import read_batches
 from protocol.records.control_records import ControlRecordType, decode_end_txn_marker
 from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request
-from tests.kit.transaction_requests import add_partitions, end, init, produce_in_transaction
+from tests.kit.transactions.requests import add_partitions, end, init, produce_in_transaction
 from tests.kit.waiting import eventually_async
 
 CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS

@@ -1,0 +1,135 @@
+"""The coordinators of groups and of transactions on this broker, and their ways to partitions, here and elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
+from broker.coordinators.coordinator_service import CoordinatorService
+from broker.environment.contract import Environment
+from broker.groups.group_coordinator_service import GroupCoordinatorService, group_config
+from broker.metadata.producer_ids import ProducerIds
+from broker.stages.coordination import OpenCoordination
+from broker.stages.logs import LoadedLogs
+from broker.transactions.marker_sender import MarkerSender
+from broker.transactions.marker_writer import MarkerWriter
+from broker.transactions.markers import WriteMarkers
+from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
+from broker.transactions.transaction_guards import TransactionGuards
+from broker.transactions.transaction_verifier import TransactionVerifier
+from cluster.metadata_image import MetadataImage
+from cluster.znodes import ProducerIdBlock
+from config.broker_config import BrokerConfig
+from protocol.records.compression import CompressionType
+from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
+from protocol.value import Value
+
+if TYPE_CHECKING:
+    from broker.stages.cluster_links import ClusterLinks
+
+
+class Coordinators(Value):
+    """What coordinates, and what takes part in transactions as the leader of their partitions. Nothing is coordinated
+    until this broker leads a partition of an internal topic.
+    """
+
+    groups: GroupCoordinatorService
+    producer_ids: ProducerIds
+    transactions: TransactionCoordinatorService
+    marker_writer: MarkerWriter
+    verifier: TransactionVerifier
+    guards: TransactionGuards
+
+    @classmethod
+    def of(
+        cls,
+        broker_id: int,
+        config: BrokerConfig,
+        environment: Environment,
+        coordination: OpenCoordination,
+        logs: LoadedLogs,
+        links: ClusterLinks | None,
+        allocate_producer_ids: Callable[[], Awaitable[ProducerIdBlock]],
+    ) -> Coordinators:
+        """`allocate_producer_ids` asks the controller for a block."""
+        clock, replicas, configs = environment.clock, logs.replicas, coordination.configs
+        metadata, producer_ids = coordination.metadata, ProducerIds(allocate_producer_ids)
+        groups = _groups(config, environment, coordination, logs)
+        writer = MarkerWriter(replicas, groups, clock, config.request_timeout_ms)
+        log = ReplicatedCoordinatorLog(
+            TRANSACTION_STATE,
+            replicas,
+            lambda: metadata.image,
+            environment.executor,
+            configured_partitions=config.transaction_state_log_num_partitions,
+            load_buffer_bytes=config.transaction_state_log_load_buffer_size,
+            commit_timeout_ms=config.request_timeout_ms,
+        )
+        transactions = TransactionCoordinatorService(
+            log,
+            clock,
+            environment.executor,
+            MarkerSender(lambda: metadata.image, partial(_way_to, broker_id, writer, links)),
+            lambda topic_partition: replicas.partition(topic_partition).leader_epoch,
+            producer_ids.next_id,
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            id_expiration_ms=config.transactional_id_expiration_ms,
+        )
+        ask_broker = None if links is None else links.ask_transaction_coordinator
+        verifier = TransactionVerifier(broker_id, transactions, lambda: metadata.image, ask_broker)
+        guards = TransactionGuards(
+            replicas, verifier, clock, lambda: configs.current.transaction_partition_verification_enable
+        )
+        return cls(groups, producer_ids, transactions, writer, verifier, guards)
+
+    def leadership_changed(self, topic_partition: TopicPartition, leads: bool) -> None:
+        """A partition is led by this broker from now on, or no longer."""
+        service: CoordinatorService[Any]
+        if topic_partition.topic == CONSUMER_OFFSETS:
+            service = self.groups
+        elif topic_partition.topic == TRANSACTION_STATE:
+            service = self.transactions
+        else:
+            return
+        if leads:
+            service.elected(topic_partition.partition)
+        else:
+            service.resigned(topic_partition.partition)
+
+    def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Take a new metadata image: groups have no offsets of topics that exist no more."""
+        deleted = [name for name in old.topics if name not in new.topics]
+        if deleted:
+            self.groups.topics_deleted(deleted)
+
+    async def close(self) -> None:
+        """Stop: nothing is coordinated any more."""
+        await self.transactions.close()
+        await self.groups.close()
+
+
+def _groups(
+    config: BrokerConfig, environment: Environment, coordination: OpenCoordination, logs: LoadedLogs
+) -> GroupCoordinatorService:
+    log = ReplicatedCoordinatorLog(
+        CONSUMER_OFFSETS,
+        logs.replicas,
+        lambda: coordination.metadata.image,
+        environment.executor,
+        configured_partitions=config.offsets_topic_num_partitions,
+        load_buffer_bytes=config.offsets_load_buffer_size,
+        commit_timeout_ms=config.offsets_commit_timeout_ms,
+        compression=CompressionType(config.offsets_topic_compression_codec),
+    )
+    return GroupCoordinatorService(
+        group_config(config), log, environment.clock, environment.random, environment.executor
+    )
+
+
+def _way_to(own_id: int, writer: MarkerWriter, links: ClusterLinks | None, broker_id: int) -> WriteMarkers | None:
+    """How to have a broker write markers; None while there is no such broker."""
+    if broker_id == own_id:
+        return writer.write
+    return None if links is None or broker_id < 0 else partial(links.write_txn_markers, broker_id)
