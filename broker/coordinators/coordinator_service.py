@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Generic
 
@@ -30,7 +31,7 @@ class ShardLoader(Value, Generic[S]):
     finish: Callable[[Moment], S]
 
 
-class CoordinatorService(Generic[S]):
+class CoordinatorService(ABC, Generic[S]):
     """The shards led here. Methods raise ApiError for keys that are not coordinated here, or not yet.
 
     `responses` gives handlers the outcomes of events; by `clock` they cut long work into slices.
@@ -51,13 +52,13 @@ class CoordinatorService(Generic[S]):
 
     # -- for each kind of coordinator ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def _loader(self, partition: int) -> ShardLoader[S]:
         """A loader of nothing so far."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _summary(self, shard: S) -> str:
         """What was loaded, for the log."""
-        raise NotImplementedError
 
     # -- leadership ----------------------------------------------------------------------------------------------------
 
