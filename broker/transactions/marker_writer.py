@@ -59,9 +59,9 @@ class MarkerWriter:
             errors = await self._replica_manager.when_acknowledged(
                 [each[1:] for each in waiting], list, required_acks=ACKS_ALL, timeout_ms=self._timeout_ms
             )
-            for (producer_id, topic_partition, _), error in zip(waiting, errors, strict=True):
-                if error is not None:
-                    outcome[producer_id, topic_partition] = error.error_code
+            for (producer_id, topic_partition, _), failure in zip(waiting, errors, strict=True):
+                if failure is not None:
+                    outcome[producer_id, topic_partition] = failure.error_code
         for producer_id, topic_partition, answered in decided:
             outcome[producer_id, topic_partition] = await answered
         return outcome

@@ -19,6 +19,7 @@ NO_TIMESTAMP: Final = -1
 
 _VERSION: Final = 0
 _VERSION_BYTES: Final = 2
+_STATES: Final = {int(state): state for state in TransactionState}
 
 
 class TransactionMetadata(Value):
@@ -83,11 +84,10 @@ def decode_key(key: bytes | None) -> str | None:
 def decode_value(value: bytes) -> TransactionMetadata:
     """The state in a record. Raises DecodeError, or ApiError UNSUPPORTED_VERSION, for what cannot be read."""
     decoded, _ = decode_versioned(TransactionLogValue, value)
-    try:
-        state = TransactionState(decoded.transaction_status)
-    except ValueError:
+    state = _STATES.get(decoded.transaction_status)
+    if state is None:
         problem = f"{decoded.transaction_status} is no state of a transaction"
-        raise DecodeError("TransactionLogValue", -1, "transaction_status", problem) from None
+        raise DecodeError("TransactionLogValue", -1, "transaction_status", problem)
     return TransactionMetadata(
         producer_id=decoded.producer_id,
         producer_epoch=decoded.producer_epoch,

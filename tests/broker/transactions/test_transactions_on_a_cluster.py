@@ -99,7 +99,7 @@ def play(scenario: Callable[[Place], Awaitable[None]]) -> None:
             values = {"bootstrap.servers": cluster.bootstrap_servers}
             async with KafkaClient(ClientSettings.parse(values)) as client:
                 assignment = {each.partition: [each.partition] for each in AT}
-                await admin.create_topic(client, "t", assignment=assignment)
+                await admin.create_topic(client, "t", assignment=assignment, configs={"retention.ms": "-1"})
             place = Place(cluster)
             try:
                 await scenario(place)
@@ -206,10 +206,10 @@ def test_a_coordinator_that_takes_over_writes_the_markers() -> None:
         await place.sees(absent, [b"1"])
         successor = await place.coordinator_of(ID, 1)
         assert successor != coordinator
-        producer.wire = place.wires[successor]
-        assert await producer.settled() == "CompleteCommit"
         await place.cluster.start(coordinator)
         await place.sees(AT[coordinator], [b"1"])
+        producer.wire = place.wires[successor]
+        assert await producer.settled() == "CompleteCommit"
 
     play(scenario)
 

@@ -88,9 +88,33 @@ class TransactionalProducer:
 
 
 async def read(wire: Asks, at: TopicPartition, *, committed: bool = True) -> list[bytes]:
-    """The values that a consumer shows: without those of aborted transactions if it wants `committed` ones."""
+    """The values that a consumer shows: without those of aborted transactions if it wants `committed` ones. Raises
+    AssertionError when the partition cannot be read.
+    """
+    values: list[bytes] = []
+    skipped: set[int] = set()
+    offset = 0
+    while True:
+        data = await _fetch(wire, at, offset, committed)
+        aborted = sorted((each.first_offset, each.producer_id) for each in data.aborted_transactions or ())
+        for batch in read_batches(memoryview(data.records or b"")):
+            offset = batch.next_offset
+            while aborted and aborted[0][0] <= batch.last_offset:
+                skipped.add(aborted.pop(0)[1])
+            if batch.is_control:
+                (marker,) = batch.records()
+                if decode_end_txn_marker(marker).control_type is ControlRecordType.ABORT:
+                    skipped.discard(batch.producer_id)
+            elif not (batch.is_transactional and batch.producer_id in skipped):
+                values += [record.value or b"" for record in batch.records()]
+        if offset >= (data.last_stable_offset if committed else data.high_watermark):
+            return values
+
+
+async def _fetch(wire: Asks, at: TopicPartition, offset: int, committed: bool) -> Any:
+    """As much as there is of one segment."""
     partition = FetchRequest.FetchPartition(
-        partition=at.partition, fetch_offset=0, partition_max_bytes=1_000_000, current_leader_epoch=-1
+        partition=at.partition, fetch_offset=offset, partition_max_bytes=1_000_000, current_leader_epoch=-1
     )
     request = FetchRequest(
         max_wait_ms=0,
@@ -99,18 +123,7 @@ async def read(wire: Asks, at: TopicPartition, *, committed: bool = True) -> lis
         isolation_level=int(committed),
         topics=[FetchRequest.FetchTopic(topic=at.topic, partitions=[partition])],
     )
-    response: Any = await wire.ask(request, 11)
+    response = await wire.ask(request, 11)
     data = response.responses[0].partitions[0]
-    assert data.error_code == ErrorCode.NONE
-    aborted = sorted((each.first_offset, each.producer_id) for each in data.aborted_transactions or ())
-    values, skipped = [], set()
-    for batch in read_batches(memoryview(data.records or b"")):
-        while aborted and aborted[0][0] <= batch.last_offset:
-            skipped.add(aborted.pop(0)[1])
-        if batch.is_control:
-            (marker,) = batch.records()
-            if decode_end_txn_marker(marker).control_type is ControlRecordType.ABORT:
-                skipped.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in skipped):
-            values += [record.value or b"" for record in batch.records()]
-    return values
+    assert data.error_code == ErrorCode.NONE, ErrorCode(data.error_code).name
+    return data
