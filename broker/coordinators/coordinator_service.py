@@ -58,7 +58,7 @@ class CoordinatorService(ABC, Generic[S]):
 
     @abstractmethod
     def _summary(self, shard: S) -> str:
-        """What was loaded, for the log."""
+        """How much was loaded, for the log."""
 
     # -- leadership ----------------------------------------------------------------------------------------------------
 

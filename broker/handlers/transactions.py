@@ -39,7 +39,7 @@ _Codes = Mapping[TopicPartition, ErrorCode]
 
 
 def told_fenced(context: RequestContext, error_code: ErrorCode, first_version: int) -> ErrorCode:
-    """What the client is told: before `first_version` it does not know PRODUCER_FENCED (KIP-588)."""
+    """The code for the client: before `first_version` it does not know PRODUCER_FENCED (KIP-588)."""
     if error_code is ErrorCode.PRODUCER_FENCED and context.api_version < first_version:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error_code

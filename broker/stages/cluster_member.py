@@ -70,14 +70,11 @@ class ClusterMember(Value):
         metadata, configs, hosted = coordination.metadata, coordination.configs, logs.replicas.hosted
         membership, broker_id = coordination.membership, registration.broker_id
         links = _links(broker_id, config, environment, coordination, logs) if membership.is_shared else None
-        if links is not None:
-            configs.on_change(links.config_changed)
+        api: ControllerApi
         coordinators = Coordinators.of(
             broker_id, config, environment, coordination, logs, links,
             lambda: api.allocate_producer_ids(broker_id, membership.broker_epoch),
         )  # fmt: skip
-        hosted.add_leadership_listener(coordinators.leadership_changed)
-        metadata.add_listener(coordinators.image_changed)
 
         async def settle_deletions() -> None:
             await logs.settle_deletions()
@@ -154,7 +151,9 @@ def _links(
     from broker.stages.cluster_links import ClusterLinks
 
     metadata, fence = coordination.metadata, coordination.fence
-    return ClusterLinks.of(broker_id, config, environment, metadata, fence, logs)
+    links = ClusterLinks.of(broker_id, config, environment, metadata, fence, logs)
+    coordination.configs.on_change(links.config_changed)
+    return links
 
 
 async def _nothing_to_begin(_broker: BrokerImage) -> None:

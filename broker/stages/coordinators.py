@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Coordinators(Value):
-    """What coordinates, and what takes part in transactions as the leader of their partitions. Nothing is coordinated
+    """The coordinators, and those who take part in transactions as leaders of their partitions. Nothing is coordinated
     until this broker leads a partition of an internal topic.
     """
 
@@ -82,7 +82,10 @@ class Coordinators(Value):
         guards = TransactionGuards(
             replicas, verifier, clock, lambda: configs.current.transaction_partition_verification_enable
         )
-        return cls(groups, producer_ids, transactions, writer, verifier, guards)
+        coordinators = cls(groups, producer_ids, transactions, writer, verifier, guards)
+        replicas.hosted.add_leadership_listener(coordinators.leadership_changed)
+        metadata.add_listener(coordinators.image_changed)
+        return coordinators
 
     def leadership_changed(self, topic_partition: TopicPartition, leads: bool) -> None:
         """A partition is led by this broker from now on, or no longer."""

@@ -1,6 +1,4 @@
-"""What brokers ask each other about transactions, over the wire: to write markers, and whether a partition is part of a
-transaction.
-"""
+"""Requests between brokers about transactions: to write markers, and whether a partition is part of a transaction."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
 
 if TYPE_CHECKING:
-    from cluster.transactions.loader import TransactionLoader
     from cluster.transactions.open_transactions import Markers
     from cluster.transactions.producer_sessions import Initialized
-    from cluster.transactions.shard import TransactionShard
+    from cluster.transactions.transaction_loader import TransactionLoader
+    from cluster.transactions.transaction_shard import TransactionShard
 
 IDS_PER_BATCH: Final = 500
 """Transactional ids that are forgotten with one batch of tombstones."""
@@ -59,13 +59,13 @@ class TransactionCoordinatorService(CoordinatorService["TransactionShard"]):
         self._next_producer_id = next_producer_id
 
     def _loader(self, partition: int) -> ShardLoader[TransactionShard]:
-        from cluster.transactions.loader import TransactionLoader
+        from cluster.transactions.transaction_loader import TransactionLoader
 
         loader = TransactionLoader()
         return ShardLoader(loader.take, partial(self._restored_shard, partition, loader))
 
     def _restored_shard(self, partition: int, loader: TransactionLoader, _: Moment) -> TransactionShard:
-        from cluster.transactions.shard import TransactionShard
+        from cluster.transactions.transaction_shard import TransactionShard
         from cluster.transactions.transaction_table import TransactionConfig
 
         config = TransactionConfig(self._max_timeout_ms, self._id_expiration_ms)

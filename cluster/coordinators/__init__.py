@@ -1,3 +1,1 @@
-"""What the coordinators of groups and of transactions share: results of events, deadlines, and which partition keeps a
-key.
-"""
+"""The common part of all coordinators' decisions: results of events, deadlines, and which partition keeps a key."""

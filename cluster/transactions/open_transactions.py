@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
-from cluster.transactions.records import NO_PRODUCER_EPOCH, TransactionRecord
+from cluster.transactions.transaction_records import NO_PRODUCER_EPOCH, TransactionRecord
 from cluster.transactions.transaction_state import ENDING, NO_TRANSACTION, TransactionState
 from cluster.transactions.transaction_table import (
     Transaction,
@@ -183,7 +183,7 @@ class OpenTransactions:
         )
 
     def _completed(self, transaction: Transaction, now: Moment, error_code: ErrorCode) -> Appends:
-        """What is decided and marked has to be completed: it is tried until it is, or another coordinates."""
+        """A transaction that is marked has to be completed: it is tried until it is, or another coordinates."""
         if error_code is ErrorCode.NONE:
             transaction.pending = None
             return ()

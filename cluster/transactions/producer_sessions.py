@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from cluster.coordinators.results import Appends, Moment, Reply, Result
 from cluster.transactions.open_transactions import OpenTransactions
-from cluster.transactions.records import (
+from cluster.transactions.transaction_records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,

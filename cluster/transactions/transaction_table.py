@@ -8,14 +8,14 @@ from typing import Final
 
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment
-from cluster.transactions.records import TransactionMetadata, TransactionRecord
+from cluster.transactions.transaction_records import TransactionMetadata, TransactionRecord
 from cluster.transactions.transaction_state import ENDING, TransactionState, may_follow
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 from protocol.value import Value
 
 Then = Callable[[Moment, ErrorCode], Appends]
-"""What to do when a change is committed (NONE), or is not: with the error for the client."""
+"""Called when a change is committed (NONE), or is not: with the error for the client."""
 
 _APPEND_ERRORS: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -116,7 +116,7 @@ class TransactionTable:
 
 
 def told(error_code: ErrorCode) -> ErrorCode:
-    """What a client is told of an error of the log."""
+    """The code that clients get for an error of the log."""
     return _APPEND_ERRORS.get(error_code, error_code)
 
 

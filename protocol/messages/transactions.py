@@ -1,9 +1,27 @@
-"""A transaction from its first partition to its markers (KIP-98, KIP-447, KIP-890)."""
+"""A transaction from its first partition to its markers (KIP-98, KIP-447, KIP-890), questions about it (KIP-664,
+KIP-994), and how `__transaction_state` keeps it.
+
+Keys and values there stand behind an int16 version: see `encode_versioned`. A null value deletes the transactional id
+that the key names.
+"""
 
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
-from protocol.wire.schema import Request, Response, Struct, boolean, field, int16, int32, int64, nullable_string, string
+from protocol.wire.schema import (
+    Message,
+    Request,
+    Response,
+    Struct,
+    boolean,
+    field,
+    int8,
+    int16,
+    int32,
+    int64,
+    nullable_string,
+    string,
+)
 
 
 class AddPartitionsToTxnRequest(Request, api_key=ApiKey.ADD_PARTITIONS_TO_TXN, versions="0-5", flexible="3+"):
@@ -219,3 +237,85 @@ class TxnOffsetCommitResponse(Response, api_key=ApiKey.TXN_OFFSET_COMMIT, versio
 
     throttle_time_ms: int32
     topics: list[TxnOffsetCommitResponseTopic]
+
+
+class DescribeTransactionsRequest(Request, api_key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+"):
+    """The transactional ids to describe."""
+
+    transactional_ids: list[string]
+
+
+class DescribeTransactionsResponse(Response, api_key=ApiKey.DESCRIBE_TRANSACTIONS, versions="0", flexible="0+"):
+    """The transactional ids, each with its own error."""
+
+    class TopicData(Struct):
+        """The partitions of one topic."""
+
+        topic: string
+        partitions: list[int32]
+
+    class TransactionState(Struct):
+        """One transactional id. `topics` are those of the open transaction; while it ends, those without a marker."""
+
+        error_code: int16
+        transactional_id: string
+        transaction_state: string
+        transaction_timeout_ms: int32
+        transaction_start_time_ms: int64
+        producer_id: int64
+        producer_epoch: int16
+        topics: list[DescribeTransactionsResponse.TopicData]
+
+    throttle_time_ms: int32
+    transaction_states: list[TransactionState]
+
+
+class ListTransactionsRequest(Request, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1", flexible="0+"):
+    """Which transactional ids to list; an empty filter lets all pass.
+
+    - v1: only transactions that have been open for longer than so many milliseconds (KIP-994)
+    """
+
+    state_filters: list[string]
+    producer_id_filters: list[int64]
+    duration_filter: int64 = field("1+", default=-1)
+
+
+class ListTransactionsResponse(Response, api_key=ApiKey.LIST_TRANSACTIONS, versions="0-1", flexible="0+"):
+    """The transactional ids that this broker coordinates."""
+
+    class TransactionState(Struct):
+        """One transactional id."""
+
+        transactional_id: string
+        producer_id: int64
+        transaction_state: string
+
+    throttle_time_ms: int32
+    error_code: int16
+    unknown_state_filters: list[string]
+    transaction_states: list[TransactionState]
+
+
+class TransactionLogKey(Message, versions="0"):
+    """The transactional id that the value is about."""
+
+    transactional_id: string
+
+
+class TransactionLogValue(Message, versions="0-1", flexible="1+"):
+    """Producer and state of a transactional id; v1, flexible, is written only with transactions v2 (KIP-890)."""
+
+    class PartitionsSchema(Struct):
+        """Partitions of one topic that take part in the transaction."""
+
+        topic: string
+        partition_ids: list[int32]
+
+    producer_id: int64
+    producer_epoch: int16
+    transaction_timeout_ms: int32
+    transaction_status: int8
+    transaction_partitions: list[PartitionsSchema] | None = None
+    transaction_last_update_timestamp_ms: int64
+    transaction_start_timestamp_ms: int64

@@ -1,4 +1,4 @@
-"""What a log knows of one producer, and the files that keep it (Kafka classes `ProducerStateEntry`, `BatchMetadata`).
+"""The state of one producer in a log, and the files that keep it (Kafka classes `ProducerStateEntry`, `BatchMetadata`).
 
 Snapshots (`<end offset>.snapshot`) are in Kafka's format. They bound how much of the log has to be read again at start.
 Kafka writes the newest batch of every producer, and takes the last entry of a producer when it reads; an older one that

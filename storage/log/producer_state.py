@@ -41,7 +41,7 @@ class AppendOrigin(Enum):
 
 
 def _marker_of(batch: RecordBatch) -> EndTxnMarker | None:
-    """What the control batch says; None when its record is compacted away, not read, or of another kind."""
+    """The marker in a control batch; None when its record is compacted away, not read, or of another kind."""
     try:
         record = next(batch.records(), None)
         return None if record is None else decode_end_txn_marker(record)

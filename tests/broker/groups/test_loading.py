@@ -146,4 +146,4 @@ def test_a_disk_that_cannot_be_read_takes_the_log_directory_offline(caplog: pyte
     (directory,) = {log.directory for log in logs.logs.values()}
     assert directory.failure is not None
     assert directory.failure.startswith("Exception while reading from __consumer_offsets-")
-    assert "its groups are not served here" in caplog.text
+    assert "it is not served here" in caplog.text

@@ -16,8 +16,6 @@ from protocol.messages import (
 )
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from tests.kit.in_process import InProcessBroker
-from tests.kit.transactions.producer import TransactionalProducer as Producer
-from tests.kit.transactions.producer import read
 from tests.kit.transactions.requests import (
     add_offsets,
     commit_offsets,
@@ -27,6 +25,8 @@ from tests.kit.transactions.requests import (
     produce_in_transaction,
     verify,
 )
+from tests.kit.transactions.transactional_producer import TransactionalProducer as Producer
+from tests.kit.transactions.transactional_producer import read
 from tests.kit.wire_requests import new_topic
 
 AT = TopicPartition("t", 0)

@@ -18,8 +18,8 @@ from protocol.messages import RESPONSE_TYPES
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from protocol.wire.schema import Request
 from tests.kit.in_process_cluster import InProcessCluster
-from tests.kit.transactions.producer import TransactionalProducer, read
 from tests.kit.transactions.requests import add_offsets, commit_offsets, fetch_offset, find_coordinator
+from tests.kit.transactions.transactional_producer import TransactionalProducer, read
 from tests.kit.waiting import eventually_async, eventually_on_loop
 
 AT = [TopicPartition("t", number) for number in range(3)]

@@ -1,11 +1,11 @@
-"""What the transaction coordinator decides, event by event."""
+"""Decisions of the transaction coordinator, event by event."""
 
 from __future__ import annotations
 
 import pytest
 
 from cluster.transactions.producer_sessions import LAST_EPOCH, Initialized
-from cluster.transactions.records import TransactionRecord
+from cluster.transactions.transaction_records import TransactionRecord
 from protocol.errors import ErrorCode
 from tests.cluster.transactions.transaction_harness import ID, START_MS, A, B, Harness
 

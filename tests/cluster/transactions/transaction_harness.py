@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
-from cluster.transactions.loader import TransactionLoader
 from cluster.transactions.open_transactions import Markers
 from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
-from cluster.transactions.records import TransactionMetadata
-from cluster.transactions.shard import TransactionShard
+from cluster.transactions.transaction_loader import TransactionLoader
+from cluster.transactions.transaction_records import TransactionMetadata
+from cluster.transactions.transaction_shard import TransactionShard
 from cluster.transactions.transaction_table import TransactionConfig
 from protocol.errors import ErrorCode
 from protocol.records.batch import Record, build_batch

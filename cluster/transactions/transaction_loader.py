@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from cluster.transactions.records import TransactionMetadata, decode_key, decode_value
+from cluster.transactions.transaction_records import TransactionMetadata, decode_key, decode_value
 from protocol.errors import ApiError, DecodeError
 from protocol.records.batch import read_batches
 
