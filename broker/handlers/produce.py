@@ -58,6 +58,14 @@ make_partition = maker(Partition)
 PartitionData = ProduceRequest.PartitionProduceData
 
 
+class NotVerifiedError(ApiError):
+    """A batch is not known to be part of its transaction. The log was not looked at; `told` is the client's text."""
+
+    def __init__(self, error_code: ErrorCode, told: str | None) -> None:
+        super().__init__(error_code, told or "the transaction does not have the partition")
+        self.told = told
+
+
 class _Unacknowledged(NamedTuple):
     """An append that has to wait, and its place in the answers of its topic."""
 
@@ -250,8 +258,12 @@ class ProduceHandlers:
             error_code=error.error_code,
             base_offset=NO_OFFSET,
             log_append_time_ms=NO_OFFSET,
-            log_start_offset=self._replica_manager.log_start_offset_after(error, topic_partition),
+            log_start_offset=NO_OFFSET,
         )
+        if isinstance(error, NotVerifiedError):
+            refusal.error_message = error.told
+            return refusal
+        refusal.log_start_offset = self._replica_manager.log_start_offset_after(error, topic_partition)
         if isinstance(error, DiskReserveError) or (
             isinstance(error, NotOneBatchError) and error.error_code is ErrorCode.CORRUPT_MESSAGE
         ):
@@ -272,11 +284,14 @@ def _guard(guards: Guards, topic_partition: TopicPartition) -> VerificationGuard
     guard = guards.get(topic_partition)
     if not isinstance(guard, ApiError):
         return guard
-    if guard.error_code not in RETRIABLE_VERDICTS:
-        raise guard
-    # Old producers know the verdict from elsewhere. This one does not even have them ask for metadata.
-    problem = "Unable to verify the partition has been added to the transaction. Underlying error: "
-    raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, problem + guard.error_code.name)
+    error_code, told = guard.error_code, None
+    if error_code in RETRIABLE_VERDICTS:
+        # Old producers know such a verdict from elsewhere. This code does not even have them ask for metadata.
+        told = "Unable to verify the partition has been added to the transaction. Underlying error: " + error_code.name
+        error_code = ErrorCode.NOT_ENOUGH_REPLICAS
+    elif error_code is ErrorCode.INVALID_TXN_STATE:
+        told = "Partition was not added to the transaction"
+    raise NotVerifiedError(error_code, told)
 
 
 def _keep_records(request: ProduceRequest) -> None:

@@ -136,20 +136,25 @@ class ProducerStateManager:
                 return duplicate
         if batch.attributes & 0x30 and guard is not None and producer_id not in self._ongoing:
             self.verification.check(batch, guard, self.name)
-        if entry is None:
-            if origin is AppendOrigin.CLIENT:
-                self.verification.check_first_sequence(batch, offset, self.name)
-            return None
-        if epoch < entry.producer_epoch:
-            raise ApiError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Epoch of producer {producer_id} at offset {offset} in {self.name} is {epoch}, "
-                f"which is smaller than the last seen epoch {entry.producer_epoch}",
-            )
-        if batch.attributes & 0x30 or entry.current_txn_first_offset != NO_OFFSET:
-            self._check_transaction(entry, batch)
+        if entry is not None:
+            if epoch < entry.producer_epoch:
+                raise ApiError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"Epoch of producer {producer_id} at offset {offset} in {self.name} is {epoch}, "
+                    f"which is smaller than the last seen epoch {entry.producer_epoch}",
+                )
+            if batch.attributes & 0x30 or entry.current_txn_first_offset != NO_OFFSET:
+                self._check_transaction(entry, batch)
         if origin is not AppendOrigin.CLIENT:
             return None
+        if self.verification.questions:
+            self.verification.check_sequence(batch, offset, self.name)
+        if entry is not None:
+            self._check_sequence(entry, batch, offset)
+        return None
+
+    def _check_sequence(self, entry: ProducerStateEntry, batch: RecordBatch, offset: int) -> None:
+        producer_id, epoch, first = batch.producer_id, batch.producer_epoch, batch.base_sequence
         if epoch != entry.producer_epoch:
             if first != 0 and entry.producer_epoch != NO_PRODUCER_EPOCH:
                 raise ApiError(
@@ -164,7 +169,6 @@ class ProducerStateManager:
                 f"Out of order sequence number for producer {producer_id} at offset {offset} in partition "
                 f"{self.name}: {first} (incoming seq. number), {entry.last_sequence} (current end sequence number)",
             )
-        return None
 
     def _check_transaction(self, entry: ProducerStateEntry, batch: RecordBatch) -> None:
         if not batch.attributes & 0x30:

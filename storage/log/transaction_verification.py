@@ -38,17 +38,17 @@ class _Question(Value, frozen=False):
 class TransactionVerification:
     """The questions of one log that no append has settled yet, by producer id."""
 
-    __slots__ = ("_questions",)
+    __slots__ = ("questions",)
 
     def __init__(self) -> None:
-        self._questions: dict[int, _Question] = {}
+        self.questions: dict[int, _Question] = {}
 
     def begin(self, producer_id: int, producer_epoch: int, sequence: int, now_ms: int) -> VerificationGuard:
         """The guard for a batch that begins with `sequence`. All batches of a producer that wait have the same."""
-        question = self._questions.get(producer_id)
+        question = self.questions.get(producer_id)
         if question is None:
             question = _Question(VerificationGuard(), producer_epoch, sequence, now_ms)
-            self._questions[producer_id] = question
+            self.questions[producer_id] = question
         elif producer_epoch > question.producer_epoch:
             question.producer_epoch, question.lowest_sequence = producer_epoch, sequence
         elif producer_epoch == question.producer_epoch and sequence < question.lowest_sequence:
@@ -59,18 +59,18 @@ class TransactionVerification:
         """Raise ApiError INVALID_TXN_STATE unless `guard` lets `batch` pass, which is about to begin a transaction in
         partition `name`.
         """
-        question = self._questions.get(batch.producer_id)
+        question = self.questions.get(batch.producer_id)
         if guard is not NOT_VERIFIED and (question is None or question.guard is not guard):
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"The batch of producer {batch.producer_id} for {name} was not part of an ongoing transaction",
             )
 
-    def check_first_sequence(self, batch: RecordBatch, offset: int, name: str) -> None:
-        """Raise ApiError OUT_OF_ORDER_SEQUENCE_NUMBER for the first batch of a producer when one before it was refused
-        while it waited: the producer will send that one again.
+    def check_sequence(self, batch: RecordBatch, offset: int, name: str) -> None:
+        """Raise ApiError OUT_OF_ORDER_SEQUENCE_NUMBER for a batch when one before it was refused while it waited: the
+        producer will send that one again.
         """
-        question = self._questions.get(batch.producer_id)
+        question = self.questions.get(batch.producer_id)
         if question is not None and batch.base_sequence > question.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -81,14 +81,14 @@ class TransactionVerification:
 
     def end(self, producer_id: int) -> None:
         """A batch or a marker of the producer was appended: no guard from before lets anything pass."""
-        self._questions.pop(producer_id, None)
+        self.questions.pop(producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Forget questions that are older than `expiration_ms`."""
-        for producer_id, question in list(self._questions.items()):
+        for producer_id, question in list(self.questions.items()):
             if now_ms - question.asked_ms >= expiration_ms:
-                del self._questions[producer_id]
+                del self.questions[producer_id]
 
     def clear(self) -> None:
         """Forget all."""
-        self._questions.clear()
+        self.questions.clear()
