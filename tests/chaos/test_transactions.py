@@ -33,9 +33,13 @@ class Transfers(threading.Thread):
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
-        self._producer = Producer(
-            {"bootstrap.servers": address, "transactional.id": ID, "transaction.timeout.ms": 60_000, "linger.ms": 0}
-        )
+        settings: dict[str, str | int] = {
+            "bootstrap.servers": address,
+            "transactional.id": ID,
+            "linger.ms": 0,
+            "socket.timeout.ms": 3000,  # a coordinator that is paused is given up well before the transaction is
+        }
+        self._producer = Producer(settings)
         self._stopping = threading.Event()
         self.committed: list[int] = []
         self.failure: BaseException | None = None
