@@ -78,7 +78,7 @@ def _producers_forgotten_in_recovery() -> Iterator[None]:
 @_mutant
 def _duplicates_appended() -> Iterator[None]:
     """A batch that a producer sends again is taken for a new one."""
-    with replaced(ProducerStateManager, "check", lambda _self, _batch, _offset, _origin: None):
+    with replaced(ProducerStateManager, "check", lambda _self, _batch, _offset, _origin, _guard=None: None):
         yield
 
 

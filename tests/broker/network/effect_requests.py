@@ -36,6 +36,7 @@ from protocol.messages import (
     SyncGroupRequest,
 )
 from protocol.records.batch import Record, build_batch
+from protocol.topic_partition import TopicPartition
 from protocol.wire.schema import Request, Response
 from tests.kit.waiting import eventually_async
 
@@ -78,6 +79,11 @@ class Trial:
     @property
     def m(self) -> str:
         return f"m{self.number}"
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those of the topics that a trial writes to."""
+        return [TopicPartition(name, number) for name in self.topics for number in PARTITIONS]
 
     @property
     def topics(self) -> tuple[str, str]:

@@ -21,12 +21,14 @@ from protocol.messages import (
     DescribeClusterRequest,
     DescribeDelegationTokenRequest,
     DescribeGroupsRequest,
+    DescribeTransactionsRequest,
     DescribeUserScramCredentialsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
     ListGroupsRequest,
     ListPartitionReassignmentsRequest,
+    ListTransactionsRequest,
 )
 from protocol.wire.schema import Request, Struct
 from tests.broker.network.effect_requests import (
@@ -55,6 +57,10 @@ from tests.broker.network.effect_requests import (
     records_deleted,
     sync,
 )
+from tests.kit.transactions.requests import add_offsets, add_partitions, commit_offsets, end, write_marker
+
+NOBODY: Final = ("nobody", 1_000_000, 0)
+"""A transactional id, producer and epoch that no coordinator knows."""
 
 # fmt: off
 TOLD: Final = frozenset((
@@ -140,6 +146,13 @@ CASES: Final = (
     Case(ApiKey.ELECT_LEADERS, 2, lambda trial: leaders_elected(trial.topics)),
     Case(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, lambda trial: moves_cancelled(trial.topics)),
     Case(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, lambda _: ListPartitionReassignmentsRequest(topics=None)),
+    Case(ApiKey.ADD_PARTITIONS_TO_TXN, 3, lambda trial: add_partitions(*NOBODY, *trial.partitions)),
+    Case(ApiKey.ADD_OFFSETS_TO_TXN, 3, lambda trial: add_offsets(*NOBODY, trial.g)),
+    Case(ApiKey.END_TXN, 3, lambda _: end(*NOBODY, commit=True)),
+    Case(ApiKey.TXN_OFFSET_COMMIT, 3, lambda trial: commit_offsets(*NOBODY, trial.g, trial.partitions[0], 2)),
+    Case(ApiKey.WRITE_TXN_MARKERS, 1, lambda trial: write_marker(*NOBODY[1:], *trial.partitions)),
+    Case(ApiKey.DESCRIBE_TRANSACTIONS, 0, lambda _: DescribeTransactionsRequest(transactional_ids=["nobody"])),
+    Case(ApiKey.LIST_TRANSACTIONS, 1, lambda _: ListTransactionsRequest(state_filters=[], producer_id_filters=[])),
     Case(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, lambda _: DescribeClientQuotasRequest(components=[], strict=False)),
     Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, lambda _: DescribeUserScramCredentialsRequest(users=None)),
 )

@@ -13,6 +13,7 @@ from protocol.messages import (
     OffsetFetchRequest,
     ProduceRequest,
     TxnOffsetCommitRequest,
+    WriteTxnMarkersRequest,
 )
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition, by_topic
@@ -124,3 +125,20 @@ def fetch_offset(group_id: str, at: TopicPartition, *, require_stable: bool = Fa
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name=at.topic, partition_indexes=[at.partition])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=[topic])
     return OffsetFetchRequest(groups=[group], require_stable=require_stable)
+
+
+def write_marker(
+    producer_id: int, producer_epoch: int, *partitions: TopicPartition, coordinator_epoch: int = 0, commit: bool = False
+) -> WriteTxnMarkersRequest:
+    topics = [
+        WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    marker = WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=commit,
+        topics=topics,
+        coordinator_epoch=coordinator_epoch,
+    )
+    return WriteTxnMarkersRequest(markers=[marker])
