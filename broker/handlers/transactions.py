@@ -1,5 +1,5 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: a producer's way through its transaction (KIP-98), and the question of
-other brokers what is in it (KIP-890).
+other brokers what is in it (KIP-890). WriteTxnMarkers: its end in the logs of its partitions.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import Final
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
+from broker.transactions.marker_writer import Marker, MarkerWriter
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
-from broker.transactions.transaction_verifier import Question, TransactionVerifier
+from broker.transactions.transaction_guards import Question, TransactionVerifier
 from cluster.coordinators.results import Reply
 from cluster.metadata_image import MetadataImage
 from protocol.api_keys import ApiKey
@@ -23,8 +24,10 @@ from protocol.messages import (
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
-from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition, is_internal
+from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition, by_topic, is_internal
 
 FIRST_VERSION_WITH_PRODUCER_FENCED: Final = 2
 FIRST_VERSION_OF_BROKERS: Final = 4
@@ -34,6 +37,10 @@ _Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
+
+_Marked = WriteTxnMarkersResponse.WritableTxnMarkerResult
+_MarkedTopic = WriteTxnMarkersResponse.WritableTxnMarkerTopicResult
+_MarkedPartition = WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
 
 _Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -153,6 +160,56 @@ class TransactionHandlers:
         end = runtime.shard.transactions.end
         outcome = runtime.handle(end, transactional_id, producer_id, request.producer_epoch, commit=request.committed)
         return self._service.responses.respond(outcome, response)
+
+
+class MarkerHandlers:
+    """Writes markers for a coordinator that is another broker."""
+
+    def __init__(self, writer: MarkerWriter) -> None:
+        self._writer = writer
+
+    @api(ApiKey.WRITE_TXN_MARKERS, versions=(0, 1))
+    async def write_txn_markers(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: WriteTxnMarkersRequest,
+    ) -> WriteTxnMarkersResponse:
+        """Answered when all markers are replicated, or will not be."""
+        markers = [
+            Marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                marker.transaction_result,
+                marker.coordinator_epoch,
+                [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+            )
+            for marker in request.markers
+        ]
+        outcome = await self._writer.write(markers)
+        by_producer: dict[int, list[TopicPartition]] = {}
+        for producer_id, topic_partition in outcome:
+            by_producer.setdefault(producer_id, []).append(topic_partition)
+        return WriteTxnMarkersResponse(
+            markers=[
+                _Marked(
+                    producer_id=producer_id,
+                    topics=[
+                        _MarkedTopic(
+                            name=topic,
+                            partitions=[
+                                _MarkedPartition(
+                                    partition_index=index,
+                                    error_code=outcome[producer_id, TopicPartition(topic, index)],
+                                )
+                                for index in indexes
+                            ],
+                        )
+                        for topic, indexes in by_topic(partitions).items()
+                    ],
+                )
+                for producer_id, partitions in by_producer.items()
+            ]
+        )
 
 
 def _codes_of_all(context: RequestContext, partitions: Sequence[TopicPartition], error_code: ErrorCode) -> _Codes:

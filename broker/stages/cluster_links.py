@@ -16,9 +16,9 @@ from broker.replication.following import fetchers_of
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
 from broker.stages.logs import LoadedLogs
-from broker.transactions.markers import Marker, Outcome
+from broker.transactions.marker_writer import Marker, Outcome
 from broker.transactions.remote_transactions import ask_coordinator, write_markers
-from broker.transactions.transaction_verifier import Question, Verdict
+from broker.transactions.transaction_guards import Question, Verdict
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
 from protocol.value import Value

@@ -13,12 +13,10 @@ from broker.groups.group_coordinator_service import GroupCoordinatorService, gro
 from broker.metadata.producer_ids import ProducerIds
 from broker.stages.coordination import OpenCoordination
 from broker.stages.logs import LoadedLogs
-from broker.transactions.marker_sender import MarkerSender
+from broker.transactions.marker_sender import MarkerSender, WriteMarkers
 from broker.transactions.marker_writer import MarkerWriter
-from broker.transactions.markers import WriteMarkers
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
-from broker.transactions.transaction_guards import TransactionGuards
-from broker.transactions.transaction_verifier import TransactionVerifier
+from broker.transactions.transaction_guards import TransactionGuards, TransactionVerifier
 from cluster.metadata_image import MetadataImage
 from cluster.znodes import ProducerIdBlock
 from config.broker_config import BrokerConfig

@@ -20,9 +20,8 @@ from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.handlers.transaction_admin import TransactionAdminHandlers
-from broker.handlers.transaction_markers import MarkerHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetHandlers
-from broker.handlers.transactions import TransactionHandlers
+from broker.handlers.transactions import MarkerHandlers, TransactionHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.logs.scrubber import Scrubber
 from broker.metadata.internal_topics import InternalTopicCreator

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from broker.transactions.markers import MarkerWork, Outcome, WriteMarkers
+from broker.transactions.marker_writer import Marker, Outcome
 from cluster.metadata_image import MetadataImage
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
+from protocol.value import Value
+
+if TYPE_CHECKING:
+    from cluster.transactions.open_transactions import Markers
 
 logger = logging.getLogger("kafka.coordinator.transaction.TransactionMarkerChannelManager")
 
@@ -19,6 +23,28 @@ RETRY_S: Final = 0.1
 
 _NO_LONGER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 """Another coordinator looks after the transaction."""
+
+WriteMarkers = Callable[[Sequence[Marker]], Awaitable[Outcome]]
+"""Has one broker write markers. When it could not be asked, or gave no answer, the outcome is empty."""
+
+
+class MarkerWork(Value, eq=False):
+    """The markers of one transaction. `marked` is told of partitions that have theirs; nobody is interested any more
+    once `is_obsolete`.
+    """
+
+    markers: Markers
+    coordinator_epoch: int
+    marked: Callable[[Sequence[TopicPartition]], None]
+    is_obsolete: Callable[[], bool]
+
+    def marker(self, partitions: Sequence[TopicPartition]) -> Marker:
+        """The marker for some of the partitions."""
+        markers = self.markers
+        return Marker(
+            markers.producer_id, markers.producer_epoch, markers.is_commit, self.coordinator_epoch, partitions
+        )
+
 
 _Share = tuple[MarkerWork, Sequence[TopicPartition]]
 

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from broker.environment.contract import Clock
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.slices import in_slices
 from broker.replication.replica_manager import ReplicaManager
-from broker.transactions.markers import Marker, Outcome
 from cluster.coordinators.results import Producer
 from cluster.replication.partition import ACKS_ALL
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import ControlRecordType, EndTxnMarker, build_end_txn_marker
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.log.producer_state import AppendOrigin
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction in some partitions. Leaders refuse it from a coordinator of an older epoch
+    than they know.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    partitions: Sequence[TopicPartition]
+
+
+Outcome = Mapping[tuple[int, TopicPartition], ErrorCode]
+"""By producer id and partition. What is not in it is not known to be written."""
 
 
 class MarkerWriter:

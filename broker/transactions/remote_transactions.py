@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from broker.inter_broker import versions
 from broker.inter_broker.broker_clients import BrokerClients
-from broker.transactions.markers import Marker, Outcome
-from broker.transactions.transaction_verifier import Question, Verdict
+from broker.transactions.marker_writer import Marker, Outcome
+from broker.transactions.transaction_guards import Question, Verdict
 from client.errors import DisconnectedError
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -28,7 +28,7 @@ _MarkerTopic = WriteTxnMarkersRequest.WritableTxnMarkerTopic
 
 
 async def write_markers(clients: BrokerClients, broker_id: int, markers: Sequence[Marker]) -> Outcome:
-    """Have another broker write markers; see `markers.WriteMarkers`."""
+    """Have another broker write markers; see `marker_sender.WriteMarkers`."""
     request = WriteTxnMarkersRequest(
         markers=[
             _Marker(

@@ -15,8 +15,7 @@ from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorR
 from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
 from broker.environment.contract import Clock, Executor
 from broker.network.slices import in_slices
-from broker.transactions.marker_sender import MarkerSender
-from broker.transactions.markers import MarkerWork
+from broker.transactions.marker_sender import MarkerSender, MarkerWork
 from cluster.coordinators.results import Moment
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition

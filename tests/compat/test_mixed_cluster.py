@@ -159,6 +159,8 @@ def apache(directory: Path, address: str, zookeeper_address: str) -> Iterator[No
         "log.dirs": str(directory / "data"),
         "zookeeper.connect": zookeeper_address,
         "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
         # Its peer is gone before it is: nobody takes over.
         "controlled.shutdown.enable": "false",
     }

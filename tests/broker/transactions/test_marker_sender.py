@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from broker.transactions import marker_sender
-from broker.transactions.marker_sender import MarkerSender
-from broker.transactions.markers import Marker, MarkerWork, Outcome, WriteMarkers
+from broker.transactions.marker_sender import MarkerSender, MarkerWork, WriteMarkers
+from broker.transactions.marker_writer import Marker, Outcome
 from cluster.metadata_image import MetadataImage, PartitionImage, TopicImage
 from cluster.transactions.open_transactions import Markers
 from protocol.errors import ErrorCode
