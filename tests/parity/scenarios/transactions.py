@@ -103,7 +103,7 @@ def strangers(b: Subject) -> None:
 
 
 @scenario
-def fencing(b: Subject) -> None:
+def a_new_producer_fences_the_old_one(b: Subject) -> None:
     topic, zombie = b.topic(), Producer(b, coordinated(b))
     zombie.init()
     zombie.add(TopicPartition(topic, 0))

@@ -1,4 +1,4 @@
-"""Transactions over Apache Kafka 3.9.1 and Odradek in one cluster: each coordinates, and has the other write markers."""
+"""Transactions over Apache Kafka 3.9.1 and Odradek in one cluster: each coordinates, and each writes markers."""
 
 from __future__ import annotations
 
