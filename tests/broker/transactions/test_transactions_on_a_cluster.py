@@ -18,7 +18,13 @@ from protocol.messages import RESPONSE_TYPES
 from protocol.topic_partition import CONSUMER_OFFSETS, TRANSACTION_STATE, TopicPartition
 from protocol.wire.schema import Request
 from tests.kit.in_process_cluster import InProcessCluster
-from tests.kit.transactions.requests import add_offsets, commit_offsets, fetch_offset, find_coordinator
+from tests.kit.transactions.requests import (
+    add_offsets,
+    commit_offsets,
+    fetch_offset,
+    find_coordinator,
+    produce_in_transaction,
+)
 from tests.kit.transactions.transactional_producer import TransactionalProducer, read
 from tests.kit.waiting import eventually_async, eventually_on_loop
 
@@ -138,6 +144,24 @@ def test_leaders_ask_the_coordinator_elsewhere() -> None:
             assert await producer.write(b"1", at=at) == ErrorCode.INVALID_PRODUCER_EPOCH
         for at in AT:
             assert await read(place.wires[at.partition], at, committed=False) == []
+
+    play(scenario)
+
+
+def test_requests_that_wait_for_a_coordinator_elsewhere_stay_in_order() -> None:
+    async def scenario(place: Place) -> None:
+        producer = await place.producer()
+        await producer.add(*AT)
+        for at in AT:
+            requests = [
+                produce_in_transaction(*producer.identity, sequence, [b"%d" % sequence], at) for sequence in range(5)
+            ]
+            answers = await asyncio.gather(*(place.wires[at.partition].ask(each, 11) for each in requests))
+            told = [each.responses[0].partition_responses[0] for each in answers]
+            assert [(each.error_code, each.base_offset) for each in told] == [(0, offset) for offset in range(5)]
+        await producer.end(commit=True)
+        for at in AT:
+            await place.sees(at, [b"0", b"1", b"2", b"3", b"4"])
 
     play(scenario)
 
