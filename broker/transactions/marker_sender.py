@@ -105,7 +105,10 @@ class MarkerSender:
         write = self._write(leader)
         outcome: Outcome = {}
         if write is not None:
-            outcome = await write([work.marker(partitions) for work, partitions in shares])
+            try:
+                outcome = await write([work.marker(partitions) for work, partitions in shares])
+            except Exception:  # a bug; but a transaction without its markers would hold up all readers
+                logger.exception("Transaction markers could not be written by broker %d", leader)
         for work, partitions in shares:
             if not work.is_obsolete():
                 self._settle(work, partitions, outcome)

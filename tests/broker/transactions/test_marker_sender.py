@@ -164,3 +164,18 @@ async def test_a_coordinator_that_has_resigned_is_forgotten() -> None:
     await asyncio.sleep(0.01)
     assert len(place.asked) == asked
     await place.sender.close()
+
+
+@in_loop
+async def test_a_bug_does_not_lose_markers(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place(1)
+
+    def fail(_: TopicPartition) -> ErrorCode:
+        raise KeyError("a bug")
+
+    place.answers[1] = fail
+    place.sender.send(place.work(A))
+    await eventually_on_loop("some attempts", lambda: len(place.asked) > 1, pause_s=0.001)
+    del place.answers[1]
+    await place.all_marked(A)
+    assert "a bug" in caplog.text
