@@ -305,11 +305,14 @@ def lists(b: Subject) -> None:
     topic, producer = b.topic(), Producer(b, coordinated(b))
     producer.begin()
 
-    def listed(version: int = 1, **filters: Any) -> None:
+    def seen(version: int = 1, **filters: Any) -> list[Any]:
         request = ListTransactionsRequest(**({"state_filters": [], "producer_id_filters": []} | filters))
         response = b.quietly(request, version)
         mine = [each.transaction_state for each in response.transaction_states if each.transactional_id == producer.id]
-        b.note("ListTransactions", [response.error_code, response.unknown_state_filters, mine])
+        return [response.error_code, response.unknown_state_filters, mine]
+
+    def listed(version: int = 1, **filters: Any) -> None:
+        b.note("ListTransactions", seen(version, **filters))
 
     own = {"producer_id_filters": [producer.producer_id]}
     for filters in ({}, own, own | {"state_filters": ["Empty"]}, {"state_filters": ["Ongoing"]}):
@@ -319,7 +322,7 @@ def lists(b: Subject) -> None:
     listed(state_filters=["Nowhere", "Empty"])
     producer.add(TopicPartition(topic, 0))
     listed(state_filters=["Ongoing"])
-    listed(duration_filter=0, state_filters=["Ongoing"])
+    b.until(lambda: seen(duration_filter=0, state_filters=["Ongoing"])[2])  # once it is older than a millisecond
     listed(duration_filter=3_600_000)
     b.ask(DescribeTransactionsRequest(transactional_ids=[b.name("nope"), ""]), 0)
     b.ask(DescribeTransactionsRequest(transactional_ids=[]), 0)
