@@ -56,11 +56,7 @@ class LocalChannel:
         """See BrokerChannel."""
         if self._prepare is not None:
             await self._prepare(command)
-        answer = await self._replicas.become_leader_or_follower(command)
-        if self._replicas.strays.unsettled:
-            self._replicas.strays.unsettled = False
-            await self._settle_deletions()
-        return answer
+        return await self._replicas.become_leader_or_follower(command)
 
     async def stop_replica(self, command: StopReplica) -> Answer:
         """See BrokerChannel."""

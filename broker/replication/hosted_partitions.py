@@ -20,7 +20,6 @@ from cluster.replication.in_sync_replicas import ALL_ARE_ELIGIBLE, IsrRules
 from cluster.replication.partition import Partition
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from protocol.uuids import ZERO_UUID
 from protocol.value import Value
 from storage.directory.log_directory import NoRoomError
 from storage.log.unified_log import UnifiedLog
@@ -107,6 +106,8 @@ class HostedPartitions:
             self._fence.admit(command)
             if command.is_full and command.topics:
                 await self._set_strays_aside(command)
+            self.strays.make_room_for(command, self.partitions)
+            await self.strays.settle()
             if self._followers is not None:
                 await self._followers.stop(self._to_change(command))
             answer: dict[TopicPartition, ErrorCode] = {}
@@ -137,12 +138,12 @@ class HostedPartitions:
             for state in topic.partitions
             if (partition := self.partitions.get(TopicPartition(topic.topic, state.partition))) is not None
             and state.leader_epoch > partition.leader_epoch
-            and (topic.topic_id == ZERO_UUID or partition.log.topic_id in (None, topic.topic_id))
+            and (topic.known_id is None or partition.log.topic_id in (None, topic.topic_id))
         ]
 
     def _obey(self, topic: TopicStates, state: PartitionImage) -> ErrorCode:
         topic_partition = TopicPartition(topic.topic, state.partition)
-        topic_id = topic.topic_id if topic.topic_id != ZERO_UUID else None
+        topic_id = topic.known_id
         offline = self._offline.get(topic_partition)
         if offline is not None and topic.is_new and offline.topic_id != topic_id:
             del self._offline[topic_partition]  # of an earlier topic
@@ -202,8 +203,6 @@ class HostedPartitions:
         self, topic_partition: TopicPartition, topic_id: UUID | None, state: PartitionImage, *, is_new: bool
     ) -> Partition:
         logs, now_ms = self._log_manager, self._clock.now_ms()
-        if is_new:
-            self.strays.make_room_for(topic_partition, topic_id)
         config = self._log_config_of(topic_partition.topic)
         log = logs.get_or_create(topic_partition, topic_id, config, now_ms, is_new=is_new)
         log.config = config

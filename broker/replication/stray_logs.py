@@ -1,13 +1,14 @@
 """Logs that are on this broker's disks and belong to no topic that exists: they are set aside, never used or deleted.
 
 A power cut can bring back what had been deleted, and so can a disk that comes back; a topic of that name may exist
-again.
+again. The checkpoints have to forget the stray before a log of its name is made: a crash would have its offsets applied
+to the new log.
 """
 
 from __future__ import annotations
 
 import logging
-from uuid import UUID
+from collections.abc import Awaitable, Callable, Container
 
 from broker.environment.contract import Clock
 from cluster.controller.commands import LeaderAndIsr
@@ -19,12 +20,26 @@ logger = logging.getLogger("kafka.log.LogManager")
 
 
 class StrayLogs:
-    """Renames the directories of strays. `unsettled`: a checkpoint may still know one of them."""
+    """Renames the directories of strays."""
 
     def __init__(self, log_manager: LogManager, clock: Clock) -> None:
         self._log_manager = log_manager
         self._clock = clock
-        self.unsettled = False
+        self._settle: Callable[[], Awaitable[None]] | None = None
+        self._is_unsettled = False
+        """Whether a checkpoint may still know one of them."""
+
+    def settle_with(self, settle: Callable[[], Awaitable[None]]) -> None:
+        """Have `settle` write checkpoints without the strays (`LogMaintenance.settle_deletions`)."""
+        self._settle = settle
+
+    async def settle(self) -> None:
+        """Return when no checkpoint knows the strays any more, except on a full disk, where no log of their topics is
+        made (`LogManager.get_or_create`).
+        """
+        if self._is_unsettled and self._settle is not None:
+            self._is_unsettled = False
+            await self._settle()
 
     def unknown_to(self, command: LeaderAndIsr) -> list[TopicPartition]:
         """The logs of which a full command knows nothing, or which are of another topic than its own of that name."""
@@ -34,7 +49,7 @@ class StrayLogs:
             for state in topic.partitions
         }
         for path in self._log_manager.resolve_conflicting_logs(wanted.get, self._clock.now_ms()):
-            self.unsettled = True
+            self._is_unsettled = True
             logger.warning("Found a second log, of an earlier topic of the same name; it was renamed to %s", path)
         return [
             topic_partition
@@ -51,11 +66,17 @@ class StrayLogs:
         except ApiError as error:
             logger.error("The log %s, of no existing topic, could not be renamed: %s", before, error)
         else:
-            self.unsettled = True
+            self._is_unsettled = True
             logger.warning("No topic exists for the log %s; it was renamed to %s", before, path)
 
-    def make_room_for(self, topic_partition: TopicPartition, topic_id: UUID | None) -> None:
-        """A replica of a new topic is to be made: a log of its name that is there is an earlier topic's."""
-        log = self._log_manager.get(topic_partition)
-        if log is not None and log.directory.failure is None and log.topic_id != topic_id:
-            self.set_aside(topic_partition)
+    def make_room_for(self, command: LeaderAndIsr, held: Container[TopicPartition]) -> None:
+        """Topics begin with this command: a log of their names that no replica of `held` has is an earlier topic's."""
+        for topic in command.topics:
+            if not topic.is_new:
+                continue
+            for topic_partition in (TopicPartition(topic.topic, state.partition) for state in topic.partitions):
+                log = self._log_manager.get(topic_partition)
+                if topic_partition in held or log is None or log.directory.failure is not None:
+                    continue
+                if log.topic_id != topic.known_id:
+                    self.set_aside(topic_partition)

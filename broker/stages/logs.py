@@ -96,7 +96,9 @@ class LoadedLogs(Value):
         coordination.metadata.add_listener(replicas.metadata_changed)
         coordination.metadata.add_listener(partial(_offer_cut_logs, log_manager, directories.failures))
         configs.on_change(cleaner.config_changed)
-        return cls(log_manager, report, replicas, quotas, maintenance, cleaner, moves)
+        loaded = cls(log_manager, report, replicas, quotas, maintenance, cleaner, moves)
+        replicas.hosted.strays.settle_with(loaded.settle_deletions)
+        return loaded
 
     async def settle_deletions(self) -> None:
         """See `LogMaintenance.settle_deletions`."""

@@ -15,6 +15,7 @@ from uuid import UUID
 from cluster.metadata_image import BrokerImage, PartitionImage
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
+from protocol.uuids import ZERO_UUID
 from protocol.value import Value, field
 
 NO_EPOCH = -1
@@ -34,6 +35,11 @@ class TopicStates(NamedTuple):
     topic_id: UUID
     partitions: tuple[PartitionImage, ...]
     is_new: bool = False
+
+    @property
+    def known_id(self) -> UUID | None:
+        """The topic id; None from a controller that has none (inter.broker.protocol.version before 2.8)."""
+        return self.topic_id if self.topic_id != ZERO_UUID else None
 
 
 class Command(Value):

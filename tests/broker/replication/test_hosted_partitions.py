@@ -58,6 +58,12 @@ class Broker:
             flush=lambda _log: None,
         )
         self.hosted.add_leadership_listener(lambda partition, leads: self.led.append((partition, leads)))
+        self.hosted.strays.settle_with(self._note_settlement)
+        self.at_settlement: list[list[str]] = []
+        """What `directories` were there each time when checkpoints had to forget strays."""
+
+    async def _note_settlement(self) -> None:
+        self.at_settlement.append(self.directories())
 
     async def lead(
         self,
@@ -244,7 +250,7 @@ async def test_a_full_command_sets_aside_what_it_does_not_know(broker: Broker) -
     broker = broker.next_life()
     await broker.lead(state(), topic="t", is_full=True)
     assert sorted(name.rpartition("-")[2] for name in broker.directories()) == ["0", "stray", "stray"]
-    assert broker.hosted.strays.unsettled
+    assert [len(names) for names in broker.at_settlement] == [3]
 
 
 @on_loop
@@ -278,7 +284,18 @@ async def test_a_stray_does_not_become_the_log_of_a_new_topic(broker: Broker) ->
     assert await broker.lead(state(epoch=0), topic_id=LATER_ID, is_new=True) == {0: ErrorCode.NONE}
     assert broker.hosted.partition(T0).log.topic_id == LATER_ID
     assert sorted(name.rpartition("-")[2] for name in broker.directories()) == ["0", "stray"]
-    assert broker.hosted.strays.unsettled
+
+
+@on_loop
+async def test_checkpoints_forget_a_stray_before_a_log_of_its_name_is_made(broker: Broker) -> None:
+    """A crash would have the high watermark and the log start of the stray applied to the new log."""
+    for is_full in (False, True):
+        await broker.lead(state(), is_new=True)
+        broker = broker.next_life()
+        await broker.lead(state(epoch=0), topic_id=LATER_ID, is_new=True, is_full=is_full)
+        ((*_, stray),) = broker.at_settlement
+        assert stray.endswith("-stray")
+        broker = Broker()
 
 
 @on_loop

@@ -50,6 +50,8 @@ PAST_SEEDS = {
     900_785: "a new controller told brokers of a topic that was being deleted, and offsets of it were committed",
     902_853: "as seed 900785",
     903_904: "the checker let a log be damaged although another in sync had lost its end, with the power of its broker",
+    972_310: "checkpoints that knew a stray's offsets were read as those of the log made in its place, after a crash",
+    974_152: "a reader went on, in a topic made again, where it had been in the one before it, and missed its records",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
