@@ -5,6 +5,9 @@ the caller works. Asked before, for the other partitions alone, it would wait `f
 have nothing new, and the buffered ones could not be fetched on until then (KAFKA-17182).
 
 Records below the position, control batches and, for read_committed, aborted transactions (KIP-98) are left out.
+
+A position is one of a topic, not of its name. When the topic was deleted and created again (KIP-516), reading goes on
+where it would begin. Kafka's Java client goes on at the same offset, and passes over records that it has not read.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import dropwhile, islice
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from client.errors import ClientError, DisconnectedError
 from client.kafka_client import FETCH, KafkaClient
@@ -34,6 +38,9 @@ _PASSING: Final = STALE_ERRORS | {
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 }
+
+_OF_THE_LOG: Final = frozenset({ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE})
+"""Answers of a leader that has the log."""
 
 
 class FetchedBatch(NamedTuple):
@@ -64,6 +71,7 @@ class PartitionState:
         "must_reset",
         "position",
         "reset_timestamp",
+        "topic_id",
     )
 
     def __init__(self) -> None:
@@ -72,6 +80,8 @@ class PartitionState:
         """Whether `auto.offset.reset` has to say the position: there is no committed offset that could be used."""
         self.reset_timestamp: int | None = None
         """Where a reset shall go, when not where `auto.offset.reset` says."""
+        self.topic_id = ZERO_UUID
+        """The topic in which the position is. Zero: no leader has given anything at it yet."""
         self.is_out_of_range = False
         """Whether the log has nothing at the position."""
         self.high_watermark = -1
@@ -95,6 +105,7 @@ class PartitionState:
     def seek(self, position: int | None) -> None:
         """Continue from `position`; buffered records are dropped."""
         self.position = position
+        self.topic_id = ZERO_UUID
         self.failure = None
         self.must_reset = self.is_out_of_range = False
         self.reset_timestamp = None
@@ -247,7 +258,7 @@ class Fetcher:
                 name = topic.topic or self._metadata.current.topic_names.get(topic.topic_id, "")
                 for data in topic.partitions:
                     partition = TopicPartition(name, data.partition_index)
-                    self._receive(partition, data, offsets.get(partition))
+                    self._receive(partition, topic.topic_id, data, offsets.get(partition))
         except (DisconnectedError, ApiError) as error:
             logger.debug("Fetch from broker %d failed: %s", leader, error)
             self._metadata.mark_stale()
@@ -289,11 +300,25 @@ class Fetcher:
         timeout_ms = self._client.settings.request_timeout_ms + self._settings.fetch_max_wait_ms
         return await connection.ask(request, FetchResponse, version, timeout_ms)
 
-    def _receive(self, partition: TopicPartition, data: FetchResponse.PartitionData, asked_offset: int | None) -> None:
+    def _receive(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        data: FetchResponse.PartitionData,
+        asked_offset: int | None,
+    ) -> None:
         state = self.states.get(partition)
         if state is None or state.position != asked_offset or state.has_data:
             return  # unassigned, or moved by a seek, since the request left
         code = ErrorCode.of(data.error_code)
+        if code in _OF_THE_LOG and topic_id != ZERO_UUID:
+            if state.topic_id not in (ZERO_UUID, topic_id):
+                logger.info(
+                    "Topic %s was made again: position %d of %s is dropped", partition[0], asked_offset, partition
+                )
+                state.seek(None)
+                return
+            state.topic_id = topic_id
         if code == ErrorCode.NONE:
             try:
                 state.fill(data, check_crcs=self._settings.check_crcs)

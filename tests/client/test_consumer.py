@@ -120,3 +120,23 @@ def test_a_topic_that_was_away_while_the_group_joined_is_read_when_it_is_back(br
                 await poll_until([consumer], lambda: renewed in consumer.assignment and consumer.position(renewed) == 3)
 
     run(test)
+
+
+def test_a_topic_made_again_is_read_from_its_beginning(broker: BrokerProcess) -> None:
+    """Its log ends where the one that was read did: no fetch from there is out of range."""
+    partition = TopicPartition("made-again", 0)
+
+    async def test() -> None:
+        async with client_of(broker.address) as client:
+            await fill(client, partition.topic, 3)
+            async with Consumer(client, ConsumerSettings.parse({"auto.offset.reset": "earliest"})) as consumer:
+                consumer.assign([partition])
+                for _ in ("made", "made again"):
+                    offsets: list[int] = []
+                    while len(offsets) < 3:
+                        offsets += [each.offset for each in (await consumer.poll(PATIENCE_S)).get(partition, [])]
+                    assert offsets == [0, 1, 2]
+                    await admin.delete_topic(client, partition.topic)
+                    await fill(client, partition.topic, 3)
+
+    run(test)
