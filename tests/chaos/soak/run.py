@@ -19,6 +19,7 @@ from tests.chaos.cluster_load import TimedSender, check_replicas, goes_on
 from tests.chaos.soak.changes import Administrator
 from tests.chaos.soak.faults import FULL_DISK_BROKER, Fault, World, draw_fault
 from tests.chaos.soak.loads import ClientStream
+from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS, Verdict, compare, create_topics
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.network.namespaces import NamespacesRefusedError, NetworkNamespaces
@@ -32,14 +33,17 @@ LONGEST_PAUSE_S = 3.0
 HEALED_WITHIN_S = 60.0
 DISK_MB = 320
 CLIENTS = ("java-3.9", "aiokafka")
+TRANSACTIONS = "transfers"
 TOPICS = {
     # Two of three replicas have to be in sync.
     "steady": (3, {"min.insync.replicas": "2"}),
     # It is enough that the leader is.
     "pair": (2, {"min.insync.replicas": "1"}),
-    **{client: (3, {"min.insync.replicas": "2"}) for client in CLIENTS},
+    **{client: (3, {"min.insync.replicas": "2"}) for client in (*CLIENTS, TRANSACTIONS)},
 }
-"""Replication factor and configurations. What is named after another client is that client's."""
+"""Replication factor and configurations. What is named after another client is that client's, TRANSACTIONS those of
+`Transfers`.
+"""
 SETTINGS = {"min.insync.replicas": "2", "zookeeper.session.timeout.ms": "6000"}
 
 
@@ -60,7 +64,7 @@ class SoakSender(TimedSender):
 
 
 Say = Callable[[str], None]
-Load = SoakSender | ClientStream
+Load = SoakSender | ClientStream | Transfers
 
 
 @dataclass
@@ -183,7 +187,7 @@ def _compare(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
         with soak.noting(topic):
             found = Verdict()
             for load in loads:
-                if isinstance(load, ClientStream) and load.topic == topic:
+                if not isinstance(load, SoakSender) and load.topic == topic:
                     found += load.verdict()
             senders = [load for load in loads if isinstance(load, SoakSender) and load.topic == topic]
             if senders:
@@ -221,10 +225,12 @@ def _load(cluster: BrokerCluster, directory: Path, seed: int) -> Iterator[tuple[
             producers: list[Load]
             if topic in CLIENTS:
                 producers = [ClientStream(topic, cluster.address, directory)]
+            elif topic == TRANSACTIONS:
+                producers = [Transfers(cluster.address, topic, topic)]
             else:
                 producers = [SoakSender(cluster.address, topic, partition) for partition in range(PARTITIONS)]
             for load in producers:
-                if isinstance(load, SoakSender):
+                if not isinstance(load, ClientStream):
                     load.start()
                 stack.callback(load.stop)
                 loads.append(load)
