@@ -76,6 +76,11 @@ def debezium_classpath() -> str:
     return _classpath(_POMS / "debezium" / "pom.xml", "debezium")
 
 
+def streams_and_connect_classpath() -> str:
+    """A class path with Kafka Streams, and Kafka Connect the file connectors; fetched and skipped as the others."""
+    return _classpath(_POMS / "streams-and-connect" / "pom.xml", "streams-and-connect")
+
+
 def _classpath(pom: Path, name: str) -> str:
     require("java", "mvn")
     # The pom names the directory, so that a changed version never meets old jars.

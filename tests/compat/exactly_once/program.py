@@ -1,0 +1,95 @@
+"""A program of a user in a process of its own: it works on a broker, and is killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.kit.broker_process import ROOT
+from tests.kit.jars import java, streams_and_connect_classpath
+
+JAVA_SOURCES = Path(__file__).with_name("java")
+TRY_AGAIN = 75
+"""The exit code of a program that is to be started again (EX_TEMPFAIL)."""
+_STOP_S = 60.0
+
+
+def java_command(*arguments: str, classpath: str | None = None) -> list[str]:
+    """A program of this folder, or a class of Kafka Streams and Kafka Connect 3.9, with its arguments. It finds its
+    classes in `classpath`, theirs when none is given.
+    """
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    logging = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS"]
+    return java(*options, *logging, "-cp", classpath or streams_and_connect_classpath(), *arguments)
+
+
+def java_source(name: str) -> str:
+    """The path of a program of this folder, which `java` compiles and runs."""
+    return str(JAVA_SOURCES / f"{name}.java")
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """A Python program with its arguments."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+class Program:
+    """Runs `command`; `start` may follow `kill`. What it says is in `log`."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.log = log
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait for nothing."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def kill(self) -> None:
+        """End it without a chance to clean up (SIGKILL); nothing happens when it was not started."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it by SIGTERM; it is killed when that takes too long."""
+        self._end(signal.SIGTERM)
+
+    def restart(self, command: Sequence[str] | None = None) -> None:
+        """Kill it and start it again, or this command in its place."""
+        self.kill()
+        self._command = self._command if command is None else list(command)
+        self.start()
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def ensure_runs(self) -> None:
+        """Start a program again that has ended with TRY_AGAIN; fails when one has ended with anything else."""
+        assert self._process is not None
+        code = self._process.poll()
+        if code == TRY_AGAIN:
+            self.start()
+            return
+        assert code is None, f"{self.log.stem} ended with {code}:\n{self.tail()}"
+
+    def tail(self) -> str:
+        """The last of what it said."""
+        return self.log.read_text(errors="replace")[-4000:]
