@@ -112,6 +112,7 @@ class Batch:
                 "producer_id": producer.producer_id,
                 "producer_epoch": producer.epoch,
                 "base_sequence": self.base_sequence,
+                "is_transactional": settings.transactional_id is not None,
             }
             if self.rows:
                 self._encoded = build_batch(self.rows, **options)
@@ -132,11 +133,13 @@ class Batch:
                 RecordMetadata(self.partition, base_offset + index if base_offset >= 0 else -1, timestamp)
             )
 
-    def fail(self, error: Exception) -> None:
-        """Tell why the records were not delivered."""
+    def fail(self, error: Exception, *, is_told: bool = False) -> None:
+        """Tell why the records were not delivered. If somebody `is_told` that anyway, nobody needs to look here."""
         for future in self.futures:
             if not future.done():
                 future.set_exception(error)
+                if is_told:
+                    future.exception()
 
 
 class PartitionQueue:
@@ -152,13 +155,13 @@ class PartitionQueue:
     """
 
     __slots__ = (
-        "_has_gap",
         "_is_in_doubt",
         "_is_known",
         "_newest_delivered",
         "_next_sequence",
         "_sent",
         "batches",
+        "has_gap",
         "in_flight",
         "is_retrying",
         "not_before_s",
@@ -179,7 +182,8 @@ class PartitionQueue:
         self._next_sequence = 0
         self._sent = 0
         self._newest_delivered = -1
-        self._has_gap = False
+        self.has_gap = False
+        """Whether the broker misses a sequence number that it will never get."""
         self._is_in_doubt = False
         self._is_known = False
 
@@ -225,7 +229,7 @@ class PartitionQueue:
     @property
     def begins_anew(self) -> bool:
         """Whether the oldest batch is to be sent under a new epoch."""
-        return self._has_gap or (self._is_in_doubt and self.batches[0].base_sequence == NO_SEQUENCE)
+        return self.has_gap or (self._is_in_doubt and self.batches[0].base_sequence == NO_SEQUENCE)
 
     def take(self, producer: ProducerId | None) -> Batch:
         """The oldest batch, counted as in flight. With idempotence it has a sequence number of `producer`, or of the
@@ -234,7 +238,7 @@ class PartitionQueue:
         batch = self.batches[0]
         if producer is not None:
             if self.begins_anew or self.producer.producer_id == NO_PRODUCER_ID:
-                self._begin_anew(producer)
+                self.begin_anew(producer)
             if batch.base_sequence == NO_SEQUENCE:
                 batch.base_sequence = self._next_sequence
                 self._next_sequence = increment_sequence(self._next_sequence, len(batch))
@@ -247,10 +251,11 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def _begin_anew(self, producer: ProducerId) -> None:
+    def begin_anew(self, producer: ProducerId) -> None:
+        """Number batches from 0 on, under another producer; nothing may be in flight."""
         self.producer = producer
         self._next_sequence = 0
-        self._has_gap = self._is_in_doubt = self._is_known = False
+        self.has_gap = self._is_in_doubt = self._is_known = False
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
 
@@ -267,7 +272,7 @@ class PartitionQueue:
         if not is_behind and all(each.number >= batch.number for each in self.in_flight):
             if not self._is_in_doubt:
                 logger.error("The broker has lost records of %s that it had acknowledged", self.partition)
-            self._has_gap = True
+            self.has_gap = True
         return True
 
     def delivered(self, batch: Batch) -> None:

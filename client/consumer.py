@@ -13,7 +13,7 @@ from client import admin
 from client.consumer_group import GroupMember, Joined
 from client.errors import ClientError, DisconnectedError, NoOffsetError
 from client.fetcher import FetchedBatch, Fetcher, PartitionState
-from client.groups import OffsetAndMetadata, alter_offsets, fetch_offsets
+from client.groups import GroupMetadata, OffsetAndMetadata, alter_offsets, fetch_offsets
 from client.kafka_client import KafkaClient
 from client.settings import ConsumerSettings
 from client.tracked_metadata import TrackedMetadata
@@ -83,15 +83,26 @@ class Consumer:
         self._metadata.track(None)
 
     def _become_member(self, listener: RebalanceListener | None) -> None:
+        self._member = GroupMember(self._client, self.settings, self._group_id, self._news)
+        self._listener = listener
+
+    @property
+    def _group_id(self) -> str:
         if self.settings.group_id is None:
             raise ClientError("To use the group management or offset commit APIs, you must provide a valid group.id")
-        self._member = GroupMember(self._client, self.settings, self.settings.group_id, self._news)
-        self._listener = listener
+        return self.settings.group_id
 
     @property
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read."""
         return list(self._fetcher.states)
+
+    @property
+    def group_metadata(self) -> GroupMetadata:
+        """The member for `Producer.send_offsets_to_transaction`. Raises ClientError without `group.id`."""
+        if self._member is not None:
+            return self._member.metadata
+        return GroupMetadata(self._group_id, group_instance_id=self.settings.group_instance_id)
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record that a poll gives; None while it is not known."""
@@ -263,8 +274,7 @@ class Consumer:
 
     async def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit `offsets`, or all positions. Raises ApiError, and ClientError (without `group.id`, for one)."""
-        if self.settings.group_id is None:
-            raise ClientError("To use the group management or offset commit APIs, you must provide a valid group.id")
+        group_id = self._group_id
         if offsets is None:
             offsets = {
                 partition: OffsetAndMetadata(state.position)
@@ -276,7 +286,7 @@ class Consumer:
         if self._member is not None:
             await self._member.commit(offsets)
         else:
-            await alter_offsets(self._client, self.settings.group_id, offsets)
+            await alter_offsets(self._client, group_id, offsets)
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
@@ -303,7 +313,7 @@ class Consumer:
             return
         committed: dict[TopicPartition, OffsetAndMetadata] = {}
         if self.settings.group_id is not None:
-            committed = await fetch_offsets(self._client, self.settings.group_id, asking)
+            committed = await fetch_offsets(self._client, self.settings.group_id, asking, require_stable=True)
         for partition in asking:
             state = self._fetcher.states[partition]
             if partition in committed:

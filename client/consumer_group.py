@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from client.assignors import ASSIGNORS, COOPERATIVE
-from client.broker_connection import Connection
+from client.coordinator import Coordinator
 from client.errors import ClientError, DisconnectedError, FencedError, raise_for
 from client.group_codec import decode_assignment, decode_subscription, encode_assignment, encode_subscription
-from client.groups import OffsetAndMetadata, commit_errors, make_commit
-from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, KafkaClient
+from client.groups import GroupMetadata, OffsetAndMetadata, commit_errors, make_commit
+from client.kafka_client import COORDINATOR, COORDINATOR_ERRORS, CoordinatorType, KafkaClient
 from client.settings import ConsumerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -71,9 +71,11 @@ class GroupMember:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._news = news
-        self._coordinator = -1
+        self._coordinator = Coordinator(client, group_id, CoordinatorType.GROUP, COORDINATOR)
         self._heartbeats: asyncio.Task[None] | None = None
         self.last_poll_s = self._loop.time()
+        self.metadata = GroupMetadata(group_id, group_instance_id=settings.group_instance_id)
+        """This member as it was when it last joined: one that the group has forgotten meanwhile is fenced by that."""
 
     @property
     def is_cooperative(self) -> bool:
@@ -90,7 +92,7 @@ class GroupMember:
                 joined = await self._join_once(sorted(topics))
             except DisconnectedError as error:
                 logger.debug("Join of group %s failed: %s", self.group_id, error)
-                self._coordinator = -1
+                self._coordinator.forget()
             except ApiError as error:
                 self._react(error.error_code)
                 if not (error.error_code.retriable or error.error_code in _REJOIN_ERRORS):
@@ -98,6 +100,7 @@ class GroupMember:
             else:
                 self.needs_join = False
                 self.was_lost = False
+                self.metadata = self.metadata._replace(generation=self.generation, member_id=self.member_id)
                 self._start_heartbeats()
                 return joined
             await asyncio.sleep(backoff.next_s())
@@ -193,7 +196,7 @@ class GroupMember:
                 answer = await self._ask(request, HeartbeatResponse)
             except (DisconnectedError, ApiError) as error:
                 logger.debug("Heartbeat of group %s failed: %s", self.group_id, error)
-                self._coordinator = -1
+                self._coordinator.forget()
                 continue
             if answer.error_code and not self.needs_join:
                 self._react(ErrorCode.of(answer.error_code))
@@ -201,7 +204,7 @@ class GroupMember:
     def _react(self, code: ErrorCode) -> None:
         """Draw the consequence of an error code that any request of a member may be answered."""
         if code in COORDINATOR_ERRORS:
-            self._coordinator = -1
+            self._coordinator.forget()
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.needs_join = True
         elif code == ErrorCode.FENCED_INSTANCE_ID:
@@ -233,11 +236,11 @@ class GroupMember:
         if not member_id or self._settings.group_instance_id is not None:
             return
         try:
-            connection = await self._connect()
+            connection = await self._coordinator.connect()
             if connection.in_flight:
                 # A join that was given up: behind it this would wait until the group has rebalanced.
                 connection.close()
-                connection = await self._connect()
+                connection = await self._coordinator.connect()
             version = connection.version_of(LeaveGroupRequest)
             if version >= _SEVERAL_LEAVE_VERSION:
                 member = LeaveGroupRequest.MemberIdentity(member_id=member_id, reason="the consumer is being closed")
@@ -273,13 +276,7 @@ class GroupMember:
             raise ApiError(code, f"commit of {partition} by group '{self.group_id}'")
 
     async def _ask(self, request: Request, response_type: type[R], timeout_ms: int | None = None) -> R:
-        """Ask the coordinator. Raises DisconnectedError, and ApiError while there is no coordinator."""
-        return await (await self._connect()).ask(request, response_type, None, timeout_ms)
-
-    async def _connect(self) -> Connection:
-        if self._coordinator < 0:
-            self._coordinator = await self._client.find_coordinator(self.group_id)
-        return await self._client.node_connection(self._coordinator, COORDINATOR)
+        return await self._coordinator.ask(request, response_type, timeout_ms=timeout_ms)
 
 
 _REJOIN_ERRORS: Final = frozenset(

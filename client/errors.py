@@ -33,6 +33,19 @@ class FencedError(ClientError):
     """Another member has taken this one's `group.instance.id`; it must not go on."""
 
 
+class IllegalStateError(ClientError):
+    """A call that the producer's state does not allow, such as a commit without a transaction."""
+
+
+class TransactionError(ClientError):
+    """A transaction failed because of `cause`. It has to be aborted, or, when `is_fatal`, the producer to be closed."""
+
+    def __init__(self, message: str, cause: Exception, *, is_fatal: bool) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.is_fatal = is_fatal
+
+
 def refusal(code: int, message: str | None = None) -> ApiError | None:
     """The error that a broker has answered, or None."""
     return ApiError(ErrorCode.of(code), message or "") if code else None

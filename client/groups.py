@@ -32,6 +32,7 @@ ListedGroup = ListGroupsResponse.ListedGroup
 
 _STATES_VERSION = 4
 _TYPES_VERSION = 5
+_STABLE_VERSION = 7
 _SEVERAL_GROUPS_VERSION = 8
 
 
@@ -41,6 +42,18 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """A member of a group, in whose name a transaction commits offsets (KIP-447, `ConsumerGroupMetadata`).
+
+    Without generation and member id, a zombie of the group is not fenced.
+    """
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -113,15 +126,24 @@ async def delete_group(client: KafkaClient, group_id: str) -> None:
 
 
 async def fetch_offsets(
-    client: KafkaClient, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    client: KafkaClient,
+    group_id: str,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    require_stable: bool = False,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Committed offsets of a group, for `partitions` or all; those without one are left out. Raises ApiError."""
+    """Committed offsets of a group, for `partitions` or all; those without one are left out. Raises ApiError.
+
+    `require_stable` waits for the end of transactions that may commit others (KIP-447); brokers before 2.5 do not.
+    """
     wanted = None if partitions is None else by_topic(sorted(partitions))
 
     async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
         connection = await client.node_connection(await client.find_coordinator(group_id))
         version = connection.version_of(OffsetFetchRequest)
-        answer = await connection.ask(_offset_fetch(group_id, wanted, version), OffsetFetchResponse, version)
+        request = _offset_fetch(group_id, wanted, version)
+        request.require_stable = require_stable and version >= _STABLE_VERSION
+        answer = await connection.ask(request, OffsetFetchResponse, version)
         found = answer.groups[0] if version >= _SEVERAL_GROUPS_VERSION else answer
         if found.error_code:
             raise ApiError(ErrorCode.of(found.error_code), f"offsets of group '{group_id}'")

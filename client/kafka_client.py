@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from enum import IntEnum
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -33,10 +34,18 @@ logger = logging.getLogger("kafka.clients.NetworkClient")
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
-GROUP_COORDINATOR: Final = 0
 COORDINATOR: Final = "coordinator"
 FETCH: Final = "fetch"
+TRANSACTION: Final = "transaction"
 """Purposes of connections (`node_connection`)."""
+
+
+class CoordinatorType(IntEnum):
+    """Kinds of coordinators (Kafka class `FindCoordinatorRequest.CoordinatorType`)."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
 
 _Address = tuple[str, int, str]
 _JITTER: Final = 0.2
@@ -236,20 +245,23 @@ class KafkaClient:
 
         return await self.retry(what, attempt)
 
-    async def find_coordinator(self, group_id: str) -> int:
-        """The broker that coordinates a group. Raises ApiError; the retriable ones are not retried here."""
+    async def find_coordinator(self, key: str, key_type: CoordinatorType = CoordinatorType.GROUP) -> int:
+        """The broker that coordinates a group or a transactional id.
+
+        Raises ApiError; the retriable ones are not retried here.
+        """
         connection = await self.any_connection()
         version = connection.version_of(FindCoordinatorRequest)
         if version >= 4:
-            request = FindCoordinatorRequest(key_type=GROUP_COORDINATOR, coordinator_keys=[group_id])
+            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         else:
-            request = FindCoordinatorRequest(key=group_id, key_type=GROUP_COORDINATOR)
+            request = FindCoordinatorRequest(key=key, key_type=key_type)
         response = await connection.ask(request, FindCoordinatorResponse, version)
         if version >= 4:
             found = response.coordinators[0]
         else:
             found = FindCoordinatorResponse.Coordinator(
-                key=group_id,
+                key=key,
                 node_id=response.node_id,
                 host=response.host,
                 port=response.port,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from client.batches import Batch, RecordMetadata, record_size
-from client.errors import ClientTimeoutError
+from client.errors import ClientTimeoutError, IllegalStateError
+from client.groups import GroupMetadata, OffsetAndMetadata
 from client.kafka_client import KafkaClient
 from client.partitioner import StickyPartition, partition_for_key
 from client.sender import Sender
 from client.settings import ProducerSettings
 from client.tracked_metadata import TrackedMetadata
+from client.transactions.transaction_manager import TransactionManager
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import HEADER_BYTES, Header, Record
 from protocol.topic_partition import TopicPartition
@@ -32,7 +34,12 @@ class Producer:
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._metadata = TrackedMetadata(client, allow_auto_topic_creation=True)
-        self._sender = Sender(client, settings, self._metadata)
+        self._transactions = (
+            None
+            if settings.transactional_id is None
+            else TransactionManager(client, settings, settings.transactional_id)
+        )
+        self._sender = Sender(client, settings, self._metadata, self._transactions)
         self._sticky: dict[str, StickyPartition] = {}
 
     async def __aenter__(self) -> Self:
@@ -63,12 +70,15 @@ class Producer:
 
         The future tells where the record is, or raises what stopped it: ApiError or ClientError. Raises ApiError
         MESSAGE_TOO_LARGE at once for a record above `max.request.size`, and for a topic that cannot be had;
-        ClientTimeoutError when waiting took too long.
+        ClientTimeoutError when waiting took too long. With a transactional id, raises IllegalStateError outside of a
+        transaction, and TransactionError in one that has failed.
         """
         record = Record(0, self._now_ms() if timestamp is None else timestamp, key, value, headers)
         size = self._checked(record_size(key, value, headers))
         target = await self._choose(topic, key, size, partition)
         await self._wait_for_room(size)
+        if self._transactions is not None:
+            self._transactions.add(target)
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         queue = self._sender.queues.of(target)
         is_batch_full = queue.append(record, size, self._loop.time(), self.settings.batch_size_bytes, future)
@@ -87,6 +97,8 @@ class Producer:
         size = self._checked(HEADER_BYTES + sum(map(len, values)) + len(values) * record_size(None, b""))
         target = await self._choose(topic, None, self.settings.batch_size_bytes, partition)
         await self._wait_for_room(size)
+        if self._transactions is not None:
+            self._transactions.add(target)
         batch = Batch(target, self._loop.time())
         batch.values = values
         batch.timestamp = self._now_ms() if timestamp is None else timestamp
@@ -104,10 +116,57 @@ class Producer:
         await self._sender.flush()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Flush (unless `flush` is false) and stop. Undelivered records fail."""
+        """Flush (unless `flush` is false), abort a transaction that is open, and stop. Undelivered records fail.
+
+        Without `flush`, a transaction is left to its time-out.
+        """
         if flush:
             await self._sender.flush()
+            if self._transactions is not None:
+                await self._transactions.close(self._sender.flush)
+        if self._transactions is not None:
+            await self._transactions.stop()
         await self._sender.close()
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        """Become the producer of `transactional.id`: fence its predecessors, and end what they have left open.
+
+        This and the other methods for transactions raise TransactionError for what went wrong (abort or close then, as
+        its `is_fatal` says), IllegalStateError for a call out of turn, and ClientTimeoutError after `max.block.ms`: the
+        work goes on then, and the same call waits for it again.
+        """
+        await self._transactional.init()
+
+    def begin_transaction(self) -> None:
+        """Commit or abort together what is sent from now on."""
+        self._transactional.begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        """Commit offsets of a group with the transaction. A zombie of the group fails the transaction (KIP-447)."""
+        await self._transactional.send_offsets(offsets, group)
+
+    async def commit_transaction(self) -> None:
+        """Flush, and commit: consumers will see all records and offsets of the transaction."""
+        await self._transactional.commit(self._sender.flush)
+
+    async def abort_transaction(self) -> None:
+        """Drop what was not sent, and abort: consumers that read committed records will see nothing of it."""
+        await self._transactional.abort(self._sender.flush)
+
+    @property
+    def _transactional(self) -> TransactionManager:
+        if self._transactions is None:
+            raise IllegalStateError(
+                "Cannot use transactional methods without enabling transactions by setting the transactional.id "
+                "configuration property"
+            )
+        return self._transactions
+
+    # -- accepting records ---------------------------------------------------------------------------------------------
 
     def _checked(self, size: int) -> int:
         if size > self.settings.max_request_bytes:

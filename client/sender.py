@@ -4,7 +4,8 @@ Batches leave their queue once their leader is connected: of several that wait f
 one could arrive first. A batch that fails in passing goes back to its place, and what is behind it in the partition
 waits until everything in flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops
 what it has already. When it misses a sequence number that will never come, as the batch was given up or the broker has
-lost it, the gap would block the partition, which therefore goes on under a higher epoch (KIP-360).
+lost it, the gap would block the partition, which therefore goes on under a higher epoch (KIP-360). In a transaction,
+that epoch comes behind its abort: see `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from client.errors import ClientError, ClientTimeoutError, DisconnectedError
 from client.kafka_client import KafkaClient
 from client.settings import ProducerSettings
 from client.tracked_metadata import STALE_ERRORS, TrackedMetadata
+from client.transactions.transaction_manager import TransactionManager
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import InitProducerIdRequest, InitProducerIdResponse, ProduceRequest, ProduceResponse
 from protocol.topic_partition import TopicPartition
@@ -27,6 +29,8 @@ logger = logging.getLogger("kafka.clients.Producer")
 
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 _MAX_PRODUCER_EPOCH: Final = 2**15 - 1
+_CONCURRENT_TRANSACTIONS_PAUSE_S: Final = 0.02
+"""The markers of the last transaction are being written, which is soon over."""
 _SEQUENCE_ERRORS: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
@@ -42,14 +46,21 @@ class _Outcome(NamedTuple):
 class Sender:
     """The queues of one producer and the task that empties them. Made and used inside a running loop."""
 
-    def __init__(self, client: KafkaClient, settings: ProducerSettings, metadata: TrackedMetadata) -> None:
+    def __init__(
+        self,
+        client: KafkaClient,
+        settings: ProducerSettings,
+        metadata: TrackedMetadata,
+        transactions: TransactionManager | None = None,
+    ) -> None:
         self.queues = Queues()
         self._client = client
         self._settings = settings
         self._metadata = metadata
+        self._transactions = transactions
         self._loop = asyncio.get_running_loop()
         self._producer = ProducerId()
-        self._needs_producer_id = settings.enable_idempotence
+        self._needs_producer_id = settings.enable_idempotence and transactions is None
         self._requests_in_flight: defaultdict[int, int] = defaultdict(int)
         self._requests: dict[asyncio.Task[None], None] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
@@ -116,6 +127,9 @@ class Sender:
                 await self._prepare()
             except (DisconnectedError, ClientTimeoutError, ApiError) as error:
                 self._fail_when_hopeless(error)
+                if isinstance(error, ApiError) and error.error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                    await asyncio.sleep(_CONCURRENT_TRANSACTIONS_PAUSE_S)
+                    continue
                 logger.warning("Cannot send yet: %s", error)
                 await asyncio.sleep(backoff.next_s())
                 continue
@@ -131,12 +145,18 @@ class Sender:
                     continue
 
     async def _prepare(self) -> None:
-        """Get a producer id and metadata. Raises DisconnectedError, ClientTimeoutError, ApiError."""
+        """Get metadata, and a producer id or partitions added to the transaction.
+
+        Raises DisconnectedError, ClientTimeoutError, ApiError.
+        """
         self._expire()
+        self._drop_queued()
         if self.queues.is_empty:
             return
         if self._metadata.needs_refresh:
             await self._metadata.refresh()
+        if self._transactions is not None:
+            await self._transactions.add_partitions()
         if self._needs_producer_id:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
             answer = await (await self._client.any_connection()).ask(request, InitProducerIdResponse)
@@ -169,6 +189,7 @@ class Sender:
 
     def _send_ready(self) -> bool:
         """Start requests with the batches that are due, one of each partition; whether there were any."""
+        self._drop_queued()
         if self._needs_producer_id:
             return False
         now_s = self._loop.time()
@@ -185,7 +206,7 @@ class Sender:
             size = queue.batches[0].size_bytes
             if sizes[known.leader] and sizes[known.leader] + size > self._settings.max_request_bytes:
                 continue
-            if queue.begins_anew and not self._bump_epoch():
+            if not (self._is_in_transaction(queue) if self._transactions else self._has_epoch(queue)):
                 continue
             sizes[known.leader] += size
             requests[known.leader].append(queue.take(self._producer if self._settings.enable_idempotence else None))
@@ -196,8 +217,38 @@ class Sender:
             task.add_done_callback(self._requests.pop)
         return bool(requests)
 
-    def _bump_epoch(self) -> bool:
-        """Whether there is a higher epoch; if not, a new producer id is asked for."""
+    def _drop_queued(self) -> None:
+        """Fail what is not to be sent any more, because the transaction has failed or is being aborted."""
+        if self._transactions is None:
+            return
+        reason = self._transactions.drops_queued
+        if reason is None:
+            return
+        for queue in self.queues:
+            # What the broker may have is sent until that is known, so that nothing arrives behind the abort.
+            keeps_sent = not (self._transactions.drops_all or queue.has_gap)
+            kept = [batch for batch in queue.batches if keeps_sent and batch.attempts]
+            for batch in queue.batches:
+                if batch not in kept:
+                    self._buffered_bytes -= batch.payload_bytes
+                    batch.fail(reason, is_told=True)
+            queue.batches.clear()
+            queue.batches.extend(kept)
+        self._progress.set()
+
+    def _is_in_transaction(self, queue: PartitionQueue) -> bool:
+        """Whether the partition may be written to in the transaction, under the producer's present epoch."""
+        if self._transactions is None or not self._transactions.has(queue.partition):
+            return False
+        self._producer = self._transactions.producer
+        if queue.producer != self._producer:
+            queue.begin_anew(self._producer)
+        return not queue.begins_anew
+
+    def _has_epoch(self, queue: PartitionQueue) -> bool:
+        """Whether there is an epoch for the partition; if there is no higher one, a new producer id is asked for."""
+        if not queue.begins_anew:
+            return True
         if self._producer.epoch == _MAX_PRODUCER_EPOCH:
             self._needs_producer_id = True
             return False
@@ -275,6 +326,7 @@ class Sender:
                 ProduceRequest.PartitionProduceData(index=batch.partition.partition, records=data)
             )
         request = ProduceRequest(
+            transactional_id=self._settings.transactional_id,
             acks=self._settings.acks,
             timeout_ms=self._settings.request_timeout_ms,
             topic_data=[
@@ -308,14 +360,20 @@ class Sender:
             self._metadata.mark_stale()
         age_ms = (self._loop.time() - batch.created_s) * 1000
         may_retry = batch.attempts <= self._settings.retries and age_ms < self._settings.delivery_timeout_ms
-        if may_retry and (code.retriable or (code in _SEQUENCE_ERRORS and queue.refused(batch))):
+        if may_retry and (code.retriable or (code in _SEQUENCE_ERRORS and self._explains(queue, batch))):
             logger.debug("Sending batch to %s again: %s", batch.partition, code.name)
             queue.put_back(batch, self._loop.time() + self._client.settings.retry_backoff_ms / 1000)
             return
         self._give_up(batch, ApiError(code, outcome.message))
 
+    def _explains(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Whether to send a batch again whose sequence number was refused. A transaction does not outlive a gap."""
+        return queue.refused(batch) and (self._transactions is None or not queue.has_gap)
+
     def _give_up(self, batch: Batch, error: Exception) -> None:
         self._buffered_bytes -= batch.payload_bytes
         self.queues.of(batch.partition).given_up(batch)
-        batch.fail(error)
+        batch.fail(error, is_told=self._transactions is not None)
+        if self._transactions is not None:
+            self._transactions.batch_failed(error)
         self._progress.set()

@@ -132,13 +132,13 @@ class ProducerSettings(Value):
     max_request_bytes: int
     buffer_memory_bytes: int
     max_in_flight_requests: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
         """Read what is given under Kafka's names. Raises SettingsError."""
         properties = Properties(values)
-        if "transactional.id" in values:
-            raise SettingsError("Invalid value for configuration transactional.id: transactions are not supported yet")
         acks_text = properties.choice("acks", "all", ("all", "-1", "0", "1"))
         acks = -1 if acks_text == "all" else int(acks_text)
         name = properties.choice("compression.type", "none", ("none", "gzip", "snappy", "lz4", "zstd"))
@@ -147,13 +147,14 @@ class ProducerSettings(Value):
             level = properties.number(f"compression.{name}.level", _LEVEL_DEFAULTS[name], low=-131_072)
         retries = properties.number("retries", _INT32_MAX)
         in_flight = properties.number("max.in.flight.requests.per.connection", 5, low=1)
+        idempotence = _idempotence(properties, values, acks, retries, in_flight)
         return cls(
             acks=acks,
             batch_size_bytes=properties.number("batch.size", 16_384),
             linger_ms=properties.number("linger.ms", 0, high=_INT64_MAX),
             compression=CompressionType[name.upper()],
             compression_level=level,
-            enable_idempotence=_idempotence(properties, values, acks, retries, in_flight),
+            enable_idempotence=idempotence,
             retries=retries,
             delivery_timeout_ms=properties.number("delivery.timeout.ms", 120_000),
             request_timeout_ms=properties.number("request.timeout.ms", 30_000),
@@ -161,7 +162,18 @@ class ProducerSettings(Value):
             max_request_bytes=properties.number("max.request.size", 1_048_576),
             buffer_memory_bytes=properties.number("buffer.memory", 33_554_432, high=_INT64_MAX),
             max_in_flight_requests=in_flight,
+            transactional_id=_transactional_id(values, idempotence),
+            transaction_timeout_ms=properties.number("transaction.timeout.ms", 60_000, low=-_INT32_MAX - 1),
         )
+
+
+def _transactional_id(values: Mapping[str, str], idempotence: bool) -> str | None:
+    transactional_id = values.get("transactional.id")
+    if transactional_id == "":
+        raise SettingsError("Invalid value  for configuration transactional.id: String must be non-empty")
+    if transactional_id is not None and not idempotence:
+        raise SettingsError("Cannot set a transactional.id without also enabling idempotence.")
+    return transactional_id
 
 
 def _idempotence(properties: Properties, values: Mapping[str, str], acks: int, retries: int, in_flight: int) -> bool:

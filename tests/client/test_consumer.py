@@ -14,7 +14,8 @@ from client.producer import Producer
 from client.settings import ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from tests.client.test_producer_consumer import PATIENCE_S, client_of, fill, group_settings, now_ms, poll_until, run
+from tests.client.clients import PATIENCE_S, client_of, now_ms, run
+from tests.client.test_producer_consumer import fill, group_settings, poll_until
 from tests.kit.broker_process import BrokerProcess
 
 

@@ -4,8 +4,7 @@ groups that join, leave, crash and rebalance."""
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,11 @@ from client.consumer import Consumer
 from client.errors import ClientTimeoutError, FencedError, NoOffsetError
 from client.kafka_client import KafkaClient
 from client.producer import Producer
-from client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from client.settings import ConsumerSettings, ProducerSettings
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
+from tests.client.clients import PATIENCE_S, client_of, now_ms, read_all, run
 from tests.client.proxy import proxy
 from tests.kit.broker_process import BrokerProcess, free_port
 
@@ -28,14 +28,6 @@ SETTINGS = {
     "num.partitions": "1",
     "log.retention.ms": "-1",  # records here are of 1970
 }
-
-
-PATIENCE_S = 100.0
-"""How long what must happen may take; a test has 120 s."""
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -49,34 +41,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     return request.node.name.replace("[", "-").replace("]", "")
-
-
-def client_of(address: str, **settings: str) -> KafkaClient:
-    given = {name.replace("_", "."): value for name, value in settings.items()}
-    return KafkaClient(ClientSettings.parse({"bootstrap.servers": address, **given}))
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await test()
-
-    asyncio.run(bounded())
-
-
-async def read_all(client: KafkaClient, topic: str, partitions: int = 1) -> dict[int, list[Record]]:
-    """Every record of a topic, by partition."""
-    every = [TopicPartition(topic, number) for number in range(partitions)]
-    ends = await admin.list_offsets(client, dict.fromkeys(every, admin.LATEST_TIMESTAMP))
-    found: dict[int, list[Record]] = {number: [] for number in range(partitions)}
-    async with Consumer(client, ConsumerSettings.parse({"auto.offset.reset": "earliest"})) as consumer:
-        consumer.assign(every)
-        for partition, end in ends.items():
-            assert not isinstance(end, ApiError)
-            while (consumer.position(partition) or 0) < end.offset:
-                for each, records in (await consumer.poll(5)).items():
-                    found[each.partition] += records
-    return found
 
 
 # -- producing ---------------------------------------------------------------------------------------------------------

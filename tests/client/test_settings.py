@@ -23,8 +23,6 @@ def test_bad_addresses_are_named(text: str) -> None:
 def test_no_security_is_pretended() -> None:
     with pytest.raises(SettingsError, match="only PLAINTEXT is supported yet"):
         ClientSettings.parse({"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL"})
-    with pytest.raises(SettingsError, match="transactions are not supported yet"):
-        ProducerSettings.parse({"transactional.id": "t"})
 
 
 def test_producers_are_idempotent_unless_something_else_was_asked_for() -> None:
@@ -33,6 +31,16 @@ def test_producers_are_idempotent_unless_something_else_was_asked_for() -> None:
     assert not ProducerSettings.parse({"retries": "0"}).enable_idempotence
     with pytest.raises(SettingsError, match="Must set acks to all"):
         ProducerSettings.parse({"acks": "0", "enable.idempotence": "true"})
+
+
+def test_transactions_need_idempotence() -> None:
+    settings = ProducerSettings.parse({"transactional.id": "t"})
+    assert (settings.transactional_id, settings.transaction_timeout_ms) == ("t", 60_000)
+    for others in ({"acks": "1"}, {"retries": "0"}, {"enable.idempotence": "false"}):
+        with pytest.raises(SettingsError, match=r"Cannot set a transactional\.id without also enabling idempotence"):
+            ProducerSettings.parse({"transactional.id": "t", **others})
+    with pytest.raises(SettingsError, match="String must be non-empty"):
+        ProducerSettings.parse({"transactional.id": ""})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Transactions of producers, and questions about them."""

@@ -1,0 +1,353 @@
+"""A producer's transactions: their states, and the requests to coordinators (Kafka class `TransactionManager`).
+
+One request to a coordinator is under way at a time. An answer that was lost is asked for again before anything else:
+whether the coordinator has a partition must be known before the transaction ends. Errors are told apart as in Kafka's
+client: after an abortable one the transaction is to be aborted and the producer goes on, after a fatal one, such as
+being fenced by a successor, the producer is of no more use. What the broker has of a batch that was given up is in
+doubt, so the producer goes on under a higher epoch behind the abort (KIP-360).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+from client.batches import ProducerId
+from client.coordinator import Coordinator
+from client.errors import (
+    ClientError,
+    ClientTimeoutError,
+    DisconnectedError,
+    TransactionError,
+    raise_for,
+)
+from client.groups import GroupMetadata, OffsetAndMetadata
+from client.kafka_client import COORDINATOR_ERRORS, TRANSACTION, CoordinatorType, KafkaClient
+from client.settings import ProducerSettings
+from client.transactions.transaction_requests import (
+    ABORTABLE,
+    ABORTABLE_FOR_PRODUCER_ID,
+    ADD_PARTITIONS_VERSION,
+    FATAL_FOR_BATCHES,
+    FATAL_FOR_PARTITIONS,
+    LOST_IDENTITY,
+    Identity,
+    add_offsets,
+    add_partitions,
+    commit_offsets,
+    end,
+    raise_for_offsets,
+    raise_for_partitions,
+)
+from client.transactions.transactional_state import State, TransactionState
+from protocol.errors import ApiError, EncodeError, ErrorCode
+from protocol.messages import (
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnResponse,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    TxnOffsetCommitResponse,
+)
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.clients.Producer")
+
+
+class TransactionManager(TransactionState):
+    """The transactions of one producer. `flush` sends what is queued, or fails what must not be sent any more, and
+    returns when nothing is queued or in flight. Needs brokers of Kafka 2.5 or later.
+    """
+
+    def __init__(self, client: KafkaClient, settings: ProducerSettings, transactional_id: str) -> None:
+        super().__init__(transactional_id)
+        self._client = client
+        self._settings = settings
+        self._coordinator = Coordinator(client, transactional_id, CoordinatorType.TRANSACTION, TRANSACTION)
+        self._groups: dict[str, Coordinator] = {}
+        self._new: dict[TopicPartition, None] = {}
+        """Partitions with records, in no request yet."""
+        self._asked: list[TopicPartition] = []
+        """Partitions that the coordinator was asked to add, and has not answered for."""
+        self._partitions: set[TopicPartition] = set()
+        self._has_begun = False
+        """Whether the coordinator knows of the transaction."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._lock = asyncio.Lock()
+
+    # -- for the producer ----------------------------------------------------------------------------------------------
+
+    async def init(self) -> None:
+        """Get a producer id, fencing predecessors and ending their transaction; see `Producer.init_transactions`."""
+        await self._perform("initTransactions", "InitProducerId", self._begin_init)
+
+    def begin(self) -> None:
+        """Begin a transaction, of which the coordinator learns with its first partition."""
+        self.check("beginTransaction", State.READY, to=State.IN_TRANSACTION)
+        self.state = State.IN_TRANSACTION
+
+    def add(self, partition: TopicPartition) -> None:
+        """A record for `partition` is about to be queued. Raises IllegalStateError and TransactionError."""
+        if self.state is not State.IN_TRANSACTION or self.pending is not None:
+            self.refuse_partition(partition)
+        if partition not in self._partitions and partition not in self._asked:
+            self._new[partition] = None
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
+        self.check("sendOffsetsToTransaction", State.IN_TRANSACTION, to=State.IN_TRANSACTION)
+        if group.generation > 0 and not group.member_id:
+            raise ClientError(f"Passed in group metadata {group} has generationId > 0 but member.id unknown")
+        if not offsets:
+            return
+        task = self._start(self._send_offsets(dict(offsets), group))
+        await self._await(task, "AddOffsetsToTxn")
+
+    async def commit(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """See `Producer.commit_transaction`."""
+
+        def begin() -> Coroutine[None, None, None]:
+            self.check("commitTransaction", State.IN_TRANSACTION, to=State.COMMITTING)
+            self.state = State.COMMITTING
+            return self._finish(flush, commit=True)
+
+        await self._perform("commitTransaction", "EndTxn(true)", begin)
+
+    async def abort(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """See `Producer.abort_transaction`."""
+
+        def begin() -> Coroutine[None, None, None]:
+            if self.state is not State.ABORTABLE_ERROR:
+                self.check("abortTransaction", State.IN_TRANSACTION, to=State.ABORTING)
+            self.state = State.ABORTING
+            self._new.clear()
+            return self._finish(flush, commit=False)
+
+        await self._perform("abortTransaction", "EndTxn(false)", begin)
+
+    async def close(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """Wait for a commit that is under way, abort a transaction that is open. Logs what goes wrong with it."""
+        try:
+            if self.pending is not None and self.state is not State.INITIALIZING:
+                await self._await(self.pending, self.pending.get_name())
+            elif self.state in {State.IN_TRANSACTION, State.ABORTABLE_ERROR}:
+                logger.info("Aborting incomplete transaction due to shutdown")
+                await self.abort(flush)
+        except ClientError as error:
+            logger.warning("The transaction of %s was not ended: %s", self.transactional_id, error)
+
+    async def stop(self) -> None:
+        """Cancel what is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- for the sender ------------------------------------------------------------------------------------------------
+
+    @property
+    def drops_queued(self) -> Exception | None:
+        """Why records that are queued and were never sent must fail; None when they are to be sent."""
+        if self.error is not None:
+            return self.error.cause
+        if self.state is State.ABORTING:
+            return ClientError("Failing batch since transaction was aborted")
+        return None
+
+    @property
+    def drops_all(self) -> bool:
+        """Whether records that were sent, and were to be sent again, must fail as well."""
+        return self.state is State.FATAL_ERROR
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the coordinator has the partition in the transaction, so that batches may be sent to it."""
+        return partition in self._partitions
+
+    async def add_partitions(self) -> None:
+        """Tell the coordinator of partitions that are new in the transaction, if any; asks once.
+
+        Raises DisconnectedError, and ApiError with a retriable code, when it has to be asked again.
+        """
+        if self._asked or self._new:
+            async with self._lock:
+                if self._asked or self._new:
+                    await self._add_partitions()
+
+    def batch_failed(self, error: Exception) -> None:
+        """A batch was given up; it may be in the log or not. Fails the transaction."""
+        is_fatal = isinstance(error, ApiError) and error.error_code in FATAL_FOR_BATCHES
+        if is_fatal or self.state not in {State.ABORTING, State.FATAL_ERROR}:
+            self.fail(error, is_fatal=is_fatal)
+        self.must_bump_epoch = True
+
+    # -- calls that last -----------------------------------------------------------------------------------------------
+
+    def _start(self, work: Coroutine[None, None, None], name: str | None = None) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled():
+            task.exception()  # seen, also when nobody waits any more: the state has it
+
+    async def _perform(self, method: str, what: str, begin: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Begin and wait for it; called again after a time-out, wait for the same."""
+        if self.pending is None:
+            self.pending = self._start(begin(), method)
+        elif self.pending.get_name() != method:
+            self.check_pending(method)
+        await self._await(self.pending, what)
+
+    async def _await(self, task: asyncio.Task[None], what: str) -> None:
+        done, _ = await asyncio.wait({task}, timeout=self._settings.max_block_ms / 1000)
+        if not done:
+            raise ClientTimeoutError(f"Timeout expired after {self._settings.max_block_ms}ms while awaiting {what}")
+        if self.pending is task:
+            self.pending = None
+        if task.cancelled():
+            raise ClientError("The producer closed forcefully")
+        task.result()
+
+    def _begin_init(self) -> Coroutine[None, None, None]:
+        self.check("initTransactions", State.UNINITIALIZED, to=State.INITIALIZING)
+        self.state = State.INITIALIZING
+        return self._init()
+
+    async def _init(self) -> None:
+        async with self._lock:
+            await self._get_producer_id()
+            self.state = State.READY
+
+    async def _get_producer_id(self) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self._settings.transaction_timeout_ms,
+            producer_id=self.producer.producer_id,
+            producer_epoch=self.producer.epoch,
+        )
+
+        async def attempt() -> None:
+            answer = await self._coordinator.ask(request, InitProducerIdResponse)
+            raise_for(answer.error_code, "InitProducerId")
+            self.producer = ProducerId(answer.producer_id, answer.producer_epoch)
+
+        await self._repeat(self._coordinator, attempt, ABORTABLE_FOR_PRODUCER_ID)
+        self.must_bump_epoch = False
+
+    async def _finish(self, flush: Callable[[], Awaitable[None]], *, commit: bool) -> None:
+        await flush()
+        async with self._lock:
+            if commit:
+                self.raise_error()
+            if self._asked:
+                await self._repeat(self._coordinator, self._add_partitions)
+            if commit or self.state is State.FATAL_ERROR:
+                self.raise_error()
+            if self._has_begun:
+                await self._end(commit=commit)
+            if self.must_bump_epoch and self.producer != ProducerId():
+                await self._get_producer_id()
+            self._partitions.clear()
+            self._has_begun = False
+            self.error = None
+            self.state = State.UNINITIALIZED if self.producer == ProducerId() else State.READY
+
+    async def _end(self, *, commit: bool) -> None:
+        request = end(self._identity, commit=commit)
+
+        async def attempt() -> None:
+            answer = await self._coordinator.ask(request, EndTxnResponse)
+            if not commit and answer.error_code in LOST_IDENTITY:
+                self.must_bump_epoch = True  # there is nothing to abort any more
+                return
+            raise_for(answer.error_code, "EndTxn")
+
+        await self._repeat(self._coordinator, attempt)
+
+    async def _add_partitions(self) -> None:
+        """Ask once; an answer that will not change leads to the state of an error."""
+        if not self._asked:
+            self._asked = list(self._new)
+            self._new.clear()
+        request = add_partitions(self._identity, self._asked)
+        try:
+            answer = await self._coordinator.ask(request, AddPartitionsToTxnResponse, at_most=ADD_PARTITIONS_VERSION)
+            raise_for_partitions(answer)
+        except DisconnectedError:
+            self._coordinator.forget()
+            raise
+        except ApiError as error:
+            if error.error_code.retriable:
+                self._forget_if_moved(self._coordinator, error.error_code)
+                raise
+            self._asked = []
+            self.refused(error, is_fatal=error.error_code in FATAL_FOR_PARTITIONS)
+        except (ClientError, EncodeError) as error:
+            self._asked = []
+            self.fail(error, is_fatal=True)
+        else:
+            self._partitions.update(self._asked)
+            self._asked = []
+            self._has_begun = True
+
+    async def _send_offsets(self, offsets: dict[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
+        group_coordinator = self._groups.get(group.group_id)
+        if group_coordinator is None:
+            group_coordinator = Coordinator(self._client, group.group_id, CoordinatorType.GROUP, TRANSACTION)
+            self._groups[group.group_id] = group_coordinator
+
+        async def add() -> None:
+            answer = await self._coordinator.ask(add_offsets(self._identity, group), AddOffsetsToTxnResponse)
+            raise_for(answer.error_code, f"AddOffsetsToTxn of group '{group.group_id}'")
+
+        async def commit() -> None:
+            self.raise_error()
+            request = commit_offsets(self._identity, group, offsets)
+            answer = await group_coordinator.ask(request, TxnOffsetCommitResponse)
+            raise_for_offsets(answer, offsets, group)
+
+        async with self._lock:
+            self.raise_error()
+            await self._repeat(self._coordinator, add)
+            self._has_begun = True
+            await self._repeat(group_coordinator, commit, ABORTABLE - LOST_IDENTITY)
+
+    async def _repeat(
+        self,
+        coordinator: Coordinator,
+        attempt: Callable[[], Awaitable[None]],
+        abortable: frozenset[ErrorCode] = ABORTABLE,
+    ) -> None:
+        """Ask until there is an answer that will not change. Raises TransactionError."""
+        backoff = self._client.backoff()
+        while True:
+            try:
+                return await attempt()
+            except TransactionError:
+                raise
+            except DisconnectedError as error:
+                logger.debug("A coordinator of %s does not answer: %s", self.transactional_id, error)
+                coordinator.forget()
+            except ApiError as error:
+                code = error.error_code
+                if not code.retriable:
+                    raise self.refused(error, is_fatal=code not in abortable) from error
+                self._forget_if_moved(coordinator, code)
+            except (ClientError, EncodeError) as error:
+                raise self.fail(error, is_fatal=True) from error
+            if self.state is State.FATAL_ERROR:
+                self.raise_error()
+            await asyncio.sleep(backoff.next_s())
+
+    @staticmethod
+    def _forget_if_moved(coordinator: Coordinator, code: ErrorCode) -> None:
+        if code in COORDINATOR_ERRORS or code == ErrorCode.REQUEST_TIMED_OUT:
+            coordinator.forget()
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(self.transactional_id, *self.producer)
