@@ -50,6 +50,7 @@ class GroupShard:
         self._rebalancer = Rebalancer(self._table)
         self.membership = Membership(self._table, self._rebalancer)
         self.offsets = CommittedOffsets(self._table, self._rebalancer)
+        self._restored_with_members: list[Group] = []
 
     @property
     def durable(self) -> DurableGroups:
@@ -64,11 +65,13 @@ class GroupShard:
     def restore(self, now: Moment) -> None:
         """Create the groups from the loaded records. The shard is not in use yet, so this may run on any thread."""
         self._table.restore(now)
+        self._restored_with_members = [group for group in self._table.groups.values() if group.members]
 
     def start(self, now: Moment) -> Appends:
         """Begin to serve the restored groups. Session timeouts of the members begin now."""
         appends: list[Append] = []
-        for group in self._table.groups.values():
+        groups, self._restored_with_members = self._restored_with_members, []  # of a million, few have members
+        for group in groups:
             if len(group.members) > self._table.config.group_max_size:
                 reason = "more members were loaded than group.max.size allows"
                 appends += self._rebalancer.prepare(now, group, reason)

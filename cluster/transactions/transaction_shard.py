@@ -32,6 +32,9 @@ class TransactionShard:
         self._table = TransactionTable(config, durable)
         self.transactions = OpenTransactions(self._table, send)
         self.producers = ProducerSessions(self._table, self.transactions)
+        self._restored_amid_the_end = [
+            each for each in self._table.transactions.values() if each.metadata.state in ENDING
+        ]
 
     def ids(self) -> list[str]:
         """All transactional ids."""
@@ -49,9 +52,9 @@ class TransactionShard:
     def start(self, now: Moment) -> Appends:
         """Begin to serve: have the markers written of transactions whose end was decided."""
         appends: list[Append] = []
-        for transaction in self._table.transactions.values():
-            if transaction.metadata.state in ENDING:
-                appends += self.transactions.resume(now, transaction)
+        ending, self._restored_amid_the_end = self._restored_amid_the_end, []
+        for transaction in ending:
+            appends += self.transactions.resume(now, transaction)
         return appends
 
     def complete(self, now: Moment, append: Append, base_offset: int) -> Appends:  # noqa: ARG002
