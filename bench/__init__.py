@@ -2,7 +2,8 @@
 
 Decisions:
 - The load is a C program over librdkafka (`load.c`), Kafka's own perf tools, and Spark: a load tool in Python would
-  measure itself. The client's CPU is printed beside the broker's, so that one can see which side was the limit.
+  measure itself. The client's CPU is printed beside the broker's, so that one can see which side was the limit. Commits
+  of offsets are encoded before and replayed as bytes; members of a group have no timers (`bench.rolling_group`).
 - Figures move with the machine, so only ratios of one run are compared. The sides take turns (A B, B A, ...) in each
   round, and medians of the rounds are reported.
 - Each sample has a broker of its own, just started: no sample inherits another's JIT, partitions or garbage, `--only`

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from bench import cluster_scenarios, scenarios, spark_scenarios, waits
+from bench import cluster_scenarios, coordinator_scenarios, scenarios, spark_scenarios, waits
 from bench.brokers import Side, side
 from bench.clusters import Cluster
 from bench.load import Load
@@ -25,7 +25,13 @@ from bench.report import Row, Samples, heading, line, rows
 from bench.scenario import Context, Sample, Scenario
 from bench.scenarios import READY_TOPIC
 
-SCENARIOS = [*scenarios.SCENARIOS, *spark_scenarios.SCENARIOS, *cluster_scenarios.SCENARIOS, *waits.SCENARIOS]
+SCENARIOS = [
+    *scenarios.SCENARIOS,
+    *coordinator_scenarios.SCENARIOS,
+    *spark_scenarios.SCENARIOS,
+    *cluster_scenarios.SCENARIOS,
+    *waits.SCENARIOS,
+]
 SETTLE_S = 3
 """A moment of quiet between a broker's start and its load, the same for both sides."""
 
@@ -64,7 +70,9 @@ def unworsened(scenario: Scenario) -> Scenario:
     worst = 0.97 if scenario.higher_is_better else 1.1 if scenario.unit == "ms" else 1.03
     limit = scenario.limit if scenario.either else None
     details = dict.fromkeys(scenario.detail_targets, 1.1)
-    return dataclasses.replace(scenario, target=worst, cpu_target=1.03, limit=limit, detail_targets=details)
+    return dataclasses.replace(
+        scenario, target=worst, cpu_target=1.03, limit=limit, detail_targets=details, detail_limits={}
+    )
 
 
 def settle() -> None:

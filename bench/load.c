@@ -9,6 +9,9 @@
  *   load stall     BOOTSTRAP TOPIC SECONDS               a record a millisecond, acks=all; the longest time without an acknowledgement
  *   load first     BOOTSTRAP TOPIC                       one record, as soon as a broker takes it, acks=all
  *   load waiting   BOOTSTRAP TOPIC SECONDS BYTES PRODUCERS  so many producers, each with one record under way at a time, acks=1
+ *   load transactions BOOTSTRAP TOPIC SECONDS BYTES RECORDS EVERY PRODUCERS   each producer, in a partition of its own, ends a
+ *                                                        transaction after RECORDS (0: as many as it can) and EVERY milliseconds
+ *   load repeat    PORT FILE SECONDS COUNT               the requests in a file, again and again, so many at once (load_repeat.c)
  *   load create    BOOTSTRAP TOPIC PARTITIONS [NAME=VALUE]  a topic, until every partition has a leader
  *   load delete    BOOTSTRAP TOPIC
  *
@@ -16,60 +19,15 @@
  * Prints one JSON object: what was done, the seconds it took, and this process's own CPU seconds (user + system).
  * Exit code 1, with a line on standard error, when anything failed: a figure from a failed run is no figure.
  */
-#include <librdkafka/rdkafka.h>
-#include <malloc.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
+#include "load.h"
 
-#define PAYLOAD_MAX (16 * 1024 * 1024)
-#define FAIL_AFTER_S 60
+#include <malloc.h>
+
 #define CREATED_AFTER_S 1800
 
 static long long delivered, failed;
 static int32_t partition;
 static char error_text[512];
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static double cpu_s(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return u.ru_utime.tv_sec + u.ru_stime.tv_sec + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-}
-
-static void die(const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    exit(1);
-}
-
-static void set(rd_kafka_conf_t *conf, const char *name, const char *value) {
-    char text[256];
-    if (rd_kafka_conf_set(conf, name, value, text, sizeof text) != RD_KAFKA_CONF_OK)
-        die("%s=%s: %s", name, value, text);
-}
-
-static rd_kafka_t *client(rd_kafka_type_t type, rd_kafka_conf_t *conf, const char *bootstrap) {
-    char text[256];
-    set(conf, "bootstrap.servers", bootstrap);
-    set(conf, "log_level", "0");
-    rd_kafka_t *rk = rd_kafka_new(type, conf, text, sizeof text);
-    if (!rk) die("rd_kafka_new: %s", text);
-    return rk;
-}
 
 static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque) {
     (void)rk, (void)opaque;
@@ -79,25 +37,6 @@ static void on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void 
     } else {
         delivered++;
     }
-}
-
-/* Incompressible enough, and the same in every run. */
-static char *payload(size_t size) {
-    if (size > PAYLOAD_MAX) die("payload of %zu bytes", size);
-    char *bytes = malloc(size + 1);
-    unsigned state = 12345;
-    for (size_t i = 0; i < size; i++) {
-        state = state * 1103515245u + 12345u;
-        bytes[i] = (char)(state >> 16);
-    }
-    return bytes;
-}
-
-static long long end_offset(rd_kafka_t *rk, const char *topic) {
-    int64_t low, high;
-    rd_kafka_resp_err_t err = rd_kafka_query_watermark_offsets(rk, topic, partition, &low, &high, FAIL_AFTER_S * 1000);
-    if (err) die("end offset: %s", rd_kafka_err2str(err));
-    return high;
 }
 
 struct producer {
@@ -137,7 +76,7 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
         if (rd_kafka_produce(producers[i].rkt, partition, 0, bytes, size, keys ? "first" : NULL, keys ? 5 : 0, NULL)) die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
         if (rd_kafka_flush(producers[i].rk, FAIL_AFTER_S * 1000) || failed) die("the first record was not taken: %s", error_text);
     }
-    long long before = end_offset(producers[0].rk, topic);
+    long long before = end_offset(producers[0].rk, topic, partition);
 
     double cpu = cpu_s(), began = now_s();
     for (long long sent = 0; sent < records;) {
@@ -175,7 +114,7 @@ static int produce(const char *bootstrap, const char *topic, long long records, 
         if (rd_kafka_flush(producers[i].rk, FAIL_AFTER_S * 1000)) failed++;
     double seconds = now_s() - began;
     cpu = cpu_s() - cpu;
-    long long end = end_offset(producers[0].rk, topic), taken = end - before;
+    long long end = end_offset(producers[0].rk, topic, partition), taken = end - before;
     if (failed || taken != records) die("%lld of %lld records are in the log, %lld failed: %s", taken, records, failed, error_text);
     printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f, \"end_offset\": %lld}\n", records, records * (long long)size, seconds, cpu, end);
     for (int i = 0; i < count; i++) {
@@ -257,7 +196,7 @@ static int wait_for_all(const char *bootstrap, const char *topic, double seconds
     seconds = now_s() - began;
     cpu = cpu_s() - cpu;
     rd_kafka_t *rk = client(RD_KAFKA_PRODUCER, rd_kafka_conf_new(), bootstrap);
-    long long taken = end_offset(rk, topic) - producers;
+    long long taken = end_offset(rk, topic, partition) - producers;
     if (taken != records) die("%lld records were acknowledged, %lld are in the log", records, taken);
     printf("{\"records\": %lld, \"bytes\": %lld, \"seconds\": %.6f, \"client_cpu_s\": %.6f}\n", records, records * (long long)size, seconds, cpu);
     rd_kafka_destroy(rk);
@@ -311,11 +250,6 @@ static int consume(const char *bootstrap, const char *topic, long long records) 
     rd_kafka_consumer_close(rk);
     rd_kafka_destroy(rk);
     return 0;
-}
-
-static int compare_doubles(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 struct pace {
@@ -537,6 +471,7 @@ int main(int argc, char **argv) {
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
     mallopt(M_TOP_PAD, 64 << 20);
     const char *mode = argc > 1 ? argv[1] : "";
+    if (!strcmp(mode, "repeat") && argc == 6) return repeat(atoi(argv[2]), argv[3], atof(argv[4]), (size_t)atoll(argv[5]));
     char *slash = argc > 3 ? strchr(argv[3], '/') : NULL;
     if (slash) {
         *slash = '\0';
@@ -551,8 +486,10 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "stall") && argc == 5) return stall(argv[2], argv[3], atof(argv[4]));
     if (!strcmp(mode, "first") && argc == 4) return first(argv[2], argv[3]);
     if (!strcmp(mode, "waiting") && argc == 7) return wait_for_all(argv[2], argv[3], atof(argv[4]), (size_t)atoll(argv[5]), atoi(argv[6]));
+    if (!strcmp(mode, "transactions") && argc == 9)
+        return transactions(argv[2], argv[3], atof(argv[4]), (size_t)atoll(argv[5]), atoll(argv[6]), atof(argv[7]), atoi(argv[8]));
     if (!strcmp(mode, "create") && (argc == 5 || argc == 6)) return create(argv[2], argv[3], atoi(argv[4]), argc == 6 ? argv[5] : NULL);
     if (!strcmp(mode, "delete") && argc == 4) return delete(argv[2], argv[3]);
-    die("usage: load produce|keyed|unbatched|consume|latency|stall|waiting|first|create|delete BOOTSTRAP TOPIC ...");
+    die("usage: load produce|keyed|unbatched|consume|latency|stall|waiting|transactions|first|create|delete BOOTSTRAP TOPIC ...");
     return 1;
 }

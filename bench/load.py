@@ -15,22 +15,23 @@ from typing import Any, Self
 from bench.processes import Finished, cpu_s, run, stop
 from tests.kit.jars import cache_directory, java, kafka_classpath, spark_environment
 
-SOURCE = Path(__file__).with_name("load.c")
+SOURCES = sorted(Path(__file__).parent.glob("load*.[ch]"))
 TIMEOUT_S = 900
 
 
 def compile_load() -> Path:
-    """The compiled `load`, made anew when the source is newer; raises RuntimeError saying what to install."""
+    """The compiled `load`, made anew when a source is newer; raises RuntimeError saying what to install."""
     binary = cache_directory() / "bench-load"
-    if binary.exists() and binary.stat().st_mtime >= SOURCE.stat().st_mtime:
+    if binary.exists() and binary.stat().st_mtime >= max(source.stat().st_mtime for source in SOURCES):
         return binary
     compiler = os.environ.get("CC") or "cc"
     if shutil.which(compiler) is None:
         raise RuntimeError("a C compiler is needed for bench/load.c (Debian: apt-get install gcc librdkafka-dev)")
     binary.parent.mkdir(parents=True, exist_ok=True)
     partial = binary.with_suffix(".partial")
+    compiled = [str(source) for source in SOURCES if source.suffix == ".c"]
     try:
-        run([compiler, "-O2", "-pthread", "-o", str(partial), str(SOURCE), "-lrdkafka"], TIMEOUT_S)
+        run([compiler, "-O2", "-pthread", "-o", str(partial), *compiled, "-lrdkafka"], TIMEOUT_S)
     except RuntimeError as failure:
         raise RuntimeError(f"bench/load.c: {failure}\n(Debian: apt-get install gcc librdkafka-dev)") from None
     partial.rename(binary)

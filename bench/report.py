@@ -89,13 +89,14 @@ def rows(scenario: Scenario, samples: Samples) -> list[Row]:
             (detail_of(first, name), detail_of(second, name)),
             scenario.detail_targets.get(name),
             at_least=False,
+            limit=scenario.detail_limits.get(name),
         )
         for name in first[0].details | second[0].details
     ]
     warm = {side: [sample.warm for sample in both if sample.warm is not None] for side, both in samples.items()}
     if all(warm.values()):
         without_targets = dataclasses.replace(
-            scenario, title="", target=None, cpu_target=None, limit=None, detail_targets={}
+            scenario, title="", target=None, cpu_target=None, limit=None, detail_targets={}, detail_limits={}
         )
         lines += [
             dataclasses.replace(row, title=f"  warm {row.title.strip()}".rstrip())
@@ -121,7 +122,7 @@ def goal(row: Row) -> str:
     if row.target is not None:
         parts.append(f"{'>=' if row.at_least else '<='} {row.target:.2f}")
     if row.limit is not None:
-        parts.append(f"<= {number(row.limit)} {row.unit}")
+        parts.append(f"<= {number(row.limit)} {row.unit}".rstrip())
     return f"{(' or ' if row.either else ', ').join(parts)}  {'ok' if row.reached else 'MISSED'}"
 
 

@@ -60,6 +60,8 @@ class Scenario:
     cpu_target: float | None = None
     detail_targets: Mapping[str, float] = field(default_factory=dict)
     """Ratios that details of the samples, by name, may not be above."""
+    detail_limits: Mapping[str, float] = field(default_factory=dict)
+    """What details of Odradek's samples, by name, may not be above."""
     limit: float | None = None
     either: bool = False
     """Whether it is enough to reach `target` or `limit`."""

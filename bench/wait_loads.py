@@ -325,12 +325,12 @@ def sync(group: str, answer: object) -> SyncGroupRequest:
     )
 
 
-def await_coordinator(broker: Broker, group: str, stack: ExitStack) -> None:
-    """Return when the group can be joined: its coordinator's log may have to be created first."""
+def await_coordinator(broker: Broker, key: str, stack: ExitStack, *, of_transactions: bool = False) -> None:
+    """Return when the group, or the transactional id, can be used: its coordinator's log may have to be created."""
     client = connect(broker, stack)
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        answer = client.ask(FindCoordinatorRequest(key=group, key_type=0), 1)
+        answer = client.ask(FindCoordinatorRequest(key=key, key_type=int(of_transactions)), 1)
         if isinstance(answer, FindCoordinatorResponse) and not answer.error_code:
             time.sleep(1)  # it may still load
             return

@@ -49,6 +49,14 @@ def test_a_detail_with_a_target_of_its_own() -> None:
     assert unworsened(scenario(detail_targets={"p50_ms": 1.0})).detail_targets == {"p50_ms": 1.1}
 
 
+def test_a_detail_with_a_limit_of_its_own() -> None:
+    samples = {"first": [Sample(4, details={"wait_ms": 90.0})], "second": [Sample(2, details={"wait_ms": 60.0})]}
+    limited = scenario(detail_limits={"wait_ms": 50})
+    figure, detail = rows(limited, samples)
+    assert (figure.reached, detail.reached, goal(detail)) == (None, False, "<= 50.0  MISSED")
+    assert unworsened(limited).detail_limits == {}
+
+
 def test_what_a_warm_broker_does_is_shown_without_targets() -> None:
     def sample(value: float) -> Sample:
         return Sample(value, broker_cpu_s=4, gigabytes=2, warm=Sample(value * 3, broker_cpu_s=2, gigabytes=2))
@@ -108,12 +116,13 @@ def test_two_checkouts_are_held_to_what_was() -> None:
 
 
 SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create"
+COORDINATED = "transactions-1000,commit-latency,offset-commits,group-restart,load-offsets,load-transactions"
 BY_SPARK = "spark-read-100,spark-write-1000,spark-stream"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", [SERVED, pytest.param(BY_SPARK, marks=pytest.mark.spark)])
+@pytest.mark.parametrize("names", [SERVED, COORDINATED, pytest.param(BY_SPARK, marks=pytest.mark.spark)])
 def test_the_whole_of_it_with_our_broker_on_both_sides(names: str, tmp_path: Path) -> None:
     if shutil.which("cc") is None or not Path("/usr/include/librdkafka/rdkafka.h").exists():
         if os.environ.get("CI") == "true":

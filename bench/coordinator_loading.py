@@ -1,0 +1,130 @@
+"""A broker that starts with much for its coordinators to load: how long it takes, who waits for it, how much memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from bench.brokers import Broker, await_listening
+from bench.probe import Probe
+from bench.scenario import Context, Measure, Sample
+from bench.wait_loads import await_coordinator, connect, few, make_topics
+from bench.waits import peak_bytes
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from tests.kit import group_requests
+from tests.kit.wire_client import WireClient
+
+SETTINGS: Final = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+"""All of it is in one log: nothing is loaded side by side."""
+_IDS_AT_ONCE: Final = 100
+_FETCH_VERSION: Final = 7
+_INIT_VERSION: Final = 4
+_PATIENCE_S: Final = 300
+_POLL_S: Final = 0.01
+
+IsLoaded = Callable[[WireClient], bool]
+"""Whether the coordinator serves what was written to its log."""
+Fill = Callable[[Context, Broker, str, ExitStack], IsLoaded]
+
+
+def offsets(groups: int, partitions: int) -> Measure:
+    """Seconds from the launch until the offsets of `groups` are there, each of which has committed all `partitions`."""
+
+    def fill(context: Context, broker: Broker, topic: str, stack: ExitStack) -> IsLoaded:
+        client = connect(broker, stack)
+        make_topics(client, [topic], partitions)
+        await_coordinator(broker, topic, stack)
+        for number in range(few(context, groups)):
+            committed = [(topic, partition, number) for partition in range(partitions)]
+            answer = client.ask(group_requests.commit(f"{topic}-{number}", committed), group_requests.COMMIT)
+            if not isinstance(answer, OffsetCommitResponse) or any(
+                each.error_code for each in answer.topics[0].partitions
+            ):
+                raise RuntimeError(f"offsets were not committed: {answer}")
+
+        def is_loaded(client: WireClient) -> bool:
+            answer = client.ask(group_requests.fetch(f"{topic}-0", {topic: [0]}), _FETCH_VERSION)
+            if not isinstance(answer, OffsetFetchResponse) or answer.error_code:
+                return False
+            if answer.topics[0].partitions[0].committed_offset != 0:
+                raise RuntimeError(f"an offset was lost: {answer}")
+            return True
+
+        return is_loaded
+
+    return _loading(fill)
+
+
+def transactional_ids(count: int) -> Measure:
+    """Seconds from the launch until `count` transactional ids are there."""
+
+    def fill(context: Context, broker: Broker, topic: str, stack: ExitStack) -> IsLoaded:
+        client = connect(broker, stack)
+        await_coordinator(broker, topic, stack, of_transactions=True)
+        ids = [f"{topic}-{number}" for number in range(few(context, count))]
+        _await(lambda: _init_producers(client, ids[:1]) == [ErrorCode.NONE], "a first producer")
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            if any(_init_producers(client, ids[start : start + _IDS_AT_ONCE])):
+                raise RuntimeError("a producer got no id")
+
+        def is_loaded(client: WireClient) -> bool:
+            answer = client.ask(DescribeTransactionsRequest(transactional_ids=[f"{topic}-0"]), 0)
+            if not isinstance(answer, DescribeTransactionsResponse):
+                raise TypeError("not the answer to DescribeTransactions")
+            return answer.transaction_states[0].error_code == ErrorCode.NONE
+
+        return is_loaded
+
+    return _loading(fill)
+
+
+def _init_producers(client: WireClient, transactional_ids: Sequence[str]) -> list[int]:
+    """The error code for each."""
+    for transactional_id in transactional_ids:
+        request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+        client.send(request, _INIT_VERSION)
+    answers = [client.receive(InitProducerIdRequest, _INIT_VERSION) for _ in transactional_ids]
+    return [each.error_code for each in answers if isinstance(each, InitProducerIdResponse)]
+
+
+def _await(is_so: Callable[[], bool], what: str) -> None:
+    """Return when it is so. Raises RuntimeError when that takes too long."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what}: not in {_PATIENCE_S} s")
+        time.sleep(_POLL_S)
+
+
+def _loading(fill: Fill) -> Measure:
+    """Fill the log of a coordinator, restart the broker, and watch it load."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        with ExitStack() as stack:
+            is_loaded = fill(context, broker, topic, stack)
+        broker.end()
+        began = time.monotonic()
+        broker.launch()
+        if broker.process is not None:
+            await_listening(broker.port, broker.process)
+        with WireClient("127.0.0.1", broker.port, "load", _PATIENCE_S) as client, Probe(broker.port) as probe:
+            _await(lambda: is_loaded(client), "loaded")
+            seconds = time.monotonic() - began
+        details = {
+            "longest_wait_ms": probe.longest_ms,
+            "MB_at_the_peak": peak_bytes(broker.pid) / 1e6,
+            "MB_afterwards": broker.rss_bytes() / 1e6,
+        }
+        return Sample(seconds, broker.cpu_s(), details=details)
+
+    return measure
