@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -10,6 +11,11 @@ from pyspark.errors import PySparkException
 
 REPORTED = (OSError, ValueError, PySparkException, Py4JError)
 """Exceptions that `one_line` explains. Anything else is a bug of the job, and shows its traceback."""
+
+
+class TopicMissingError(ValueError):
+    """Tells that brokers deny a topic, which has to be there."""
+
 
 _EXPLAINED = {
     "TimeoutException": "no answer from the brokers: {message}",
@@ -31,11 +37,18 @@ _WRITTEN_TO = re.compile(r"writing rows to (?:file:)?(\S+?)(?:/\.spark-staging-[
 
 def one_line(failure: BaseException) -> str:
     """Tell what happened, to what; without a stack trace, also when Spark's message holds one."""
-    thrown = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
-    if thrown is not None:
+    if thrown := list(thrown_by(failure)):
         return _java_line(thrown)
     text = str(failure)
     return next((line.strip() for line in text.splitlines() if line.strip()), type(failure).__name__)
+
+
+def thrown_by(failure: BaseException) -> Iterator[Any]:
+    """The exception of Java's that Python's one stands for, and its causes; the innermost is the last."""
+    thrown = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
+    while thrown is not None:
+        yield thrown
+        thrown = thrown.getCause()
 
 
 def _explained(name: str, message: str) -> str:
@@ -58,12 +71,11 @@ def _raised_in_python(message: str) -> str | None:
     return f"{table[1]}: {causes[-1]}" if causes and table is not None else causes[-1] if causes else None
 
 
-def _java_line(thrown: Any) -> str:
+def _java_line(causes: Sequence[Any]) -> str:
     """The innermost cause that has a message: what wraps it repeats it, or names a stage or a task."""
-    line = str(thrown)
-    while thrown is not None:
+    line = str(causes[0])
+    for thrown in causes:
         name, message = thrown.getClass().getSimpleName(), thrown.getMessage()
         if message:
             line = _raised_in_python(message) or _explained(name, message.strip().splitlines()[0])
-        thrown = thrown.getCause()
     return line

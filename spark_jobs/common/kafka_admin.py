@@ -9,7 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from spark_jobs.checkpoints.checkpoint import Offsets
-from spark_jobs.common.errors import one_line
+from spark_jobs.common.errors import TopicMissingError, one_line
 
 REQUEST_TIMEOUT_MS = 30_000
 
@@ -67,7 +67,7 @@ class KafkaAdmin:
     def topics(self, *, names: Iterable[str] = (), pattern: str | None = None) -> dict[str, int]:
         """Partition counts of the topics `names`, or of those whose name matches `pattern`, without internal ones.
 
-        Raises ValueError for a topic of `names` that does not exist.
+        Raises TopicMissingError for a topic of `names` that does not exist.
         """
         wanted = list(names)
         if pattern is not None:
@@ -86,7 +86,7 @@ class KafkaAdmin:
             return len(described.get().partitions())
         except Py4JJavaError as failure:
             if _is_unknown_topic(failure):
-                raise ValueError(f"topic {topic} does not exist at {self._bootstrap_servers}") from None
+                raise TopicMissingError(f"topic {topic} does not exist at {self._bootstrap_servers}") from None
             raise
 
     def offsets(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.checkpoints.checkpoint import Checkpoint
 from spark_jobs.common.errors import REPORTED, one_line
 from spark_jobs.common.events import LATE, REASON
+from spark_jobs.common.patience import patiently
 from spark_jobs.common.progress import DUPLICATES
 from spark_jobs.common.sink import Attempts, KafkaSink, ParquetSink, TableSink, json_records, query_id
 from spark_jobs.common.source import SourceConfig, read_range
@@ -142,9 +144,12 @@ class ResultWriter:
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         write_rows(self._sink, batch, self._key, self._checkpoint.path, batch_id)
         if self._dead_letters is not None:
-            rejects = self._rejects(batch_id)
-            if rejects is not None:
-                self._dead_letters.write(rejects, batch_id)
+            patiently(functools.partial(self._write_rejects, self._dead_letters, batch_id))
+
+    def _write_rejects(self, dead_letters: ParquetSink, batch_id: int) -> None:
+        rejects = self._rejects(batch_id)
+        if rejects is not None:
+            dead_letters.write(rejects, batch_id)
 
     def watch(self, progress: dict[str, Any]) -> None:
         """Count one batch that is done, of its progress."""
@@ -162,13 +167,15 @@ class ResultWriter:
             self.counts.late += dropped if self._drops_rows else self._late(progress["batchId"], dropped)
 
     def _late(self, batch_id: int, dropped: int) -> int:
-        try:
+        def late_rejects() -> int:
             rejects = self._rejects(batch_id)
-            late = rejects.where(sql.col(REASON).startswith(LATE)).count() if rejects is not None else 0
+            return rejects.where(sql.col(REASON).startswith(LATE)).count() if rejects is not None else 0
+
+        try:
+            return max(patiently(late_rejects), 1)
         except REPORTED as failure:
             print(f"late records are counted by group: {one_line(failure)}", file=sys.stderr)
             return dropped
-        return max(late, 1)
 
     def _rejects(self, batch_id: int) -> DataFrame | None:
         """Records that the batch read and has in no result; None where it read nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from spark_jobs.common.errors import TopicMissingError
 from spark_jobs.common.kafka_admin import KafkaAdmin
 from spark_jobs.common.sink import KafkaSink
 from spark_jobs.common.source import read_client_properties
@@ -41,7 +42,9 @@ def check_topics_like(source: KafkaAdmin, target: KafkaAdmin, renamed: dict[str,
     for name, partitions in source.topics(names=renamed).items():
         found = there.get(renamed[name])
         if found is None:
-            raise ValueError(f"topic {renamed[name]} does not exist at the target: create it, or let --create-topics")
+            raise TopicMissingError(
+                f"topic {renamed[name]} does not exist at the target: create it, or let --create-topics"
+            )
         if found < partitions:
             raise ValueError(
                 f"topic {renamed[name]} has {found} partitions, its source {name} has {partitions}: add partitions, "

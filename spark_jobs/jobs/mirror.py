@@ -28,6 +28,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.cli import RunConfig
 from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.patience import patiently
 from spark_jobs.common.provenance import (
     MIRROR_SOURCE,
     has_header,
@@ -122,13 +123,13 @@ class MirrorWriter:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Copy one batch."""
-        self.have_topics()
+        patiently(self.have_topics)
         query = self._query or query_id(self._spark, self.config.run.checkpoint)
         self._query = query
-        before = self._target_ends()
+        before = patiently(self._target_ends)
         self.config.target.write(transform(batch, self.config), query, batch_id, place=PLACE)
         if self.config.offset_topic is not None:
-            self._write_map(before, query, batch_id)
+            patiently(lambda: self._write_map(before, query, batch_id))
         self.batches += 1
 
     def have_topics(self) -> None:

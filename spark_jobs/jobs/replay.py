@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ from spark_jobs.common.cli import add_session_options, positive, starting_positi
 from spark_jobs.common.dedupe import later_copies
 from spark_jobs.common.files import TableDirectory
 from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.patience import patiently
 from spark_jobs.common.provenance import REPLAY_SOURCE, source_text, with_header
 from spark_jobs.common.runner import guarded, parser_of, session_of, stop_signals
 from spark_jobs.common.schema import read_schema
@@ -186,7 +188,7 @@ class Replay:
             if stopping.is_set():
                 return False
             number = self.next_step
-            written = self._write(number)
+            written = patiently(functools.partial(self._write, number))
             self.written += written
             self._mark(number)
             report(f"step {number + 1} of {self.steps}: {written:,} records")

@@ -168,6 +168,26 @@ class ApacheKafka:
             self.stop()
             raise
 
+    @contextlib.contextmanager
+    def started_without(self, topic: str) -> Iterator[None]:
+        """After `kill`: start the broker on its data, and let its controller learn of `topic` behind the block only.
+
+        Until then the broker denies it, as it denies all for a moment whenever it has started. Raises as `start` does.
+        """
+        client = KazooClient(self.zookeeper_address)
+        client.start()
+        try:
+            node = f"/brokers/topics/{topic}"
+            replicas, _ = client.get(node)
+            client.delete(node, recursive=True)
+            self.start()
+            yield
+            # The controller writes what was below it anew.
+            client.create(node, replicas)
+        finally:
+            client.stop()
+            client.close()
+
     def kill(self) -> None:
         """End the broker without a chance to clean up (SIGKILL). Its ZooKeeper runs on, until `stop`."""
         self._broker.end(signal.SIGKILL)
