@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -95,7 +95,9 @@ def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSessio
 
     Executors of a cluster that --master names get the jobs' code; spark-submit ships it itself.
     """
-    with TemporaryDirectory(prefix="odradek-") as shipped:
+    has_executors = arguments.master is not None and not is_one_machine(arguments.master)
+    with ExitStack() as ending:
+        shipped = ending.enter_context(TemporaryDirectory(prefix="odradek-")) if has_executors else None
         spark = build_session(
             f"odradek-{name}",
             master=arguments.master,
@@ -103,12 +105,10 @@ def session_of(name: str, arguments: argparse.Namespace) -> Iterator[SparkSessio
             log_level=arguments.log_level,
             parts=session_parts(vars(arguments).get("format")),
         )
-        try:
-            if arguments.master is not None and not is_one_machine(arguments.master):
-                spark.sparkContext.addPyFile(str(write_archive(Path(shipped) / "odradek-spark-jobs.zip")))
-            yield spark
-        finally:
-            spark.stop()
+        ending.callback(spark.stop)
+        if shipped is not None:
+            spark.sparkContext.addPyFile(str(write_archive(Path(shipped) / "odradek-spark-jobs.zip")))
+        yield spark
 
 
 def guarded(name: str, body: Callable[[], int]) -> int:
