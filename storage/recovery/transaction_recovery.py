@@ -36,13 +36,18 @@ class AbortedTransactionsFound:
 
     def finish(self, segment: LogSegment, end_offset: int) -> None:
         """All batches of the segment, which ends before `end_offset`, were shown: write its index where it differs.
-        Raises OSError.
+        Either way it is on stable storage then: what a process that was killed has written need not be. Raises OSError.
         """
         entries = [each for each in self._found if each.last_offset < end_offset]
         self._found = [each for each in self._found if each.last_offset >= end_offset]
         size = self._sizes.get(file_name(segment.base_offset, TXN_INDEX_SUFFIX), 0)
-        if (entries or size) and (size != len(entries) * ENTRY_BYTES or _entries_of(segment) != entries):
-            segment.files.transactions.replace(entries)
+        if not entries and not size:
+            return
+        index = segment.files.transactions
+        if size != len(entries) * ENTRY_BYTES or _entries_of(segment) != entries:
+            index.replace(entries)
+        else:
+            segment.files.file_system.sync_file(index.path)
 
 
 def _entries_of(segment: LogSegment) -> list[AbortedTxn] | None:

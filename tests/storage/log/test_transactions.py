@@ -298,6 +298,20 @@ def test_no_power_cut_hides_an_aborted_transaction(mode: PowerCut) -> None:
         assert [each[:3] for each in on_disk(file_system)] == expected, f"seed {seed}"
 
 
+def test_no_power_cut_hides_what_a_process_that_was_killed_has_aborted() -> None:
+    """The next process found it in the page cache, and the log was flushed far beyond."""
+    file_system, log = new_log()
+    aborted = Writer(log).write_all()
+    file_system.kill_process()
+    manager, _ = open_manager(file_system, CONFIG)
+    for _ in range(20):
+        append(manager.logs[TP], b"plain" * 10, epoch=1)
+    manager.logs[TP].flush(T0)
+    manager.checkpoints.write_recovery_points()
+    file_system.cut_power(PowerCut.LOSE, chooser(1))
+    assert whole(reopen(file_system, CONFIG)) == aborted
+
+
 @pytest.mark.parametrize("segment_bytes", [1000, 100_000])
 def test_what_is_cut_off_was_not_aborted(segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes)
