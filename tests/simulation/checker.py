@@ -1,4 +1,4 @@
-"""Judges a history, event by event: delivery and order of records (C1-C8, C13), and groups (C10).
+"""Judges a history, event by event: delivery and order of records (C1-C8, C13), transactions (C9, C11), groups (C10).
 
 The checks and their names are those of a cluster; each broker here is a cluster of its own, with one
 replica and no election. Values are unique and offsets are told, so that sorting suffices where registers need a search.
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from tests.simulation import history
 from tests.simulation.group_checker import GroupChecker
 from tests.simulation.history import FAILED, OK
+from tests.simulation.transactions.transaction_checker import TransactionChecker
 
 
 class Violation(NamedTuple):
@@ -47,6 +48,7 @@ class _Send:
 @dataclass(slots=True)
 class _Log:
     lossless: bool
+    transactional: bool = False
     era: int = 0
     """How often it may have lost its end."""
     told: int = -1
@@ -82,6 +84,7 @@ class Checker:
         self._disturbed_at = float("inf")
         self._groups = GroupChecker(self._violated)
         groups = self._groups
+        transactions = self._transactions = TransactionChecker(self._violated)
         self._handlers: dict[type, Callable[[Any], None]] = {
             history.LogCreated: self._log_created,
             history.DeletionInvoked: groups.deletion_invoked,
@@ -92,6 +95,12 @@ class Checker:
             history.Read: self._read,
             history.Positioned: self._positioned,
             history.FinalRead: self._final_read,
+            history.SessionBegun: transactions.session_begun,
+            history.EndInvoked: transactions.end_invoked,
+            history.EndDone: transactions.end_done,
+            history.FinalCommittedRead: transactions.final_committed_read,
+            history.TransactionsOver: transactions.over,
+            history.LoopOver: transactions.loop_over,
             history.EndOffset: self._end_offset,
             history.LeaderEpoch: self._leader_epoch,
             history.CommitInvoked: groups.commit_invoked,
@@ -114,7 +123,7 @@ class Checker:
     # -- the machines --------------------------------------------------------------------------------------------------
 
     def _log_created(self, event: history.LogCreated) -> None:
-        self._logs[event.log] = _Log(event.lossless)
+        self._logs[event.log] = _Log(event.lossless, event.transactional)
 
     def _log_deleted(self, event: history.LogDeleted) -> None:
         log = self._logs[event.log]
@@ -157,6 +166,7 @@ class Checker:
         self._counts[event.producer, event.log] += 1
         number = self._counts[event.producer, event.log]
         log.sends[event.value] = _Send(event.producer, number, event.idempotent, event.at, log.era, log.told)
+        self._transactions.send_invoked(event)
 
     def _send_done(self, event: history.SendDone) -> None:
         log = self._logs[event.log]
@@ -164,6 +174,7 @@ class Checker:
         send.outcome, send.offset, send.done, send.done_era = event.outcome, event.offset, event.at, log.era
         if event.outcome != OK:
             return
+        self._transactions.sent(event)
         self.acknowledged += 1
         if event.offset < 0:
             return
@@ -195,10 +206,23 @@ class Checker:
 
     def _positioned(self, event: history.Positioned) -> None:
         self._next[event.reader, event.log] = event.offset
+        self._transactions.positioned(event)
 
     def _read(self, event: history.Read) -> None:
         self.reads += 1
         log = self._logs[event.log]
+        if log.transactional:
+            self._transactions.read(event)
+        else:
+            self._follows(event, log)
+        self._was_sent(event.at, event.log, log, event.offset, event.value)
+        self._one_value(event.at, event.log, log, event.offset, event.value)
+        # Records of a log that was deleted may come late.
+        if (log.lossless and not log.first_era) or not log.era:
+            self._tell(log, event.at, event.offset)
+
+    def _follows(self, event: history.Read, log: _Log) -> None:
+        """The record is the one behind that which the reader had last."""
         expected = self._next.get((event.reader, event.log))
         may_start_again = log.era > 0 and event.offset == 0
         is_behind_deleted = expected is not None and expected < event.offset <= log.deleted_before
@@ -207,11 +231,6 @@ class Checker:
                 "C6", event.at, f"{event.reader} read offset {event.offset} of {event.log} instead of {expected}"
             )
         self._next[event.reader, event.log] = event.offset + 1
-        self._was_sent(event.at, event.log, log, event.offset, event.value)
-        self._one_value(event.at, event.log, log, event.offset, event.value)
-        # Records of a log that was deleted may come late.
-        if (log.lossless and not log.first_era) or not log.era:
-            self._tell(log, event.at, event.offset)
 
     def _was_sent(self, at: float, name: str, log: _Log, offset: int, value: bytes) -> None:
         send = log.sends.get(value)
@@ -248,6 +267,8 @@ class Checker:
     def _final_read(self, event: history.FinalRead) -> None:
         log = self._logs[event.log]
         offsets = [offset for offset, _ in event.records]
+        if event.markers:
+            offsets = sorted([*offsets, *event.markers])
         there = set(offsets)
         if event.start > log.deleted_before:
             self._violated("C5", event.at, f"{event.log} begins at {event.start}, though nobody deleted that much")

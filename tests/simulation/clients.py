@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from client import admin
@@ -40,6 +41,8 @@ _HARMLESS = frozenset(
 """Codes that are no trouble though no retry heals them."""
 
 Feed = Callable[[history.Event], None]
+Main = Callable[[KafkaClient, str], Coroutine[Any, Any, None]]
+"""The work of a client's process, with a client and the name that it has as a reader."""
 
 
 class Clients:
@@ -63,6 +66,7 @@ class Clients:
         """Offsets whose records the disk has lost, by log."""
         self.feed = feed
         self._lives: dict[str, int] = {}
+        self._mains: dict[str, tuple[Main, Mapping[str, str]]] = {}
         self._commits = 0
         self._rng = Random(f"clients {world.seed}")
 
@@ -76,26 +80,33 @@ class Clients:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, main: Callable[[KafkaClient, str], Coroutine[Any, Any, None]]) -> None:
-        """Begin a process of that name which runs `main` with a client."""
+    def start(self, name: str, main: Main, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Begin a process of that name which runs `main` with a client, which has some `settings` of its own."""
+        self._mains[name] = main, settings
         life = self._lives[name] = self._lives.get(name, 0) + 1
         process = self.processes[name] = Process(name, life)
         self.world.trace.note(name, f"starts, life {life}")
-        self.world.loop.spawn(process, self._main(name, f"{name}/{life}", main))
+        self.world.loop.spawn(process, self._main(name, f"{name}/{life}"))
 
-    async def _main(
-        self, name: str, reader: str, main: Callable[[KafkaClient, str], Coroutine[Any, Any, None]]
-    ) -> None:
+    def start_again(self, name: str) -> None:
+        """Begin another process in the place of one that was killed, if that is so."""
+        if not self.processes[name].alive:
+            self.start(name, *self._mains[name])
+
+    async def _main(self, name: str, reader: str) -> None:
+        main, given = self._mains[name]
         addresses = ",".join(machine.address for machine in self.machines)
-        settings = ClientSettings.parse({"bootstrap.servers": addresses, "client.id": name, **self.plan.client})
+        common = {"bootstrap.servers": addresses, "client.id": name, **self.plan.client}
+        settings = ClientSettings.parse({**common, **given})
         rng = Random(f"{name} {self.world.seed} {reader}")
         try:
             async with KafkaClient(settings, rng, self.world.network.of(name)) as client:
                 await main(client, reader)
         except (ApiError, ClientError) as error:
-            self._trouble(name, error)
+            self.trouble(name, error)
 
-    def _trouble(self, name: str, error: Exception) -> None:
+    def trouble(self, name: str, error: Exception) -> None:
+        """An error that no client should meet."""
         check = "C16" if isinstance(error, ApiError) and error.error_code == ErrorCode.CORRUPT_MESSAGE else "C15"
         self.feed(history.Trouble(self.now_s, check, f"{name}: {type(error).__name__}: {error}"))
 
@@ -147,7 +158,7 @@ class Clients:
                     sent = await producer.send(partition.topic, value, partition=partition.partition)
                 except (ApiError, ClientError) as error:
                     self._settle(plan.name, log, value, FAILED, -1)
-                    self._trouble(plan.name, error)
+                    self.trouble(plan.name, error)
                 else:
                     sent.add_done_callback(partial(self._sent, plan, log, value))
             if self.plan.keeps_pace:
@@ -167,7 +178,7 @@ class Clients:
         assert isinstance(error, Exception)
         # A topic made again takes any sequence for the producer's first, also that of a batch that others stand before.
         if code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.topics.was_renewed(plan.topic):
-            self._trouble(plan.name, error)
+            self.trouble(plan.name, error)
 
     def _settle(self, _name: str, log: str, value: bytes, outcome: str, offset: int) -> None:
         self.unsent -= 1
@@ -177,14 +188,15 @@ class Clients:
 
     async def tail(self, client: KafkaClient, reader: str) -> None:
         """Read everything from the start on, for ever."""
-        consumer = Consumer(client, self._consumer_settings({"auto.offset.reset": "earliest"}))
+        consumer = Consumer(client, self.consumer_settings({"auto.offset.reset": "earliest"}))
         consumer.assign(self.partitions)
         for partition in self.partitions:
             self.feed(history.Positioned(self.now_s, reader, self.log_of(partition), 0))
         while True:
-            self._note_records(reader, "tail", await self._poll(consumer, reader, "tail"))
+            self._note_records(reader, "tail", await self.poll(consumer, reader, "tail"))
 
-    async def _poll(self, consumer: Consumer, reader: str, name: str) -> Mapping[TopicPartition, list[Any]]:
+    async def poll(self, consumer: Consumer, reader: str, name: str) -> Mapping[TopicPartition, list[Any]]:
+        """The next records of a consumer, and none where a reader would try again."""
         try:
             return await consumer.poll(1.0)
         except ApiError as error:
@@ -212,7 +224,7 @@ class Clients:
                 self.feed(history.Positioned(self.now_s, reader, log, behind))
                 passed = True
         if not passed:
-            self._trouble(name, error)
+            self.trouble(name, error)
 
     def _note_records(self, reader: str, name: str, taken: Mapping[TopicPartition, list[Any]]) -> None:
         reached = self.reached.setdefault(name, {})
@@ -222,7 +234,8 @@ class Clients:
             for record in records:
                 self.feed(history.Read(self.now_s, reader, log, record.offset, bytes(record.value)))
 
-    def _consumer_settings(self, given: dict[str, str]) -> ConsumerSettings:
+    def consumer_settings(self, given: dict[str, str]) -> ConsumerSettings:
+        """Those of the plan, and `given`."""
         return ConsumerSettings.parse({**self.plan.consumer, **given})
 
     # -- groups --------------------------------------------------------------------------------------------------------
@@ -232,7 +245,7 @@ class Clients:
         timeout_ms = self.plan.session_timeout_ms
         consumer = Consumer(
             client,
-            self._consumer_settings(
+            self.consumer_settings(
                 {
                     "group.id": "group",
                     "auto.offset.reset": "earliest",
@@ -245,7 +258,7 @@ class Clients:
         )
         consumer.subscribe([each.name for each in self.plan.topics], _Listener(self, consumer, reader))
         while True:
-            taken = await self._poll(consumer, reader, "group")
+            taken = await self.poll(consumer, reader, "group")
             self._note_records(reader, "group", taken)
             if taken and self._rng.random() < 0.7:
                 await self._commit(consumer)
@@ -273,7 +286,7 @@ class Clients:
         except ApiError as error:
             outcome = FAILED if error.error_code in _REFUSED_COMMIT and len(offsets) == 1 else UNKNOWN
             if error.error_code not in _HARMLESS and not error.error_code.retriable:
-                self._trouble("group", error)
+                self.trouble("group", error)
         except ClientError:
             outcome = UNKNOWN
         for number in numbers:
@@ -332,7 +345,7 @@ class Clients:
             bounds[partition] = start.offset, end.offset
             consumer.seek(partition, start.offset)
         while any((consumer.position(each) or 0) < bounds[each][1] for each in self.partitions):
-            for partition, records in (await self._poll(consumer, reader, "auditor")).items():
+            for partition, records in (await self.poll(consumer, reader, "auditor")).items():
                 found[partition] += [(record.offset, bytes(record.value)) for record in records]
         # No reader gets to the end of a log whose records are all deleted: there is nothing to read.
         self.ends = {partition: end for partition, (start, end) in bounds.items() if start < end}

@@ -96,7 +96,7 @@ class Nemesis:
                 machine.kill()  # a directory that failed stays offline until the broker is started again
             machine.start()
         for name in list(self._clients.processes):
-            self._start_client(name)
+            self._clients.start_again(name)
         self._world.trace.note("nemesis", "is done")
 
     def later(self, least_s: float, most_s: float, what: Callable[[], None]) -> None:
@@ -276,20 +276,15 @@ class Nemesis:
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def _kill_client(self) -> bool:
-        """A reader or a member; another begins a little later."""
+        """A reader, a member or a transactional client; another begins a little later."""
         clients = self._clients
-        names = [each for each in clients.processes if each.startswith(("tail", "member"))]
+        names = [each for each in clients.processes if each.startswith(("tail", "member", "transactional"))]
         name = self._rng.choice(names)
         if not clients.processes[name].alive:
             return False
         clients.kill(name)
-        self.later(0.05, 5.0, lambda: self._start_client(name))
+        self.later(0.05, 5.0, lambda: clients.start_again(name))
         return True
-
-    def _start_client(self, name: str) -> None:
-        clients = self._clients
-        if not clients.processes[name].alive:
-            clients.start(name, clients.tail if name.startswith("tail") else clients.be_member)
 
     def _renew_topic(self) -> bool:
         """Delete a topic and create it again."""

@@ -14,11 +14,14 @@ UNKNOWN = "unknown"
 
 
 class LogCreated(NamedTuple):
-    """A log begins; `lossless` when all that it acknowledges is fsynced before."""
+    """A log begins; `lossless` when all that it acknowledges is fsynced before, `transactional` when all its records
+    are parts of transactions and its readers are `read_committed`.
+    """
 
     at: float
     log: str
     lossless: bool
+    transactional: bool = False
 
 
 class DeletionInvoked(NamedTuple):
@@ -44,13 +47,16 @@ class RecordsDeleted(NamedTuple):
 
 
 class SendInvoked(NamedTuple):
-    """A producer hands a record over; its records of one log come in the order of these events."""
+    """A producer hands a record over; its records of one log come in the order of these events. `transaction` names the
+    transaction that the record is part of.
+    """
 
     at: float
     producer: str
     log: str
     value: bytes
     idempotent: bool
+    transaction: str | None = None
 
 
 class SendDone(NamedTuple):
@@ -83,13 +89,71 @@ class Positioned(NamedTuple):
 
 
 class FinalRead(NamedTuple):
-    """All records of a log, when nothing is wrong any more, with the bounds that the broker tells."""
+    """All records of a log, when nothing is wrong any more, with the bounds that the broker tells. `markers` are the
+    offsets of the control records.
+    """
 
     at: float
     log: str
     start: int
     end: int
     records: tuple[tuple[int, bytes], ...]
+    markers: tuple[int, ...] = ()
+
+
+class SessionBegun(NamedTuple):
+    """A producer has a transactional id for itself: sessions of lower epochs are fenced."""
+
+    at: float
+    transactional_id: str
+    session: str
+    epoch: int
+
+
+class EndInvoked(NamedTuple):
+    """The producer of a session asks to commit a transaction, or to abort it."""
+
+    at: float
+    transaction: str
+    session: str
+    commit: bool
+
+
+class EndDone(NamedTuple):
+    """`outcome` OK, FAILED (it does not end in the way that was asked for) or UNKNOWN."""
+
+    at: float
+    transaction: str
+    outcome: str
+
+
+class FinalCommittedRead(NamedTuple):
+    """All that `read_committed` readers see of a log, when no producer is at work any more and the longest time-out of
+    a transaction has passed, with the last stable offset and the high watermark.
+    """
+
+    at: float
+    log: str
+    stable: int
+    end: int
+    records: tuple[tuple[int, bytes], ...]
+
+
+class TransactionsOver(NamedTuple):
+    """All transactional logs have had their `FinalCommittedRead`."""
+
+    at: float
+
+
+class LoopOver(NamedTuple):
+    """A loop has come to the end that writes to `outputs`, for each record of `inputs`, `prefix`, the value, "@" and
+    what makes it unique. All logs have had their `FinalCommittedRead`.
+    """
+
+    at: float
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    prefix: bytes
 
 
 class EndOffset(NamedTuple):
@@ -192,6 +256,12 @@ Event = (
     | Read
     | Positioned
     | FinalRead
+    | SessionBegun
+    | EndInvoked
+    | EndDone
+    | FinalCommittedRead
+    | TransactionsOver
+    | LoopOver
     | EndOffset
     | LeaderEpoch
     | CommitInvoked

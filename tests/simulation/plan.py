@@ -55,6 +55,28 @@ class ProducerPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsPlan:
+    """Transactional producers that write to `inputs`, and a loop that reads those and writes to `outputs`."""
+
+    inputs: TopicPlan
+    outputs: TopicPlan
+    producers: int
+    timeout_ms: int
+    """After that long brokers abort a transaction."""
+    give_up_s: float
+    """After that long a client aborts one."""
+    pause_s: float
+    abort_chance: float
+    hold_chance: float
+    """Of transactions that are aborted while a produce request of theirs is held back, and comes later."""
+    twins: int
+    """How often another client begins with a transactional id that is in use."""
+    closes: bool
+    """Whether each transactional id has a new producer at the end; else time has to end what is open."""
+    request_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """See the module."""
 
@@ -82,6 +104,14 @@ class Plan:
     """A seed is not shorter."""
     keeps_pace: bool = False
     """Producers that were held up send faster afterwards, so that all is sent before the faults end."""
+    transactions: TransactionsPlan | None = None
+
+    @property
+    def all_topics(self) -> list[TopicPlan]:
+        """Those of the transactional clients too."""
+        transactions = self.transactions
+        added = [] if transactions is None else [transactions.inputs, transactions.outputs]
+        return [*self.topics, *added]
 
 
 def draw_plan(seed: int) -> Plan:

@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tests.simulation import history
@@ -21,6 +22,8 @@ from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.faults import Nemesis
 from tests.simulation.loop import CURRENT, LivelockError
 from tests.simulation.plan import Plan, draw_plan
+from tests.simulation.transactions.audit import find_ends, read_transactions
+from tests.simulation.transactions.workload import Workload
 from tests.simulation.world import Machine, World
 
 WRITABLE_WITHIN_S = 30.0
@@ -226,6 +229,7 @@ class _Scenario:
             assert ensemble is not None
             self._invariants = Invariants(world, ensemble, self._feed)
         self._clients = Clients(world, self._machines, plan, self._feed)
+        self._workload = None if plan.transactions is None else Workload(self._clients, plan.transactions)
         self.nemesis = Nemesis(world, self._clients, self._feed, self._invariants)
         world.network.links.most_delay_s = plan.most_delay_s
 
@@ -248,9 +252,10 @@ class _Scenario:
     async def run(self) -> None:
         """All of it."""
         world, plan, clients = self._world, self._plan, self._clients
-        for topic in plan.topics:
+        for topic in plan.all_topics:
             for number in range(topic.partitions):
-                self._feed(history.LogCreated(0.0, f"{clients.cluster}/{topic.name}-{number}", topic.lossless))
+                log = f"{clients.cluster}/{topic.name}-{number}"
+                self._feed(history.LogCreated(0.0, log, topic.lossless, transactional=topic not in plan.topics))
         for machine in self._machines:
             machine.start()
         if self._invariants is not None:
@@ -265,6 +270,8 @@ class _Scenario:
             clients.start("watch", clients.watch)
         for number in range(plan.members):
             clients.start(f"member-{number}", clients.be_member)
+        if self._workload is not None:
+            self._workload.start()
         await self.nemesis.run(plan.faults, plan.fault_pause_s, plan.active_s)
         await asyncio.sleep(max(plan.active_s - world.loop.time(), 0))
         await self.nemesis.heal()
@@ -290,6 +297,7 @@ class _Scenario:
         for reader in ("tail", "group") if self._plan.members else ("tail",):
             if not await world.until(lambda reader=reader: not clients.lagging(reader), CAUGHT_UP_WITHIN_S):
                 self._stuck(f"{reader} has not read {clients.lagging(reader)} to the end")
+        await self._end_transactions()
         await self._be_in_sync()
         await asyncio.sleep(max(self._plan.least_s - world.loop.time(), 0.0))
         for machine in self._machines:
@@ -297,6 +305,7 @@ class _Scenario:
                 return
             await self._be_in_sync()
         await self._read_all()
+        await self._read_transactions()
 
     async def _restart(self, machine: Machine) -> bool:
         """Stop a broker cleanly and start it again; whether that could be done."""
@@ -318,6 +327,29 @@ class _Scenario:
         if not await self._world.until(lambda: not invariants.not_in_sync(), IN_SYNC_WITHIN_S):
             self._stuck(f"not in sync: {', '.join(invariants.not_in_sync())}")
         self._clients.start("watch", self._clients.look_once)
+
+    async def _end_transactions(self) -> None:
+        """Wait until nothing is open and everything is read."""
+        workload = self._workload
+        if workload is None:
+            return
+        if not await self._world.until(lambda: workload.is_idle, CAUGHT_UP_WITHIN_S):
+            self._stuck("transactional producers do not come to their ends")
+        self._clients.start("transactions-auditor", partial(find_ends, workload))
+        if not await self._world.until(lambda: bool(workload.ends), CAUGHT_UP_WITHIN_S):
+            self._stuck("a transaction hangs")
+        elif not await self._world.until(lambda: not workload.lagging(), CAUGHT_UP_WITHIN_S):
+            self._stuck(f"transactional clients lag: {', '.join(workload.lagging())}")
+        await self._read_transactions()
+
+    async def _read_transactions(self) -> None:
+        workload = self._workload
+        if workload is None:
+            return
+        workload.was_read = False
+        self._clients.start("transactions-auditor", partial(read_transactions, workload))
+        if not await self._world.until(lambda: workload.was_read, CAUGHT_UP_WITHIN_S):
+            self._stuck("not all transactions can be read")
 
     async def _read_all(self) -> None:
         clients = self._clients

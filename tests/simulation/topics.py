@@ -59,7 +59,7 @@ class Topics:
 
     async def create_all(self, client: KafkaClient, _reader: str) -> None:
         """Create the plan's topics, however often that takes."""
-        for topic in self._plan.topics:
+        for topic in self._plan.all_topics:
             await self._create(client, topic)
         self.exist = True
 

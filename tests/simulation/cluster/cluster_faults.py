@@ -185,7 +185,7 @@ class ClusterFaults:
     def _taint(self, machine: Machine) -> None:
         if self._clients.plan.groups_lossless:
             return
-        lossless = {topic.name for topic in self._clients.plan.topics if topic.lossless}
+        lossless = {topic.name for topic in self._clients.plan.all_topics if topic.lossless}
         topics = {each.topic: None for each in self._invariants.partitions}
         self._invariants.lose_power(machine.broker_id, (each for each in topics if each not in lossless))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.plan import FAULTS, Plan, ProducerPlan, TopicPlan, draw_plan
+from tests.simulation.transactions.transactions_plan import broker_settings, draw_transactions
 
 CLUSTER_FAULTS = (
     "power cut of all",
@@ -92,6 +93,11 @@ def draw_cluster_plan(seed: int) -> Plan:
     faults = list(TORN_LOGS) if tears_logs(seed) else _faults(rng)
     if plan.renewed is not None:
         faults += ["topic deletion"] * 2
+    transactions = draw_transactions(seed, min_isr, lossless=plan.groups_lossless)
+    if transactions is not None:
+        broker |= broker_settings(seed, min_isr)
+        # A transaction that began an hour ahead of its time is open for an hour longer.
+        transactions = replace(transactions, closes=transactions.closes or "clock jump" in faults)
     if "disk error" in faults:
         broker["log.dirs"] = rng.choice(["/data", "/data,/data2"])
     return replace(
@@ -109,6 +115,7 @@ def draw_cluster_plan(seed: int) -> Plan:
         broker_session_timeout_s=rng.choice([2.0, 6.0]),
         least_s=LEAST_VIRTUAL_S,
         keeps_pace=True,
+        transactions=transactions,
     )
 
 

@@ -1,0 +1,47 @@
+"""The transactional clients of a seed of a cluster, and what the brokers are configured to for their sake."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.simulation.plan import TopicPlan, TransactionsPlan
+
+FIRST_SEED = 2_000_000
+"""Those below have none, so that what is known of them stays true."""
+SHARE = 0.7
+
+
+def draw_transactions(seed: int, min_isr: str, *, lossless: bool) -> TransactionsPlan | None:
+    """The transactional clients of a seed; None for those without. `lossless`: all topics are flushed."""
+    rng = Random(f"transactions {seed}")
+    if seed < FIRST_SEED or rng.random() >= SHARE:
+        return None
+    flushed = lossless or rng.random() < 0.5
+    config = {"min.insync.replicas": min_isr}
+    if flushed and not lossless:
+        config["flush.messages"] = "1"
+    return TransactionsPlan(
+        inputs=TopicPlan("inputs", rng.choice([2, 3]), config, flushed),
+        outputs=TopicPlan("outputs", rng.choice([1, 2]), config, flushed),
+        producers=rng.choice([1, 2]),
+        timeout_ms=rng.choice([3_000, 8_000, 15_000]),
+        give_up_s=rng.choice([2.0, 10.0]),
+        pause_s=rng.choice([0.2, 1.0, 3.0]),
+        abort_chance=rng.choice([0.1, 0.3]),
+        hold_chance=rng.choice([0.0, 0.1, 0.3]),
+        twins=rng.choice([0, 1, 4]),
+        closes=rng.random() < 0.5,
+        request_timeout_ms=rng.choice([1_000, 5_000]),
+    )
+
+
+def broker_settings(seed: int, min_isr: str) -> dict[str, str]:
+    """The configuration that transactions add to the brokers of a seed."""
+    rng = Random(f"transaction settings {seed}")
+    return {
+        "transaction.state.log.replication.factor": "3",
+        "transaction.state.log.min.isr": min_isr,
+        "transaction.state.log.num.partitions": rng.choice(["1", "3"]),
+        "transaction.state.log.segment.bytes": rng.choice(["2000", "104857600"]),
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": rng.choice(["500", "5000"]),
+    }

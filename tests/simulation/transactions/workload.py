@@ -1,0 +1,347 @@
+"""The transactional clients of a seed: producers that write to several partitions at once, and a loop that consumes,
+transforms and produces. Both have twins at times, which begin with a transactional id that is in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+
+from client.consumer import Consumer
+from client.errors import ClientError
+from client.kafka_client import KafkaClient
+from protocol.errors import ApiError
+from protocol.records.batch import Record
+from protocol.topic_partition import TopicPartition
+from tests.simulation import history
+from tests.simulation.clients import Clients, Main
+from tests.simulation.history import FAILED, OK, UNKNOWN
+from tests.simulation.plan import TopicPlan, TransactionsPlan
+from tests.simulation.transactions.session import AbortError, FencedError, Session, UnexpectedCodeError, hold
+
+GROUP = "loop"
+PREFIX = b"out:"
+LOOP = "transactional-loop"
+TAIL = "transactional-tail"
+_FIRST_COMMIT = 1_000_000
+"""The numbers of other commits are lower."""
+
+
+_LOOP_SETTINGS = {
+    "isolation.level": "read_committed",
+    "max.poll.records": "100",
+    "max.partition.fetch.bytes": "1048576",
+    "fetch.min.bytes": "1",
+    "fetch.max.wait.ms": "500",
+}
+"""With which it keeps pace: each poll is a transaction."""
+
+
+def partitions_of(topic: TopicPlan) -> list[TopicPartition]:
+    """The partitions of a topic."""
+    return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+
+
+class Work:
+    """One session of a client, and what it has done."""
+
+    def __init__(self, workload: Workload, client: KafkaClient, transactional_id: str, reader: str) -> None:
+        plan = workload.plan
+        self.session = Session(client, transactional_id, plan.timeout_ms, plan.give_up_s)
+        self.name = ""
+        self._reader = reader
+        self._clients = workload.clients
+        self._workload = workload
+        self._transactions = 0
+
+    async def begin(self) -> None:
+        """A new session, or a higher epoch for this one."""
+        await self.session.begin()
+        self.name = f"{self._reader}-{self.session.epoch}"
+        clients, session = self._clients, self.session
+        clients.feed(history.SessionBegun(clients.now_s, session.transactional_id, self.name, session.epoch))
+
+    def next_transaction(self) -> str:
+        """A name for one."""
+        self._transactions += 1
+        return f"{self.name}#{self._transactions}"
+
+    async def write(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
+        """Write values. Raises what the session does."""
+        clients, log = self._clients, self._clients.log_of(partition)
+        self.invoke(transaction, partition, values)
+        offset = -1
+        try:
+            offset = await self.session.write(partition, values)
+        finally:
+            for number, value in enumerate(values):
+                outcome = (OK, offset + number) if offset >= 0 else (UNKNOWN, -1)
+                clients.feed(history.SendDone(clients.now_s, log, value, *outcome))
+
+    def invoke(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
+        """Values are about to be written."""
+        clients, log = self._clients, self._clients.log_of(partition)
+        for value in values:
+            clients.feed(history.SendInvoked(clients.now_s, self.name, log, value, True, transaction))
+
+    async def end(self, transaction: str, *, commit: bool, offsets: dict[TopicPartition, int] | None = None) -> bool:
+        """End a transaction, and count its offsets as committed with it; whether it was committed for sure. Where
+        something may still come the session goes on with a higher epoch. Raises FencedError.
+        """
+        clients = self._clients
+        clients.feed(history.EndInvoked(clients.now_s, transaction, self.name, commit))
+        numbers = self._workload.invoke_commits(offsets or {}) if commit else []
+        outcome = UNKNOWN
+        try:
+            await self.session.end(commit=commit)
+            outcome = OK
+        except AbortError:
+            outcome = self._refused()
+        except FencedError:
+            outcome = self._refused()
+            raise
+        finally:
+            clients.feed(history.EndDone(clients.now_s, transaction, outcome))
+            for number in numbers:
+                clients.feed(history.CommitDone(clients.now_s, number, outcome))
+        if self.session.needs_new_epoch or outcome != OK:
+            await self.begin()
+        return commit and outcome == OK
+
+    def _refused(self) -> str:
+        return FAILED if self.session.was_asked_to_end == 1 else UNKNOWN
+
+
+class Workload:
+    """Starts the transactional clients. `stop` has them come to an end; `is_idle` once they have."""
+
+    def __init__(self, clients: Clients, plan: TransactionsPlan) -> None:
+        self.clients = clients
+        self.plan = plan
+        self.inputs = partitions_of(plan.inputs)
+        self.outputs = partitions_of(plan.outputs)
+        self.was_read = False
+        """Whether `read_all` is done."""
+        self.ends: dict[TopicPartition, int] = {}
+        """Where the logs end, once `find_ends` has seen them stable."""
+        self.positions: dict[str, dict[TopicPartition, int]] = {LOOP: {}, TAIL: {}}
+        """How far the loop has come, and the reader."""
+        self._world = clients.world
+        self._rng = Random(f"workload {self._world.seed}")
+        self._busy: dict[str, None] = {}
+        self._commits = _FIRST_COMMIT
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions of the workload's topics."""
+        return [*self.inputs, *self.outputs]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no producer is at work. The loop always is."""
+        return not self._busy
+
+    def lagging(self) -> list[str]:
+        """The readers that have not reached the ends, with what they lack."""
+        lacking = []
+        for name, partitions in ((LOOP, self.inputs), (TAIL, self.partitions)):
+            positions = self.positions[name]
+            lacking += [f"{name}: {each}" for each in partitions if positions.get(each, 0) < self.ends.get(each, 0)]
+        return lacking
+
+    def invoke_commits(self, offsets: dict[TopicPartition, int]) -> list[int]:
+        """Offsets of the loop are about to be committed; the numbers of the commits."""
+        clients, numbers = self.clients, []
+        for partition, offset in offsets.items():
+            self._commits += 1
+            numbers.append(self._commits)
+            log = clients.log_of(partition)
+            clients.feed(history.CommitInvoked(clients.now_s, GROUP, log, self._commits, offset, 0))
+        return numbers
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start all of them, and their twins later."""
+        names = [f"transactional-producer-{number}" for number in range(self.plan.producers)]
+        for name in names:
+            self._start(name, partial(self._produce, name))
+        self._start(LOOP, self._loop)
+        self._start(TAIL, self._tail)
+        for name in (*names, LOOP):
+            for _ in range(self.plan.twins):
+                seconds = self._rng.uniform(5.0, 0.9 * self.clients.plan.active_s)
+                self._world.kernel_later(seconds, partial(self._start_twin, name))
+
+    def _start(self, name: str, main: Main) -> None:
+        self.clients.start(name, main, {"request.timeout.ms": str(self.plan.request_timeout_ms)})
+
+    def _start_twin(self, name: str) -> None:
+        twin = f"{name}-twin"
+        if twin in self._busy or self.clients.is_over:
+            return
+        main = partial(self._loop, is_twin=True) if name == LOOP else partial(self._produce, name, is_twin=True)
+        self._start(twin, main)
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    async def _produce(self, transactional_id: str, client: KafkaClient, reader: str, *, is_twin: bool = False) -> None:
+        name = reader.partition("/")[0]
+        self._busy[name] = None
+        rng = Random(f"{self._world.seed} {reader}")
+        left = rng.randint(1, 4) if is_twin else 1_000_000
+        while left and not self.clients.is_over:
+            work = Work(self, client, transactional_id, reader)
+            try:
+                await work.begin()
+                while left and not self.clients.is_over:
+                    left -= 1
+                    is_last = is_twin and not left and rng.random() < 0.5
+                    await self._transact(work, rng, leaves_open=is_last)
+                    await asyncio.sleep(rng.random() * self.plan.pause_s)
+            except FencedError as error:
+                self._world.trace.note(reader, f"is fenced: {error}")
+                if is_twin:
+                    break
+                await asyncio.sleep(rng.random() * 3)
+        twin = f"{transactional_id}-twin"
+        if self.plan.closes and not is_twin:
+            while twin in self._busy and self.clients.processes[twin].alive:
+                await asyncio.sleep(0.1)
+            await Work(self, client, transactional_id, reader).begin()
+        self._busy.pop(name, None)
+
+    async def _transact(self, work: Work, rng: Random, *, leaves_open: bool) -> None:
+        """One transaction. Raises FencedError."""
+        transaction = work.next_transaction()
+        chosen = rng.sample(self.inputs, rng.randint(2, len(self.inputs)))
+        commit = rng.random() >= self.plan.abort_chance
+        try:
+            if rng.random() < 0.5:
+                await work.session.add(chosen)
+            for partition in chosen:
+                await work.session.add([partition])
+                for number in range(rng.randint(1, 2)):
+                    values = [b"%s %s %d" % (transaction.encode(), str(partition).encode(), number)]
+                    await work.write(transaction, partition, values)
+            if rng.random() < self.plan.hold_chance:
+                commit = False
+                await self._hold_one(work, transaction, rng.choice(chosen), rng)
+        except AbortError:
+            commit = False
+        except UnexpectedCodeError as error:
+            self.clients.trouble(work.name, error)
+            commit = False
+        if leaves_open or (self.clients.is_over and not self.plan.closes and rng.random() < 0.5):
+            return
+        try:
+            await work.end(transaction, commit=commit)
+        except UnexpectedCodeError as error:
+            self.clients.trouble(work.name, error)
+
+    async def _hold_one(self, work: Work, transaction: str, partition: TopicPartition, rng: Random) -> None:
+        """Send one more record, on a connection that is held back until the transaction was aborted. Jepsen found such
+        records in later transactions.
+        """
+        values = [b"%s %s held" % (transaction.encode(), str(partition).encode())]
+        try:
+            connection = await work.session.leader(partition)
+        except (ClientError, ApiError) as error:  # there is none now
+            raise AbortError(str(error)) from error
+        work.invoke(transaction, partition, values)
+        release = hold(connection)
+        self._world.trace.note(work.name, f"has a request for {partition} held back")
+        work.session.write_once(connection, partition, values)
+        self._world.kernel_later(rng.choice([0.5, 2.0, 10.0]) * rng.random(), release)
+        await asyncio.sleep(rng.random() * 0.5)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    async def _loop(self, client: KafkaClient, reader: str, *, is_twin: bool = False) -> None:
+        rng = Random(f"{self._world.seed} {reader}")
+        name = reader.partition("/")[0]
+        if is_twin:
+            self._busy[name] = None
+        left = rng.randint(1, 4) if is_twin else -1
+        while left and not (is_twin and self.clients.is_over):
+            work = Work(self, client, LOOP, reader)
+            consumer = Consumer(client, self.clients.consumer_settings(_LOOP_SETTINGS))
+            consumer.assign(self.inputs)
+            try:
+                await work.begin()
+                await self._seek(work, consumer, reader)
+                while left and not (is_twin and self.clients.is_over):
+                    left -= 1
+                    if not await self._transform(work, consumer, reader, rng):
+                        await self._seek(work, consumer, reader)
+            except FencedError as error:
+                self._world.trace.note(reader, f"is fenced: {error}")
+                if is_twin:
+                    break
+                await asyncio.sleep(rng.random() * 3)
+            finally:
+                await consumer.close()
+        self._busy.pop(name, None)
+
+    async def _seek(self, work: Work, consumer: Consumer, reader: str) -> None:
+        """Go on where the last transaction that was committed has ended."""
+        clients = self.clients
+        for partition in self.inputs:
+            invoked, log = clients.now_s, clients.log_of(partition)
+            offset = await work.session.stable_offset(GROUP, partition)
+            clients.feed(history.CommittedOffset(invoked, clients.now_s, GROUP, log, offset))
+            consumer.seek(partition, offset or 0)
+            clients.feed(history.Positioned(clients.now_s, reader, log, offset or 0))
+
+    async def _transform(self, work: Work, consumer: Consumer, reader: str, rng: Random) -> bool:
+        """Take what there is and write it, in one transaction; whether it was committed, or there was nothing."""
+        taken = await self.clients.poll(consumer, reader, LOOP)
+        if not taken:
+            self._reached(LOOP, consumer)
+            return True
+        transaction = work.next_transaction()
+        self._note(reader, taken)
+        offsets = {partition: records[-1].offset + 1 for partition, records in taken.items()}
+        commit = self.clients.is_over or rng.random() >= self.plan.abort_chance
+        try:
+            await work.session.add(self.outputs)
+            for records in taken.values():
+                values = [b"%s%s@%s" % (PREFIX, record.value, transaction.encode()) for record in records]
+                await work.write(transaction, rng.choice(self.outputs), values)
+            await work.session.commit_offsets(GROUP, offsets)
+        except AbortError:
+            commit = False
+        except UnexpectedCodeError as error:
+            self.clients.trouble(work.name, error)
+            commit = False
+        if not await work.end(transaction, commit=commit, offsets=offsets):
+            return False
+        self._reached(LOOP, consumer)
+        return True
+
+    # -- readers -------------------------------------------------------------------------------------------------------
+
+    async def _tail(self, client: KafkaClient, reader: str) -> None:
+        """Read everything that is committed from the start on, for ever."""
+        clients = self.clients
+        consumer = Consumer(client, clients.consumer_settings({"isolation.level": "read_committed"}))
+        consumer.assign(self.partitions)
+        for partition in self.partitions:
+            consumer.seek(partition, 0)
+            clients.feed(history.Positioned(clients.now_s, reader, clients.log_of(partition), 0))
+        while True:
+            self._note(reader, await clients.poll(consumer, reader, TAIL))
+            self._reached(TAIL, consumer)
+
+    def _note(self, reader: str, taken: Mapping[TopicPartition, list[Record]]) -> None:
+        clients = self.clients
+        for partition, records in taken.items():
+            log = clients.log_of(partition)
+            for record in records:
+                clients.feed(history.Read(clients.now_s, reader, log, record.offset, bytes(record.value)))
+
+    def _reached(self, name: str, consumer: Consumer) -> None:
+        for partition in consumer.assignment:
+            self.positions[name][partition] = consumer.position(partition) or 0
