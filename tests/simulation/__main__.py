@@ -18,6 +18,8 @@ from tests.simulation.cluster.cluster_plan import LEAST_ACKNOWLEDGED, LEAST_FAUL
 from tests.simulation.cluster.found import Found, add_found, read_found
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import Outcome, run_cluster_seed, run_seed
+from tests.simulation.transactions.transaction_mutants import TRANSACTION_MUTANTS
+from tests.simulation.transactions.transactions_plan import FIRST_SEED
 
 SEEDS_OF_A_WORKER = 1
 """After that many a process is replaced by a fork of this one. To collect the garbage of a seed takes longer."""
@@ -116,7 +118,8 @@ def _find_mutants(names: Iterable[str], seeds: range, jobs: int, *, cluster: boo
     for name in names:
         tried = 0
         found = None
-        for outcome in _outcomes([_Task(seed, cluster, name) for seed in seeds], jobs):
+        first = FIRST_SEED if name in TRANSACTION_MUTANTS else 0
+        for outcome in _outcomes([_Task(first + seed, cluster, name) for seed in seeds], jobs):
             tried += 1
             if outcome.violations and not _Task(outcome.seed, cluster, None).run().violations:
                 found = outcome
@@ -134,6 +137,8 @@ def main() -> int:
     given = _arguments()
     if given.mutants:
         names = [*(CLUSTER_MUTANTS if given.cluster else MUTANTS)]
+        if given.mutant is not None:
+            names = [given.mutant]
         if given.missing and given.cluster:
             names = [each for each in names if each not in read_found()]
         seeds = range(given.start, given.start + (given.seeds or MUTANT_SEEDS))

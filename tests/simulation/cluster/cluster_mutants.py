@@ -8,12 +8,14 @@ from typing import Any
 from tests.simulation.cluster.controller_mutants import CONTROLLER_MUTANTS
 from tests.simulation.cluster.replication_mutants import REPLICATION_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant, registered, replaced
+from tests.simulation.transactions.transaction_mutants import TRANSACTION_MUTANTS
 
 _OF_ONE_BROKER = ("lost-append-acknowledged",)
 CLUSTER_MUTANTS: dict[str, Mutant] = {
     **REPLICATION_MUTANTS,
     **CONTROLLER_MUTANTS,
     **{name: MUTANTS[name] for name in _OF_ONE_BROKER},
+    **TRANSACTION_MUTANTS,
 }
 
 PROCESS_MUTANTS: dict[str, Mutant] = {}
