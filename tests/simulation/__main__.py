@@ -19,7 +19,7 @@ from tests.simulation.cluster.found import Found, add_found, read_found
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import Outcome, run_cluster_seed, run_seed
 from tests.simulation.transactions.transaction_mutants import TRANSACTION_MUTANTS
-from tests.simulation.transactions.transactions_plan import FIRST_SEED
+from tests.simulation.transactions.transactions_plan import FIRST_SEED, has_transactions
 
 SEEDS_OF_A_WORKER = 1
 """After that many a process is replaced by a fork of this one. To collect the garbage of a seed takes longer."""
@@ -118,8 +118,10 @@ def _find_mutants(names: Iterable[str], seeds: range, jobs: int, *, cluster: boo
     for name in names:
         tried = 0
         found = None
-        first = FIRST_SEED if name in TRANSACTION_MUTANTS else 0
-        for outcome in _outcomes([_Task(first + seed, cluster, name) for seed in seeds], jobs):
+        tasks = [_Task(seed, cluster, name) for seed in seeds]
+        if name in TRANSACTION_MUTANTS:
+            tasks = [_Task(FIRST_SEED + seed, cluster, name) for seed in seeds if has_transactions(FIRST_SEED + seed)]
+        for outcome in _outcomes(tasks, jobs):
             tried += 1
             if outcome.violations and not _Task(outcome.seed, cluster, None).run().violations:
                 found = outcome

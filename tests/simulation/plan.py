@@ -74,6 +74,8 @@ class TransactionsPlan:
     closes: bool
     """Whether each transactional id has a new producer at the end; else time has to end what is open."""
     request_timeout_ms: int
+    client_ids: tuple[str, ...]
+    """The transactional ids of our own client; the others are of clients that send what they like."""
 
 
 @dataclass(frozen=True, slots=True)

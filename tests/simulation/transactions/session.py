@@ -13,6 +13,7 @@ from typing import Final
 
 from client.broker_connection import Connection
 from client.errors import ClientError
+from client.groups import GroupMetadata
 from client.kafka_client import KafkaClient
 from client.metadata import Metadata
 from protocol.errors import ApiError, ErrorCode
@@ -176,8 +177,8 @@ class Session:
 
         await self._retry(self._coordinator, ask)
 
-    async def write(self, partition: TopicPartition, values: Sequence[bytes]) -> int:
-        """Write a batch; gives its offset."""
+    async def write(self, partition: TopicPartition, values: Sequence[bytes]) -> list[int]:
+        """Write values in one batch; gives their offsets."""
         offset = -1
 
         async def ask(connection: Connection) -> Iterable[int]:
@@ -189,7 +190,7 @@ class Session:
 
         await self._retry(lambda: self.leader(partition), ask)
         self._sequences[partition] = self._sequences.get(partition, 0) + len(values)
-        return offset
+        return list(range(offset, offset + len(values)))
 
     def write_once(self, connection: Connection, partition: TopicPartition, values: Sequence[bytes]) -> None:
         """Send a batch, and do not care what becomes of it."""
@@ -197,8 +198,9 @@ class Session:
         self.needs_new_epoch = True
         connection.send(request, ProduceResponse, 11).add_done_callback(_forget)
 
-    async def commit_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> None:
+    async def commit_offsets(self, metadata: GroupMetadata, offsets: dict[TopicPartition, int]) -> None:
         """Make offsets of a group part of the transaction."""
+        group = metadata.group_id
 
         async def add(connection: Connection) -> Iterable[int]:
             return [(await connection.ask(add_offsets(*self.identity, group), AddOffsetsToTxnResponse, 4)).error_code]
@@ -228,8 +230,12 @@ class Session:
     was_asked_to_end = 0
     """Requests of the last `end`."""
 
-    async def stable_offset(self, group: str, partition: TopicPartition) -> int | None:
-        """The offset that the group has committed; waits for the end of transactions that have other offsets."""
+    async def stable_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets that a group has committed; waits for the end of transactions that have others."""
+        found = {each: await self._stable_offset(group, each) for each in partitions}
+        return {partition: offset for partition, offset in found.items() if offset >= 0}
+
+    async def _stable_offset(self, group: str, partition: TopicPartition) -> int:
         offset = -1
 
         async def ask(connection: Connection) -> Iterable[int]:
@@ -243,7 +249,10 @@ class Session:
             return [answer.error_code]
 
         await self._retry(lambda: self._group_coordinator(group), ask, for_ever=True)
-        return None if offset < 0 else offset
+        return offset
+
+    async def close(self) -> None:
+        """Leave open what is open."""
 
 
 def _passes(code: ErrorCode) -> bool:

@@ -9,13 +9,21 @@ from tests.simulation.plan import TopicPlan, TransactionsPlan
 FIRST_SEED = 2_000_000
 """Those below have none, so that what is known of them stays true."""
 SHARE = 0.7
+LOOP = "transactional-loop"
+PRODUCER = "transactional-producer"
+"""Transactional ids, and names of processes. Several producers have numbers."""
+
+
+def has_transactions(seed: int) -> bool:
+    """Whether a seed has transactional clients."""
+    return seed >= FIRST_SEED and Random(f"has transactions {seed}").random() < SHARE
 
 
 def draw_transactions(seed: int, min_isr: str, *, lossless: bool) -> TransactionsPlan | None:
     """The transactional clients of a seed; None for those without. `lossless`: all topics are flushed."""
-    rng = Random(f"transactions {seed}")
-    if seed < FIRST_SEED or rng.random() >= SHARE:
+    if not has_transactions(seed):
         return None
+    rng = Random(f"transactions {seed}")
     flushed = lossless or rng.random() < 0.5
     config = {"min.insync.replicas": min_isr}
     if flushed and not lossless:
@@ -26,12 +34,13 @@ def draw_transactions(seed: int, min_isr: str, *, lossless: bool) -> Transaction
         producers=rng.choice([1, 2]),
         timeout_ms=rng.choice([3_000, 8_000, 15_000]),
         give_up_s=rng.choice([2.0, 10.0]),
-        pause_s=rng.choice([0.2, 1.0, 3.0]),
+        pause_s=rng.choice([0.7, 1.5, 3.0]),
         abort_chance=rng.choice([0.1, 0.3]),
         hold_chance=rng.choice([0.0, 0.1, 0.3]),
         twins=rng.choice([0, 1, 4]),
         closes=rng.random() < 0.5,
         request_timeout_ms=rng.choice([1_000, 5_000]),
+        client_ids=tuple(each for each in (LOOP, f"{PRODUCER}-1") if rng.random() < 0.5),
     )
 
 

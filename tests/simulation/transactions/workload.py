@@ -11,6 +11,7 @@ from random import Random
 
 from client.consumer import Consumer
 from client.errors import ClientError
+from client.groups import GroupMetadata
 from client.kafka_client import KafkaClient
 from protocol.errors import ApiError
 from protocol.records.batch import Record
@@ -19,11 +20,12 @@ from tests.simulation import history
 from tests.simulation.clients import Clients, Main
 from tests.simulation.history import FAILED, OK, UNKNOWN
 from tests.simulation.plan import TopicPlan, TransactionsPlan
+from tests.simulation.transactions.client_session import ClientSession
 from tests.simulation.transactions.session import AbortError, FencedError, Session, UnexpectedCodeError, hold
+from tests.simulation.transactions.transactions_plan import LOOP, PRODUCER
 
 GROUP = "loop"
 PREFIX = b"out:"
-LOOP = "transactional-loop"
 TAIL = "transactional-tail"
 _FIRST_COMMIT = 1_000_000
 """The numbers of other commits are lower."""
@@ -48,8 +50,7 @@ class Work:
     """One session of a client, and what it has done."""
 
     def __init__(self, workload: Workload, client: KafkaClient, transactional_id: str, reader: str) -> None:
-        plan = workload.plan
-        self.session = Session(client, transactional_id, plan.timeout_ms, plan.give_up_s)
+        self.session = workload.new_session(client, transactional_id)
         self.name = ""
         self._reader = reader
         self._clients = workload.clients
@@ -72,12 +73,11 @@ class Work:
         """Write values. Raises what the session does."""
         clients, log = self._clients, self._clients.log_of(partition)
         self.invoke(transaction, partition, values)
-        offset = -1
+        outcomes = [(UNKNOWN, -1)] * len(values)
         try:
-            offset = await self.session.write(partition, values)
+            outcomes = [(OK, offset) for offset in await self.session.write(partition, values)]
         finally:
-            for number, value in enumerate(values):
-                outcome = (OK, offset + number) if offset >= 0 else (UNKNOWN, -1)
+            for value, outcome in zip(values, outcomes, strict=True):
                 clients.feed(history.SendDone(clients.now_s, log, value, *outcome))
 
     def invoke(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
@@ -161,11 +161,26 @@ class Workload:
             clients.feed(history.CommitInvoked(clients.now_s, GROUP, log, self._commits, offset, 0))
         return numbers
 
+    def new_session(self, client: KafkaClient, transactional_id: str) -> Session | ClientSession:
+        """A producer of a transactional id, of the kind that the plan wants."""
+        plan = self.plan
+        if transactional_id not in plan.client_ids:
+            return Session(client, transactional_id, plan.timeout_ms, plan.give_up_s)
+        clock = self.clients.machines[0].clock
+        return ClientSession(
+            client,
+            transactional_id,
+            plan.timeout_ms,
+            plan.give_up_s,
+            plan.request_timeout_ms,
+            lambda: clock.now_ms() - clock.skew_ms,
+        )
+
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start all of them, and their twins later."""
-        names = [f"transactional-producer-{number}" for number in range(self.plan.producers)]
+        names = [f"{PRODUCER}-{number}" for number in range(self.plan.producers)]
         for name in names:
             self._start(name, partial(self._produce, name))
         self._start(LOOP, self._loop)
@@ -206,11 +221,15 @@ class Workload:
                 if is_twin:
                     break
                 await asyncio.sleep(rng.random() * 3)
+            finally:
+                await work.session.close()
         twin = f"{transactional_id}-twin"
         if self.plan.closes and not is_twin:
             while twin in self._busy and self.clients.processes[twin].alive:
                 await asyncio.sleep(0.1)
-            await Work(self, client, transactional_id, reader).begin()
+            work = Work(self, client, transactional_id, reader)
+            await work.begin()
+            await work.session.close()
         self._busy.pop(name, None)
 
     async def _transact(self, work: Work, rng: Random, *, leaves_open: bool) -> None:
@@ -226,9 +245,9 @@ class Workload:
                 for number in range(rng.randint(1, 2)):
                     values = [b"%s %s %d" % (transaction.encode(), str(partition).encode(), number)]
                     await work.write(transaction, partition, values)
-            if rng.random() < self.plan.hold_chance:
+            if isinstance(work.session, Session) and rng.random() < self.plan.hold_chance:
                 commit = False
-                await self._hold_one(work, transaction, rng.choice(chosen), rng)
+                await self._hold_one(work, work.session, transaction, rng.choice(chosen), rng)
         except AbortError:
             commit = False
         except UnexpectedCodeError as error:
@@ -241,19 +260,21 @@ class Workload:
         except UnexpectedCodeError as error:
             self.clients.trouble(work.name, error)
 
-    async def _hold_one(self, work: Work, transaction: str, partition: TopicPartition, rng: Random) -> None:
+    async def _hold_one(
+        self, work: Work, session: Session, transaction: str, partition: TopicPartition, rng: Random
+    ) -> None:
         """Send one more record, on a connection that is held back until the transaction was aborted. Jepsen found such
         records in later transactions.
         """
         values = [b"%s %s held" % (transaction.encode(), str(partition).encode())]
         try:
-            connection = await work.session.leader(partition)
+            connection = await session.leader(partition)
         except (ClientError, ApiError) as error:  # there is none now
             raise AbortError(str(error)) from error
         work.invoke(transaction, partition, values)
         release = hold(connection)
         self._world.trace.note(work.name, f"has a request for {partition} held back")
-        work.session.write_once(connection, partition, values)
+        session.write_once(connection, partition, values)
         self._world.kernel_later(rng.choice([0.5, 2.0, 10.0]) * rng.random(), release)
         await asyncio.sleep(rng.random() * 0.5)
 
@@ -283,14 +304,16 @@ class Workload:
                 await asyncio.sleep(rng.random() * 3)
             finally:
                 await consumer.close()
+                await work.session.close()
         self._busy.pop(name, None)
 
     async def _seek(self, work: Work, consumer: Consumer, reader: str) -> None:
         """Go on where the last transaction that was committed has ended."""
         clients = self.clients
+        invoked = clients.now_s
+        offsets = await work.session.stable_offsets(GROUP, self.inputs)
         for partition in self.inputs:
-            invoked, log = clients.now_s, clients.log_of(partition)
-            offset = await work.session.stable_offset(GROUP, partition)
+            offset, log = offsets.get(partition), clients.log_of(partition)
             clients.feed(history.CommittedOffset(invoked, clients.now_s, GROUP, log, offset))
             consumer.seek(partition, offset or 0)
             clients.feed(history.Positioned(clients.now_s, reader, log, offset or 0))
@@ -310,7 +333,7 @@ class Workload:
             for records in taken.values():
                 values = [b"%s%s@%s" % (PREFIX, record.value, transaction.encode()) for record in records]
                 await work.write(transaction, rng.choice(self.outputs), values)
-            await work.session.commit_offsets(GROUP, offsets)
+            await work.session.commit_offsets(GroupMetadata(GROUP), offsets)
         except AbortError:
             commit = False
         except UnexpectedCodeError as error:
