@@ -17,6 +17,7 @@ case ${1:-} in
   kafka.tools.DumpLogSegments | org.apache.kafka.tools.DumpLogSegments) tool=dump-log ;;
   org.apache.kafka.tools.ClusterTool | kafka.tools.ClusterTool) tool=cluster ;;
   org.apache.kafka.tools.EndToEndLatency | kafka.tools.EndToEndLatency) tool=e2e-latency ;;
+  org.apache.kafka.tools.TransactionsCommand) tool=transactions ;;
   kafka.Kafka) tool=server-start ;;
   '')
     echo "USAGE: $0 classname [opts]" >&2

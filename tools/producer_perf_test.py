@@ -54,13 +54,55 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--producer.config", dest="config", metavar="CONFIG-FILE", help="a file with such properties")
     parser.add_argument("--print-metrics", action="store_true", help="show the producer's counts at the end")
-    parser.add_argument("--transactional-id", metavar="TRANSACTIONAL-ID", help="not supported yet")
-    parser.add_argument("--transaction-duration-ms", type=long, default=0, help="not supported yet")
+    parser.add_argument(
+        "--transactional-id",
+        metavar="TRANSACTIONAL-ID",
+        default="performance-producer-default-transactional-id",
+        help="the transactional id, with --transaction-duration-ms (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--transaction-duration-ms",
+        type=long,
+        default=0,
+        metavar="TRANSACTION-DURATION",
+        help="send in transactions that are committed at this age; 0: without transactions",
+    )
     payload = parser.add_mutually_exclusive_group(required=True)
     payload.add_argument("--record-size", type=whole_number("Integer"), help="send random letters, this many a record")
     payload.add_argument("--payload-file", help="send payloads of this file, chosen at random")
     payload.add_argument("--payload-monotonic", action="store_true", help="send the numbers from 0 on")
     return parser
+
+
+class Transactions:
+    """Begins transactions, and commits each when it is `duration_ms` old; does nothing when that is 0."""
+
+    def __init__(self, producer: Producer, duration_ms: int) -> None:
+        self._producer = producer
+        self._duration_ms = duration_ms
+        self._start_ms: int | None = None
+
+    async def init(self) -> None:
+        """Once, before everything else."""
+        if self._duration_ms > 0:
+            await self._producer.init_transactions()
+
+    def before_send(self) -> None:
+        """Begin a transaction unless one is open."""
+        if self._duration_ms > 0 and self._start_ms is None:
+            self._producer.begin_transaction()
+            self._start_ms = now_ms()
+
+    async def after_send(self) -> None:
+        """Commit a transaction that is old enough."""
+        if self._start_ms is not None and now_ms() - self._start_ms >= self._duration_ms:
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Commit the transaction that is open, if any."""
+        if self._start_ms is not None:
+            await self._producer.commit_transaction()
+            self._start_ms = None
 
 
 class Statistics:
@@ -126,6 +168,29 @@ class Statistics:
         return found
 
 
+class Outcomes:
+    """Counts what was delivered; keeps why other records were not."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        self.failures: list[BaseException] = []
+        self._statistics = statistics
+
+    def watch(self, delivery: asyncio.Future[RecordMetadata], values: Sequence[bytes]) -> None:
+        """Take the outcome of `values`, sent together, when it is known."""
+        start_ms = now_ms()
+        size_bytes = sum(map(len, values))
+        count = len(values)
+
+        def done(delivery: asyncio.Future[RecordMetadata]) -> None:
+            failure = None if delivery.cancelled() else delivery.exception()
+            if failure is not None:
+                self.failures.append(failure)
+            else:
+                self._statistics.record(count, size_bytes, now_ms() - start_ms)
+
+        delivery.add_done_callback(done)
+
+
 def read_payloads(path: str, delimiter: str) -> list[bytes]:
     """The payloads of a file, told as Kafka's tool tells it; `delimiter` is a regular expression, as there.
 
@@ -177,29 +242,30 @@ def producer_settings(arguments: argparse.Namespace) -> dict[str, str]:
         if not equals:
             raise ToolError(f"Invalid property: {pair}")
         values[key] = value
+    if arguments.transaction_duration_ms > 0:
+        values["transactional.id"] = arguments.transactional_id
     return values
 
 
 async def work(arguments: argparse.Namespace) -> int:
     """Send, and print the rates."""
-    if arguments.transaction_duration_ms > 0:
-        raise ToolError("transactions are not supported yet")
     values = producer_settings(arguments)
     settings = ProducerSettings.parse(values)
     payloads = make_payloads(arguments, random.Random())  # noqa: S311  payloads, no secrets
     statistics = Statistics(arguments.num_records)
-    failures: list[BaseException] = []
+    outcomes = Outcomes(statistics)
     async with make_client(None, values) as client, Producer(client, settings, now_ms) as producer:
-        if arguments.throughput < 0:
-            await _send_full_batches(producer, arguments, payloads, statistics, failures)
-        else:
-            await _send_throttled(producer, arguments, payloads, statistics, failures)
+        transactions = Transactions(producer, arguments.transaction_duration_ms)
+        await transactions.init()
+        send = _send_full_batches if arguments.throughput < 0 else _send_throttled
+        await send(producer, arguments, payloads, transactions, outcomes)
+        await transactions.commit()
         await producer.flush()
-    for failure in failures[:10]:
+    for failure in outcomes.failures[:10]:
         print(failure, file=sys.stderr)
     statistics.print_total()
     if arguments.print_metrics:
-        print_metrics(statistics.metrics(values["client.id"], arguments.topic, len(failures)))
+        print_metrics(statistics.metrics(values["client.id"], arguments.topic, len(outcomes.failures)))
     return 0
 
 
@@ -207,8 +273,8 @@ async def _send_full_batches(
     producer: Producer,
     arguments: argparse.Namespace,
     payloads: Payloads,
-    statistics: Statistics,
-    failures: list[BaseException],
+    transactions: Transactions,
+    outcomes: Outcomes,
 ) -> None:
     sent = 0
     values: list[bytes] = []
@@ -223,8 +289,9 @@ async def _send_full_batches(
             values = values or payloads(min(arguments.num_records - sent, 1000))
             chunk = list(_batchful(values, room))
             del values[: len(chunk)]
-        delivery = await producer.send_batch(arguments.topic, chunk)
-        delivery.add_done_callback(_on_delivery(statistics, failures, chunk))
+        transactions.before_send()
+        outcomes.watch(await producer.send_batch(arguments.topic, chunk), chunk)
+        await transactions.after_send()
         sent += len(chunk)
 
 
@@ -241,32 +308,16 @@ async def _send_throttled(
     producer: Producer,
     arguments: argparse.Namespace,
     payloads: Payloads,
-    statistics: Statistics,
-    failures: list[BaseException],
+    transactions: Transactions,
+    outcomes: Outcomes,
 ) -> None:
     throttle = Throttle(arguments.throughput)
     for sent in range(arguments.num_records):
         await throttle.wait(sent)
         (value,) = payloads(1)
-        delivery = await producer.send(arguments.topic, value)
-        delivery.add_done_callback(_on_delivery(statistics, failures, [value]))
-
-
-def _on_delivery(
-    statistics: Statistics, failures: list[BaseException], values: Sequence[bytes]
-) -> Callable[[asyncio.Future[RecordMetadata]], None]:
-    start_ms = now_ms()
-    size_bytes = sum(map(len, values))
-    count = len(values)
-
-    def done(delivery: asyncio.Future[RecordMetadata]) -> None:
-        failure = None if delivery.cancelled() else delivery.exception()
-        if failure is not None:
-            failures.append(failure)
-        else:
-            statistics.record(count, size_bytes, now_ms() - start_ms)
-
-    return done
+        transactions.before_send()
+        outcomes.watch(await producer.send(arguments.topic, value), [value])
+        await transactions.after_send()
 
 
 def main(argv: list[str]) -> int:

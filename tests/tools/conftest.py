@@ -14,7 +14,14 @@ from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import ROOT, BrokerProcess
 from tests.tools.tool_pair import Runner, kafkas_runner, our_runner
 
-SETTINGS = {"offsets.topic.num.partitions": "4"}
+SETTINGS = {
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    # So that a transaction can be made that its coordinator does not know.
+    "transaction.partition.verification.enable": "false",
+}
 
 
 @pytest.fixture(scope="session", params=["apache-kafka", "odradek"])

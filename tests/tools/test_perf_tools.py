@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.broker_process import BrokerProcess
-from tools import consumer_perf_test, producer_perf_test
+from tools import console_consumer, consumer_perf_test, producer_perf_test, transactions
 from tools.support.common import ToolError
 
 _F1, _F2, _F4, _F6 = (rf"\d+\.\d{{{digits}}}" for digits in (1, 2, 4, 6))
@@ -65,6 +65,31 @@ def test_throughput_is_kept(address: str, capsys: pytest.CaptureFixture[str]) ->
     rate = re.search(r"sent, ([0-9.]+) records/sec", capsys.readouterr().out)
     assert rate is not None
     assert float(rate[1]) <= 105
+
+
+@pytest.mark.parametrize("throughput", ["-1", "1000"])
+def test_records_in_transactions(address: str, capsys: pytest.CaptureFixture[str], throughput: str) -> None:
+    topic = f"transactions{throughput}"
+    transactional = ("--transaction-duration-ms", "30", "--transactional-id", topic, "--payload-monotonic")
+    produce(address, topic, "--num-records", "300", "--throughput", throughput, *transactional)
+    sent = PRODUCER_TOTAL.fullmatch(capsys.readouterr().out.strip())
+    assert sent is not None
+    assert sent[1] == "300"
+    given = ["--bootstrap-server", address, "--topic", topic, "--from-beginning", "--max-messages", "300"]
+    assert console_consumer.main([*given, "--isolation-level", "read_committed"]) == 0
+    assert sorted(map(int, capsys.readouterr().out.split())) == list(range(300))
+    assert transactions.main(["--bootstrap-server", address, "describe", "--transactional-id", topic]) == 0
+    _, described = capsys.readouterr().out.splitlines()
+    assert [cell.strip() for cell in described.split("\t")][1:5:3] == [topic, "CompleteCommit"]
+
+
+def test_without_a_duration_there_are_no_transactions(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    produce(
+        address, "plain", "--num-records", "3", "--payload-monotonic", "--throughput", "-1", "--transactional-id", "no"
+    )
+    capsys.readouterr()
+    assert transactions.main(["--bootstrap-server", address, "describe", "--transactional-id", "no"]) == 1
+    assert "`no` failed because the ID could not be found" in capsys.readouterr().err
 
 
 def test_too_few_records(address: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,15 +179,6 @@ def test_help_of_the_producer(capsys: pytest.CaptureFixture[str]) -> None:
     assert producer_perf_test.main(["--help"]) == 1
     assert capsys.readouterr() == without
     assert without.out.startswith("usage: producer-performance [-h]")
-
-
-def test_transactions_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    one = ("--num-records", "1", "--record-size", "1", "--throughput", "-1")
-    produce("127.0.0.1:1", "t", *one, "--transaction-duration-ms", "100", code=1)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.endswith("transactions are not supported yet\n")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

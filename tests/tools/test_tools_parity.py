@@ -67,14 +67,18 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
         topic = f"{runner.side}-perf"
         runner.run("topics", [f"--bootstrap-server={address}", "--create", "--topic", topic, "--partitions", "2"])
     load = f"--producer-props bootstrap.servers={address}"
+    transactional = "--transaction-duration-ms 50 --transactional-id perf-SIDE"
     produce = [
         f"--num-records 20000 --record-size 100 --throughput -1 {load}",
         f"--num-records 20 --payload-monotonic --throughput 1000 {load} acks=1 compression.type=lz4",
         f"--num-records 20 --payload-file {payloads} --throughput 1000 {load}",
+        f"--num-records 20 --payload-monotonic --throughput 100 {load} {transactional}",
     ]
     for options in produce:
         said = [
-            runner.run("producer_perf_test", ["--topic", f"{runner.side}-perf", *options.split()])
+            runner.run(
+                "producer_perf_test", ["--topic", f"{runner.side}-perf", *options.replace("SIDE", runner.side).split()]
+            )
             for runner in (kafkas, ours)
         ]
         assert [answer.code for answer in said] == [0, 0], said
@@ -85,7 +89,7 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
                 "consumer_perf_test",
                 [
                     *(f"--bootstrap-server={address}", "--topic", f"{runner.side}-perf"),
-                    *f"--messages 20040 --timeout 20000{options}".split(),
+                    *f"--messages 20060 --timeout 20000{options}".split(),
                 ],
             )
             for runner in (kafkas, ours)
@@ -93,7 +97,7 @@ def test_performance_lines_have_the_same_shape(address: str, kafkas: Runner, our
         assert [answer.code for answer in said] == [0, 0], said
         assert shape(said[0].stdout) == shape(said[1].stdout)
         counts = [answer.stdout.splitlines()[-1].split(", ")[4] for answer in said]
-        assert counts == ["20040", "20040"]
+        assert counts == ["20060", "20060"]
     partial = [
         runner.run(
             "consumer_perf_test",

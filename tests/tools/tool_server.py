@@ -32,6 +32,7 @@ TOOLS = (
     "producer_perf_test",
     "reassign_partitions",
     "topics",
+    "transactions",
     "verifiable_consumer",
     "verifiable_producer",
 )

@@ -11,23 +11,33 @@ from typing import NoReturn
 from odradek import __version__
 
 
-class ArgumentParser(argparse.ArgumentParser):
-    """Mistakes and --help end with exit code 1, a command line without arguments shows the help and ends with 0."""
-
-    def __init__(self, prog: str, description: str) -> None:
-        """Make a parser. `prog` is Kafka's name of the tool, used when ODRADEK_COMMAND is not set."""
-        prog = os.environ.get("ODRADEK_COMMAND", prog)
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
-        self.add_argument("--version", action="version", version=f"{__version__} (Odradek)")
+class CommandParser(argparse.ArgumentParser):
+    """The options of one command of a tool. Mistakes end with exit code 1."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and how it is right."""
         self.print_usage(sys.stderr)
         self.exit(1, f"{self.prog}: error: {message}\n")
 
-    def read(self, argv: Sequence[str]) -> argparse.Namespace | int:
-        """The arguments, or the exit code when there is nothing to do."""
-        if not argv:
+
+class ArgumentParser(CommandParser):
+    """Mistakes and --help end with exit code 1, a command line without arguments shows the help and ends with 0."""
+
+    def __init__(self, prog: str, description: str, version_flags: Sequence[str] = ("--version",)) -> None:
+        """Make a parser. `prog` is Kafka's name of the tool, used when ODRADEK_COMMAND is not set."""
+        prog = os.environ.get("ODRADEK_COMMAND", prog)
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self.add_argument(*version_flags, action="version", version=f"{__version__} (Odradek)")
+
+    def add_commands(self) -> argparse._SubParsersAction[CommandParser]:
+        """Take the name of a command, as `command`, and its options; the parsers of the commands are added here."""
+        return self.add_subparsers(
+            dest="command", title="commands", metavar="COMMAND", required=True, parser_class=CommandParser
+        )
+
+    def read(self, argv: Sequence[str], *, needs_arguments: bool = False) -> argparse.Namespace | int:
+        """The arguments, or the exit code when there is nothing to do. With `needs_arguments`, none are a mistake."""
+        if not argv and not needs_arguments:
             self.print_help()
             return 0
         try:
