@@ -11,7 +11,7 @@ from bench.brokers import Broker, await_listening
 from bench.probe import Probe
 from bench.scenario import Context, Measure, Sample
 from bench.wait_loads import await_coordinator, connect, few, make_topics
-from bench.waits import peak_bytes
+from bench.waits import memory_bytes
 from protocol.errors import ErrorCode
 from protocol.messages import (
     DescribeTransactionsRequest,
@@ -122,8 +122,8 @@ def _loading(fill: Fill) -> Measure:
             seconds = time.monotonic() - began
         details = {
             "longest_wait_ms": probe.longest_ms,
-            "MB_at_the_peak": peak_bytes(broker.pid) / 1e6,
-            "MB_afterwards": broker.rss_bytes() / 1e6,
+            "MB_at_the_peak": memory_bytes(broker.pid, at_the_peak=True) / 1e6,
+            "MB_afterwards": memory_bytes(broker.pid) / 1e6,
         }
         return Sample(seconds, broker.cpu_s(), details=details)
 

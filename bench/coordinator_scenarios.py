@@ -34,7 +34,7 @@ _COMMIT_VERSION: Final = 7
 def _transactions(
     context: Context, broker: Broker, topic: str, records: int, every_ms: float, producers: int
 ) -> tuple[dict[str, float], float]:
-    """What the load `transactions` printed, with records of 1 kB, and the broker's CPU seconds for it."""
+    """Run the load `transactions` with records of 1 kB; gives its figures, and the broker's CPU seconds for it."""
     context.load.run("create", broker.address, topic, producers)
     before = broker.cpu_s()
     seconds = max(TRANSACTIONS_S * context.scale, 2)

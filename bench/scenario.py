@@ -61,7 +61,7 @@ class Scenario:
     detail_targets: Mapping[str, float] = field(default_factory=dict)
     """Ratios that details of the samples, by name, may not be above."""
     detail_limits: Mapping[str, float] = field(default_factory=dict)
-    """What details of Odradek's samples, by name, may not be above."""
+    """Limits of Odradek's own details, by name."""
     limit: float | None = None
     either: bool = False
     """Whether it is enough to reach `target` or `limit`."""

@@ -26,20 +26,21 @@ def longest_wait(prepare: loads.Prepare) -> Measure:
         with ExitStack() as stack:
             load = prepare(context, broker, topic, stack)
             broker.cpu_s()  # once it has come to rest
-            before = broker.rss_bytes()
+            before = memory_bytes(broker.pid)
             with Probe(broker.port) as probe:
                 load()
                 time.sleep(CALM_S)
-            more = max(peak_bytes(broker.pid) - before, 0)
+            more = max(memory_bytes(broker.pid, at_the_peak=True) - before, 0)
             return Sample(probe.longest_ms, details={"MB_more_at_the_peak": more / 1e6})
 
     return measure
 
 
-def peak_bytes(pid: int) -> int:
-    """The most memory that the process ever had."""
+def memory_bytes(pid: int, *, at_the_peak: bool = False) -> int:
+    """The memory that a process has, or the most that it ever had, without its children."""
+    name = "VmHWM:" if at_the_peak else "VmRSS:"
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 def _scenario(name: str, title: str, prepare: loads.Prepare, **settings: str) -> Scenario:
