@@ -87,12 +87,13 @@ def _run_seeds(tasks: list[_Task], jobs: int, *, keep: bool) -> int:
     began = time.monotonic()
     faults: Counter[str] = Counter()
     virtual_s = 0.0
-    acknowledged = reads = bad = counting = 0
+    acknowledged = reads = committed = bad = counting = 0
     for outcome in _outcomes(tasks, jobs):
         faults += outcome.faults
         virtual_s += outcome.virtual_s
         acknowledged += outcome.acknowledged
         reads += outcome.reads
+        committed += outcome.committed
         counting += outcome.counts
         if outcome.violations:
             bad += 1
@@ -103,7 +104,7 @@ def _run_seeds(tasks: list[_Task], jobs: int, *, keep: bool) -> int:
         print(f"{counting} seeds with {LEAST_VIRTUAL_S:.0f} s, {LEAST_FAULTS} faults and {LEAST_ACKNOWLEDGED} records")
     print(
         f"{len(tasks)} seeds, {virtual_s / 3600:.1f} virtual hours ({virtual_s / len(tasks):.0f} s a seed), "
-        f"{acknowledged} records acknowledged, {reads} read\n"
+        f"{acknowledged} records acknowledged, {reads} read, {committed} transactions committed\n"
         f"{sum(faults.values())} faults: {', '.join(f'{count} {kind}' for kind, count in faults.most_common())}\n"
         f"{bad} seeds with violations, {len(tasks) / seconds * 60:.0f} seeds a minute"
     )

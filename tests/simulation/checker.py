@@ -113,6 +113,11 @@ class Checker:
             history.Trouble: self._trouble,
         }
 
+    @property
+    def committed(self) -> int:
+        """Transactions whose commits were acknowledged."""
+        return self._transactions.committed
+
     def feed(self, event: history.Event) -> None:
         """Take the next event."""
         self._handlers[type(event)](event)

@@ -43,6 +43,8 @@ class Outcome:
     callbacks: int
     acknowledged: int
     reads: int
+    committed: int
+    """Transactions."""
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
@@ -197,6 +199,7 @@ def _run_plan(seed: int, plan: Plan, *, keep_trace: bool, to_first_violation: bo
             world.loop.callbacks,
             checker.acknowledged,
             checker.reads,
+            checker.committed,
             scenario.nemesis.counts,
             world.trace.lines,
         )

@@ -13,12 +13,14 @@ import pytest
 from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.cluster.found import Found, read_found
 from tests.simulation.seeds import collect_garbage, run_cluster_seed
+from tests.simulation.transactions.transactions_plan import FIRST_SEED
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK_SEEDS = 2
 SLOW_SEEDS = 20
 FIRST_SLOW_SEED = 1_000_000
 MUTANT_SEEDS = range(1, 11)
+LEAST_COMMITTED = 10
 SOON = 4
 """A planted bug that was found within so many seeds has to be found by `MUTANT_SEEDS`. The others need more seeds than
 a test has time for: `scripts/simulate --cluster --mutants` looks for all of them.
@@ -52,6 +54,7 @@ PAST_SEEDS = {
     903_904: "the checker let a log be damaged although another in sync had lost its end, with the power of its broker",
     972_310: "checkpoints that knew a stray's offsets were read as those of the log made in its place, after a crash",
     974_152: "a reader went on, in a topic made again, where it had been in the one before it, and missed its records",
+    2_000_034: "a broker that was killed, started and lost its power showed records of an aborted transaction",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
@@ -86,6 +89,15 @@ def test_seeds_count() -> None:
     """They last long enough, with enough faults and records."""
     for seed in (2, 14):
         assert run_cluster_seed(seed).counts
+
+
+@pytest.mark.timeout(300)
+def test_seed_with_transactions_counts() -> None:
+    """It commits some, and nothing is wrong with them."""
+    outcome = run_cluster_seed(FIRST_SEED + 2)
+    assert outcome.violations == []
+    assert outcome.counts
+    assert outcome.committed >= LEAST_COMMITTED
 
 
 @pytest.mark.slow

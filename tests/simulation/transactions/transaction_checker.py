@@ -33,6 +33,8 @@ class TransactionChecker:
     """To be told of the transactional logs alone. Nothing is lost there, whatever crashes."""
 
     def __init__(self, complain: _Complain) -> None:
+        self.committed = 0
+        """Transactions whose commits were acknowledged."""
         self._complain = complain
         self._transactions: dict[str, _Transaction] = {}
         self._of: dict[bytes, str] = {}
@@ -84,6 +86,7 @@ class TransactionChecker:
         """How the end was answered."""
         transaction = self._transactions[event.transaction]
         transaction.outcome = event.outcome
+        self.committed += event.outcome == OK and transaction.commit_invoked
         if event.outcome == OK and transaction.by_zombie:
             self._complain("C9", event.at, f"{event.transaction} was ended by a producer that was fenced before")
 
