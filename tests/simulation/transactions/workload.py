@@ -31,6 +31,9 @@ _FIRST_COMMIT = 1_000_000
 """The numbers of other commits are lower."""
 
 
+_THINKS = 0.25
+_THINKS_S = 3.0
+"""How many producers wait before they end a transaction, and how long at most: others may take over meanwhile."""
 _LOOP_SETTINGS = {
     "isolation.level": "read_committed",
     "max.poll.records": "100",
@@ -253,6 +256,8 @@ class Workload:
         except UnexpectedCodeError as error:
             self.clients.trouble(work.name, error)
             commit = False
+        if rng.random() < _THINKS:
+            await asyncio.sleep(rng.random() * _THINKS_S)
         if leaves_open or (self.clients.is_over and not self.plan.closes and rng.random() < 0.5):
             return
         try:
