@@ -117,11 +117,12 @@ async def work(arguments: argparse.Namespace) -> int:
     values |= {"acks": str(arguments.acks), "retries": "0"}
     numbers = count() if arguments.max_messages < 0 else range(arguments.max_messages)
     prefix = "" if arguments.value_prefix is None else f"{arguments.value_prefix}."
+    settings = ProducerSettings.parse(values)
     run = _Run(arguments)
     ended: asyncio.CancelledError | None = None
     print_event("startup_complete")
     async with make_client(arguments.bootstrap_server or arguments.broker_list, values) as client:
-        async with Producer(client, ProducerSettings.parse(values), now_ms) as producer:
+        async with Producer(client, settings, now_ms) as producer:
             throttle = Throttle(arguments.throughput if arguments.throughput > 0 else -1)
             try:
                 for number, key in zip(numbers, _keys(arguments.repeating_keys), strict=False):

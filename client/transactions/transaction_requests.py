@@ -86,7 +86,7 @@ def raise_for_partitions(answer: AddPartitionsToTxnResponse) -> None:
         TopicPartition(topic.name, each.partition_index): ErrorCode.of(each.partition_error_code)
         for topic in answer.results_by_topic_v3_and_below
         for each in topic.results_by_partition
-        if each.partition_error_code not in {ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED}
+        if each.partition_error_code
     }
     _raise_worst(refused, FATAL_FOR_PARTITIONS, "Could not add partitions to transaction due to errors")
 
@@ -158,5 +158,9 @@ def end(identity: Identity, *, commit: bool) -> EndTxnRequest:
 
 def _raise_worst(refused: Mapping[TopicPartition, ErrorCode], fatal: Iterable[ErrorCode], what: str) -> None:
     if refused:
-        code = min(refused.values(), key=lambda each: (each not in fatal, each.retriable))
+        # OPERATION_NOT_ATTEMPTED only says that there is another one.
+        code = min(
+            refused.values(),
+            key=lambda each: (each not in fatal, each == ErrorCode.OPERATION_NOT_ATTEMPTED, each.retriable),
+        )
         raise ApiError(code, f"{what}: {', '.join(f'{each}={code.name}' for each, code in refused.items())}")

@@ -172,3 +172,13 @@ def test_properties_of_a_file(address: str, capsys: pytest.CaptureFixture[str], 
     path.write_text("linger.ms=20\ncompression.type=gzip\n")
     produce(address, "with-file", "--max-messages", "3", "--producer.config", str(path), "--acks", "1")
     assert events_in(capsys.readouterr().out)[-1]["acked"] == 3
+
+
+def test_there_are_no_transactions_without_retries(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Kafka's tool has no transactions either."""
+    path = tmp_path / "producer.properties"
+    path.write_text("transactional.id=t\n")
+    given = ["--bootstrap-server", "127.0.0.1:1", "--topic", "t", "--producer.config", str(path)]
+    assert verifiable_producer.main(given) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "Cannot set a transactional.id without also enabling idempotence.\n")
