@@ -179,6 +179,31 @@ def test_offsets_are_committed_with_the_records(address: str, topic: str) -> Non
     run(test)
 
 
+def test_a_consumer_waits_for_an_offset_that_may_be_committed(address: str, topic: str) -> None:
+    """It would read again what the transaction has dealt with (KIP-447)."""
+
+    async def test() -> None:
+        partition = TopicPartition(topic, 0)
+        async with client_of(address) as client, producer_of(client, topic) as producer:
+            await admin.create_topic(client, topic, partitions=1)
+            await producer.init_transactions()
+            producer.begin_transaction()
+            await producer.send_batch(topic, [b"%d" % number for number in range(10)])
+            await producer.send_offsets_to_transaction({partition: OffsetAndMetadata(7)}, GroupMetadata(topic))
+            settings = ConsumerSettings.parse({"group.id": topic, "auto.offset.reset": "earliest"})
+            async with Consumer(client, settings) as consumer:
+                consumer.assign([partition])
+                for _ in range(3):
+                    assert await consumer.poll(0.3) == {}
+                assert consumer.position(partition) is None
+                await producer.commit_transaction()
+                while not (polled := await consumer.poll(5)):
+                    pass
+                assert [record.value for record in polled[partition]] == [b"7", b"8", b"9"]
+
+    run(test)
+
+
 def test_a_zombie_of_a_group_is_fenced(address: str, topic: str) -> None:
     """Its transaction fails, the producer itself goes on (KIP-447)."""
 
