@@ -20,6 +20,10 @@ KILLS = int(os.environ.get("ODRADEK_EXACTLY_ONCE_KILLS", "20"))
 """Of the broker in each test."""
 PATIENCE_S = 120.0
 PAUSE_S = 0.004
+LONGEST_PAUSE_S = 0.2
+"""Before a kill, which comes at any moment of a transaction."""
+LONGEST_START_S = 3.0
+"""Before the first kill after a program has been started: it is at any step of that."""
 
 
 class Record(NamedTuple):
@@ -186,20 +190,20 @@ class Trial:
             said += f"\n-- broker:\n{self._broker.output.read_text()[-4000:]}"
             raise AssertionError(f"{error} of {count}\n{said}") from error
 
-    def kill_broker(self, times: int) -> None:
-        """Kill it and start it again, mostly after some more has come out, sometimes before."""
-        for turn in range(times):
-            if turn % 5 != 4:
-                self.await_progress(self._progress() + 1 + self._chance.randrange(60))
-            time.sleep(self._chance.random() * 0.2)  # at any moment of a transaction
-            self._broker.kill()
-            self._broker.start()
-
     def kill_amid(self, *events: Callable[[], None]) -> None:
         """`KILLS` kills of the broker with these events between them; then wait for some more to come out."""
         parts = len(events) + 1
         for number in range(parts):
-            self.kill_broker(KILLS * (number + 1) // parts - KILLS * number // parts)
+            self._kill_broker(KILLS * (number + 1) // parts - KILLS * number // parts)
             if number < len(events):
                 events[number]()
         self.await_progress(self._progress() + 1)
+
+    def _kill_broker(self, times: int) -> None:
+        """Kill it and start it again: first while the programs start, then mostly after some more has come out."""
+        for turn in range(times):
+            if turn % 5 != 0:
+                self.await_progress(self._progress() + 1 + self._chance.randrange(60))
+            time.sleep(self._chance.random() * (LONGEST_PAUSE_S if turn else LONGEST_START_S))
+            self._broker.kill()
+            self._broker.start()

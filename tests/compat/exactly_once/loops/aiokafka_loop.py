@@ -1,7 +1,8 @@
 """Reads a topic and writes its values in capitals to another one, exactly once, with aiokafka:
-`python -m ... ADDRESS TRANSACTIONAL_ID`. It ends at an error after which a producer cannot go on.
+`python -m ... ADDRESS TRANSACTIONAL_ID`. It ends at an error after which a producer cannot go on, and with TRY_AGAIN
+when there is no broker at the start, or it dies then: aiokafka does not wait for another.
 
-aiokafka commits offsets without the generation of its consumer (KIP-447), so that only one process at a time may run.
+It commits offsets without the generation of its consumer (KIP-447), so that only one process at a time may run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import sys
 from typing import NoReturn
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
+
+from tests.compat.exactly_once.program import TRY_AGAIN
 
 _GROUP = "transform"
 
@@ -52,8 +55,14 @@ class Loop:
 
     async def run(self) -> NoReturn:
         self._consumer.subscribe(["input"], listener=OneAfterTheOther(self._transaction))
-        await self._producer.start()
-        await self._consumer.start()
+        try:
+            await self._producer.start()
+            await self._consumer.start()
+        except KafkaError as error:
+            if not any(isinstance(each, KafkaConnectionError) for each in (error, error.__cause__)):
+                raise
+            print(f"not started: {error!r}", file=sys.stderr, flush=True)
+            sys.exit(TRY_AGAIN)
         while True:
             async with self._transaction:
                 batches = await self._consumer.getmany(timeout_ms=50)
