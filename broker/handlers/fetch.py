@@ -70,22 +70,18 @@ class FetchHandlers:
             client_rack=request.rack_id if is_consumer else "",
             listener_name=context.listener_name,
         )
-        answer = partial(self._respond, context, fetch, params.isolation)
+        answer = partial(self._respond, context, fetch)
         response = self._replica_manager.fetch(params, fetch.partitions, answer, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
-    def _respond(
-        self, context: RequestContext, fetch: FetchContext, isolation: IsolationLevel, results: Sequence[FetchResult]
-    ) -> FetchResponse:
-        # A reader of uncommitted records gets null, as from Kafka.
-        nothing_aborted: list[AbortedTransaction] | None = [] if isolation is IsolationLevel.READ_COMMITTED else None
+    def _respond(self, context: RequestContext, fetch: FetchContext, results: Sequence[FetchResult]) -> FetchResponse:
         told = []
         refused = []
         for wanted, found in results:
             if isinstance(found, LogReadInfo):
                 data = _data(wanted.partition, found)
             else:
-                data = _refusal(wanted.partition, found, nothing_aborted)
+                data = _refusal(wanted.partition, found)
                 if wanted.topic is not None:
                     refused.append((TopicPartition(wanted.topic, wanted.partition), data))
             told.append((wanted, data))
@@ -120,14 +116,13 @@ def _data(partition: int, info: LogReadInfo) -> PartitionData:
     return data
 
 
-def _refusal(partition: int, error: ApiError, nothing_aborted: list[AbortedTransaction] | None) -> PartitionData:
+def _refusal(partition: int, error: ApiError) -> PartitionData:
     return PartitionData(
         partition_index=partition,
         error_code=error.error_code,
         high_watermark=UNKNOWN_OFFSET,
         last_stable_offset=UNKNOWN_OFFSET,
         log_start_offset=UNKNOWN_OFFSET,
-        # Kafka's other errors have what a successful read has.
-        aborted_transactions=[] if error.error_code in REFUSED_UNREAD else nothing_aborted,
+        aborted_transactions=[] if error.error_code in REFUSED_UNREAD else None,
         records=b"",
     )

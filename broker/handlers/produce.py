@@ -16,7 +16,13 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.messages import ProduceRequest, ProduceResponse
 from protocol.records.batch import RecordBatch
 from protocol.records.compression import CompressionType
-from protocol.records.record_format import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, TRANSACTIONAL_FLAG
+from protocol.records.record_format import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    HEADER_BYTES,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_FLAG,
+)
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
 from protocol.wire.schema import maker
@@ -129,6 +135,17 @@ class ProduceHandlers:
                     batch = RecordBatch(memoryview(records))
                     at = TopicPartition(topic.name, data.index)
                     writes.append(Write(at, batch.producer_id, batch.producer_epoch, batch.base_sequence))
+        producers = {
+            (write.producer_id, write.producer_epoch) for write in writes if write.producer_id != NO_PRODUCER_ID
+        }
+        if len(producers) > 1:
+            told = "Transactional records contained more than one producer ID"
+            refusal = NotVerifiedError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, told)
+            return {
+                TopicPartition(topic.name, data.index): refusal
+                for topic in request.topic_data
+                for data in topic.partition_data
+            }
         knows_abortable = context.api_version >= FIRST_VERSION_WITH_ABORTABLE
         return self._transactions.begin(transactional_id, writes, knows_abortable=knows_abortable)
 
@@ -284,6 +301,8 @@ def _guard(guards: Guards, topic_partition: TopicPartition) -> VerificationGuard
     guard = guards.get(topic_partition)
     if not isinstance(guard, ApiError):
         return guard
+    if isinstance(guard, NotVerifiedError):
+        raise guard
     error_code, told = guard.error_code, None
     if error_code in RETRIABLE_VERDICTS:
         # Old producers know such a verdict from elsewhere. This code does not even have them ask for metadata.

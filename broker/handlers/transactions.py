@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import RequestContext, api
-from broker.transactions.marker_writer import Marker, MarkerWriter
+from broker.transactions.marker_writer import Marker, MarkerWriter, Outcome
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import Question, TransactionVerifier
 from cluster.coordinators.results import Reply
@@ -33,7 +33,6 @@ FIRST_VERSION_WITH_PRODUCER_FENCED: Final = 2
 FIRST_VERSION_OF_BROKERS: Final = 4
 
 _Transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-_Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 _Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 _TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 _PartitionResult = AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult
@@ -82,8 +81,8 @@ class TransactionHandlers:
         )
         codes = self._add(context, transaction)
         if isinstance(codes, Mapping):
-            return _response_to_client(transaction.topics, codes)
-        return _respond_later(codes, partial(_response_to_client, transaction.topics))
+            return _response_to_client(codes)
+        return _respond_later(codes)
 
     async def _add_for_brokers(
         self, context: RequestContext, transactions: Sequence[_Transaction]
@@ -92,8 +91,7 @@ class TransactionHandlers:
         results = []
         for transaction, outcome in zip(transactions, outcomes, strict=True):
             codes = outcome if isinstance(outcome, Mapping) else await outcome
-            topic_results = _topic_results(transaction.topics, codes)
-            results.append(_Result(transactional_id=transaction.transactional_id, topic_results=topic_results))
+            results.append(_Result(transactional_id=transaction.transactional_id, topic_results=_topic_results(codes)))
         return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_transaction=results)
 
     def _add(self, context: RequestContext, transaction: _Transaction) -> _Codes | Awaitable[_Codes]:
@@ -185,7 +183,15 @@ class MarkerHandlers:
             )
             for marker in request.markers
         ]
-        outcome = await self._writer.write(markers)
+        if any(marker.producer_id < 0 or marker.producer_epoch < 0 for marker in markers):
+            # No batch can be of such a producer. Kafka fails on it, too, before it writes any marker.
+            outcome: Outcome = {
+                (marker.producer_id, each): ErrorCode.UNKNOWN_SERVER_ERROR
+                for marker in markers
+                for each in marker.partitions
+            }
+        else:
+            outcome = await self._writer.write(markers)
         by_producer: dict[int, list[TopicPartition]] = {}
         for producer_id, topic_partition in outcome:
             by_producer.setdefault(producer_id, []).append(topic_partition)
@@ -216,24 +222,23 @@ def _codes_of_all(context: RequestContext, partitions: Sequence[TopicPartition],
     return dict.fromkeys(partitions, told_fenced(context, error_code, FIRST_VERSION_WITH_PRODUCER_FENCED))
 
 
-async def _respond_later(
-    codes: Awaitable[_Codes], response: Callable[[_Codes], AddPartitionsToTxnResponse]
-) -> AddPartitionsToTxnResponse:
-    return response(await codes)
+async def _respond_later(codes: Awaitable[_Codes]) -> AddPartitionsToTxnResponse:
+    return _response_to_client(await codes)
 
 
-def _response_to_client(topics: Sequence[_Topic], codes: _Codes) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(topics, codes))
+def _response_to_client(codes: _Codes) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_topic_results(codes))
 
 
-def _topic_results(topics: Sequence[_Topic], codes: _Codes) -> list[_TopicResult]:
+def _topic_results(codes: _Codes) -> list[_TopicResult]:
+    """Of each partition once, as often as it was asked for."""
     return [
         _TopicResult(
-            name=topic.name,
+            name=topic,
             results_by_partition=[
-                _PartitionResult(partition_index=index, partition_error_code=codes[TopicPartition(topic.name, index)])
-                for index in topic.partitions
+                _PartitionResult(partition_index=index, partition_error_code=codes[TopicPartition(topic, index)])
+                for index in indexes
             ],
         )
-        for topic in topics
+        for topic, indexes in by_topic(codes).items()
     ]

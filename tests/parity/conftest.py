@@ -11,6 +11,8 @@ from tests.kit.broker_process import BrokerProcess
 from tests.parity.subject import Target
 
 SETTINGS = {
+    "group.max.size": "3",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",

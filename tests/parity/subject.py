@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -36,6 +36,7 @@ ONE_FOR_EACH = ("a", "b", "c", "d")
 """Groups, one for each of the four partitions of the offsets topic."""
 
 Scenario = Callable[["Subject"], None]
+Row = TypeVar("Row")
 
 
 class Target(NamedTuple):
@@ -236,13 +237,29 @@ def scenario(function: Scenario) -> Scenario:
     return function
 
 
+def scenario_for_each(rows: Mapping[str, Row]) -> Callable[[Callable[[Subject, Row], None]], None]:
+    """Register a scenario for each of `rows` under `<file>.<function>.<row's name>`; it is given the row."""
+
+    def register(function: Callable[[Subject, Row], None]) -> None:
+        for name, row in rows.items():
+
+            def play_row(b: Subject, row: Row = row) -> None:
+                function(b, row)
+
+            play_row.__module__, play_row.__name__ = function.__module__, f"{function.__name__}.{name}"
+            scenario(play_row)
+
+    return register
+
+
 def scenarios() -> dict[str, Scenario]:
     """All scenarios by name, in the order of their files."""
     import importlib
-    from pathlib import Path
 
-    for path in sorted((Path(__file__).parent / "scenarios").glob("*.py")):
-        importlib.import_module(f"tests.parity.scenarios.{path.stem}")
+    folder = Path(__file__).parent / "scenarios"
+    for path in sorted(folder.rglob("*.py")):
+        module = ".".join(path.relative_to(folder).with_suffix("").parts)
+        importlib.import_module(f"tests.parity.scenarios.{module}")
     return _SCENARIOS
 
 

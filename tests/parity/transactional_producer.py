@@ -6,7 +6,7 @@ from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.messages import DescribeTransactionsRequest
-from protocol.records.batch import read_batches
+from protocol.records.batch import RecordBatch, read_batches
 from protocol.topic_partition import TopicPartition
 from tests.kit.transactions.requests import (
     add_offsets,
@@ -107,41 +107,42 @@ class Producer:
 
     def settle(self) -> None:
         """Wait until the markers are written, and note the state."""
-        self.b.until(lambda: not self.described().transaction_state.startswith("Prepare"))
+        self.await_markers()
         self.describe()
 
+    def await_markers(self) -> None:
+        """Wait until no end of a transaction is under way."""
+        self.b.until(lambda: not self.described().transaction_state.startswith("Prepare"))
+
     def describe(self) -> None:
-        """Note the state, without ids and times."""
+        """Note the state, without ids and times, and whether it tells when the transaction began."""
         state = self.described()
-        topics = [(each.topic, sorted(each.partitions)) for each in state.topics]
+        is_empty = state.transaction_state == "Empty"  # see `transactions.a_new_producer_fences_the_old_one`
+        topics = sorted((each.topic, sorted(each.partitions)) for each in state.topics)
         self.b.note(
             "state",
             [
                 state.error_code, state.transaction_state, state.transaction_timeout_ms, state.producer_epoch,
-                state.transaction_start_time_ms > 0, topics,
+                None if is_empty else state.transaction_start_time_ms > 0, topics,
             ],
         )  # fmt: skip
 
 
-def read(b: Subject, topic: str) -> None:
-    """Note the batches of partition 0, and what is said of aborted transactions."""
-    request = fetch(topic, 0)
-    request.isolation_level = 1
-    (answer,) = b.quietly(request, 12).responses
-    (data,) = answer.partitions
-    batches = [
-        (
-            batch.base_offset,
-            batch.is_transactional,
-            batch.is_control,
-            [(each.key, each.value) for each in batch.records()],
-        )
-        for batch in read_batches(memoryview(data.records or b""))
+def read(b: Subject, topic: str, *, isolation_level: int = 1) -> None:
+    """Note the batches of partition 0, segment by segment, and what is said of aborted transactions."""
+    batches: list[RecordBatch] = []
+    aborted: set[int] = set()
+    while True:
+        request = fetch(topic, batches[-1].next_offset if batches else 0)
+        request.isolation_level = isolation_level
+        (answer,) = b.quietly(request, 12).responses
+        (data,) = answer.partitions
+        aborted.update(each.first_offset for each in data.aborted_transactions or ())
+        if not data.records:
+            break
+        batches.extend(read_batches(memoryview(data.records)))
+    read = [
+        (each.base_offset, each.is_transactional, each.is_control, [(it.key, it.value) for it in each.records()])
+        for each in batches
     ]
-    b.note(
-        "Fetch",
-        [
-            data.error_code, data.high_watermark, data.last_stable_offset,
-            [each.first_offset for each in data.aborted_transactions or ()], batches,
-        ],
-    )  # fmt: skip
+    b.note("Fetch", [data.error_code, data.high_watermark, data.last_stable_offset, sorted(aborted), read])

@@ -111,6 +111,7 @@ def a_new_producer_fences_the_old_one(b: Subject) -> None:
     successor = Producer(b, zombie.id)
     successor.init()
     successor.begin().describe()
+    b.note("tells a start", successor.described().transaction_start_time_ms > 0)
     zombie.add(TopicPartition(topic, 0))
     zombie.write(topic, 1, b"late")
     zombie.commit_offset("a", topic, 5)
