@@ -92,13 +92,17 @@ class LoadedLogs(Value):
             clock,
             executor,
         )
-        coordination.metadata.add_listener(replicas.hosted.metadata_changed)
-        coordination.metadata.add_listener(replicas.metadata_changed)
-        coordination.metadata.add_listener(partial(_offer_cut_logs, log_manager, directories.failures))
-        configs.on_change(cleaner.config_changed)
         loaded = cls(log_manager, report, replicas, quotas, maintenance, cleaner, moves)
-        replicas.hosted.strays.settle_with(loaded.settle_deletions)
+        loaded._listen(coordination, directories)
         return loaded
+
+    def _listen(self, coordination: OpenCoordination, directories: LockedDirectories) -> None:
+        hosted, metadata = self.replicas.hosted, coordination.metadata
+        metadata.add_listener(hosted.metadata_changed)
+        metadata.add_listener(self.replicas.metadata_changed)
+        metadata.add_listener(partial(_offer_cut_logs, self.log_manager, directories.failures))
+        coordination.configs.on_change(self.cleaner.config_changed)
+        hosted.strays.settle_with(self.settle_deletions)
 
     async def settle_deletions(self) -> None:
         """See `LogMaintenance.settle_deletions`."""

@@ -73,6 +73,6 @@ def rows_of(table: Path) -> list[tuple[int, int]]:
 
 
 def missing(table: Path, transfers: Transfers) -> set[tuple[int, int]]:
-    """What was committed, and is not there yet."""
+    """Records that were committed, and are not there yet."""
     committed = {(partition, number) for partition in range(PARTITIONS) for number in transfers.acknowledged}
     return committed - set(rows_of(table))

@@ -60,7 +60,7 @@ class Broker:
         self.hosted.add_leadership_listener(lambda partition, leads: self.led.append((partition, leads)))
         self.hosted.strays.settle_with(self._note_settlement)
         self.at_settlement: list[list[str]] = []
-        """What `directories` were there each time when checkpoints had to forget strays."""
+        """`directories`, each time when checkpoints had to forget strays."""
 
     async def _note_settlement(self) -> None:
         self.at_settlement.append(self.directories())
