@@ -173,7 +173,7 @@ class Trial:
         self._broker = broker
         self._programs = programs
         self._progress = progress
-        self._chance = random.Random(len(programs))
+        self._chance = random.Random(KILLS)
 
     def await_progress(self, count: int) -> None:
         """Until `count` have come out; fails with what the programs and the broker said."""
