@@ -120,7 +120,8 @@ class GroupOffsetHandlers:
         image = self._metadata().topics.get(topic.name)
         for each in topic.partitions:
             topic_partition = TopicPartition(topic.name, each.partition_index)
-            asked.append(topic_partition)
+            if topic_partition not in offsets:  # As in Kafka, only what does not exist is answered again and again.
+                asked.append(topic_partition)
             if image is not None and image.partition(each.partition_index) is not None:
                 offsets[topic_partition] = CommittedOffset(
                     each.committed_offset,
