@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.kit.broker_process import await_port, free_port
-from tests.kit.jars import java, kafka_classpath
+from tests.kit.jars import QUICK_START, java, kafka_classpath
 from tests.kit.waiting import eventually
 
 START_TIMEOUT_S = 60.0
@@ -24,8 +24,7 @@ log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
 log4j.appender.stdout.layout.ConversionPattern=[%d] %p %m (%c)%n
 log4j.logger.org.apache.zookeeper=WARN
 """
-_JVM = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Quick to start; nobody measures this broker."""
+_HEAP = "-Xmx512M"
 
 
 class JavaServer:
@@ -46,7 +45,7 @@ class JavaServer:
         properties = self._properties
         log4j, log = properties.with_suffix(".log4j"), properties.with_suffix(".log")
         log4j.write_text(_LOG4J.format(level=self._level))
-        options = [*_JVM, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}"]
+        options = [_HEAP, *QUICK_START, "-cp", kafka_classpath(), f"-Dlog4j.configuration=file:{log4j}"]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 java(*options, self._main_class, str(properties)),
