@@ -194,6 +194,8 @@ def _watch(
     finally:
         started.stop()
         listener.finished()
+        # A call of the JVM's that found Python gone would end in a StackOverflowError: py4j tries to send it for ever.
+        spark.streams.removeListener(listener)
     print(f"{name}: {query.summary()}")
     return query.exit_code()
 
