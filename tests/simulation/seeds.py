@@ -103,6 +103,7 @@ _UNAVAILABLE = re.compile(
     r"|^Replication of \S+ from broker \d+ failed: KAFKA_STORAGE_ERROR"
     r"|^Old segments of \S+ cannot be deleted: KAFKA_STORAGE_ERROR"
     r"|^The log of \S+ could not be deleted: KAFKA_STORAGE_ERROR"
+    r"|^The log \S+, of no existing topic, could not be renamed: KAFKA_STORAGE_ERROR"
 )
 """Parts of the lines that tell of a log which a disk cannot make, open, read or write."""
 _DAMAGE = re.compile(
