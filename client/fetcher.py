@@ -7,7 +7,8 @@ have nothing new, and the buffered ones could not be fetched on until then (KAFK
 Records below the position, control batches and, for read_committed, aborted transactions (KIP-98) are left out.
 
 A position is one of a topic, not of its name. When the topic was deleted and created again (KIP-516), reading goes on
-where it would begin. Kafka's Java client goes on at the same offset, and passes over records that it has not read.
+where `auto.offset.reset` says. Kafka's Java client goes on at the same offset, and passes over records that it has not
+read.
 """
 
 from __future__ import annotations
@@ -317,6 +318,7 @@ class Fetcher:
                     "Topic %s was made again: position %d of %s is dropped", partition[0], asked_offset, partition
                 )
                 state.seek(None)
+                state.must_reset = True  # an offset that is still committed was one in the other topic
                 return
             state.topic_id = topic_id
         if code == ErrorCode.NONE:
