@@ -57,7 +57,10 @@ class ReplicaBytes:
     def verify(self, committed: CommittedBatches, end: int) -> str | None:
         """Compare what is new below `end` with what was committed; the difference, if there is one."""
         log = self.log
-        if log.truncations != self._truncations:
+        bases = [segment.base_offset for segment in log.segments]
+        # A log that begins anew has its new segment some time after it has counted the truncation.
+        was_replaced = self._segment not in bases and bases[0] < self._segment
+        if log.truncations != self._truncations or was_replaced:
             self._truncations = log.truncations
             self._segment = self._position = self._verified = 0
         if self._verified >= end:

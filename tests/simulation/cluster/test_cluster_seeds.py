@@ -55,6 +55,7 @@ PAST_SEEDS = {
     972_310: "checkpoints that knew a stray's offsets were read as those of the log made in its place, after a crash",
     974_152: "a reader went on, in a topic made again, where it had been in the one before it, and missed its records",
     980_830: "a member went on, in a topic made again, from an offset that was committed in the one before it",
+    981_116: "the checker passed over batches of a log that had begun anew below, and missed them in another replica",
     2_000_034: "a broker that was killed, started and lost its power showed records of an aborted transaction",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
