@@ -56,6 +56,7 @@ PAST_SEEDS = {
     974_152: "a reader went on, in a topic made again, where it had been in the one before it, and missed its records",
     980_830: "a member went on, in a topic made again, from an offset that was committed in the one before it",
     981_116: "the checker passed over batches of a log that had begun anew below, and missed them in another replica",
+    981_176: "a replica that began anew had forgotten a producer, and took a batch before others, as Kafka does",
     2_000_034: "a broker that was killed, started and lost its power showed records of an aborted transaction",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
