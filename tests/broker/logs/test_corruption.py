@@ -185,4 +185,4 @@ def test_groups_go_on_from_an_older_commit(tmp_path: Path) -> None:
     consumer.close()
     assert broker.stop() == 0
     assert [each.offset for each in committed] == [22, 44]
-    assert "Loading of groups from __consumer_offsets-0 continues at offset 3" in broker.output.read_text()
+    assert "Loading of __consumer_offsets-0 continues at offset 3" in broker.output.read_text()
