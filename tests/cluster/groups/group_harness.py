@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
+from cluster.coordinators.results import Append, Moment, Producer, Reply, Result
 from cluster.groups.committed_offsets import OffsetDeletion
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
@@ -20,11 +19,11 @@ from protocol.errors import ErrorCode
 from protocol.records.batch import Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker
 from protocol.topic_partition import TopicPartition
+from tests.cluster.shard_harness import START_MS, ShardHarness
 
 R = TypeVar("R")
 P = ParamSpec("P")
 
-START_MS = 1_700_000_000_000
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 
@@ -47,9 +46,7 @@ class Answer(Generic[R]):
         return self._response.value
 
 
-class Harness:
-    """`log` is what is committed: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`."""
-
+class Harness(ShardHarness[GroupShard]):
     def __init__(
         self,
         config: GroupConfig | None = None,
@@ -59,17 +56,12 @@ class Harness:
     ) -> None:
         """`producers` are those of the transactional records, by offset."""
         self.config = config or GroupConfig(group_initial_rebalance_delay_ms=0)
-        self.now_ms = now_ms
-        self.wall_clock_skew_ms = 0
-        self.log = [] if log is None else log
+        super().__init__(log, now_ms)
         self.producers = {} if producers is None else producers
-        self.hold = False
-        self.fails_with: ErrorCode | None = None
-        self.waiting: deque[Append] = deque()
         ids = count(len(self.log) * 1000 + 1)
         self.shard = GroupShard(self.config, lambda: f"id{next(ids)}", self.replayed())
         self.shard.restore(self.now())
-        self._make(self.shard.start(self.now()))
+        self.make(self.shard.start(self.now()))
 
     def replayed(self) -> DurableGroups:
         """The state that a new leader would load from the log."""
@@ -90,42 +82,16 @@ class Harness:
         """A new coordinator on the same log; what was not committed is gone."""
         return Harness(self.config, list(self.log), self.now_ms, dict(self.producers))
 
-    def now(self) -> Moment:
-        return Moment(self.now_ms + self.wall_clock_skew_ms, self.now_ms - START_MS)
-
     def handle(
         self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
     ) -> Answer[R]:
         result = event(self.now(), *args, **kwargs)
-        self._make(result.appends)
+        self.make(result.appends)
         return Answer(result.response)
 
-    def _make(self, appends: Appends) -> None:
-        self.waiting.extend(appends)
-        while self.waiting and not self.hold:
-            if self.fails_with is None:
-                self.commit_one()
-            else:
-                self.fail_one(self.fails_with)
-
-    def commit_one(self) -> None:
-        append = self.waiting.popleft()
-        base_offset = len(self.log)
-        self.log.extend(record.encode() for record in append.records)
+    def committed(self, append: Append, base_offset: int) -> None:
         if append.producer is not None:
             self.producers |= dict.fromkeys(range(base_offset, len(self.log)), append.producer)
-        self._make(self.shard.complete(self.now(), append, base_offset))
-
-    def fail_one(self, error_code: ErrorCode) -> None:
-        self._make(self.shard.fail(self.now(), self.waiting.popleft(), error_code))
-
-    def advance(self, milliseconds: int) -> None:
-        """Let time pass, running what falls due at its own moment."""
-        end_ms = self.now_ms + milliseconds
-        while (next_ms := self.shard.next_deadline_ms()) is not None and next_ms + START_MS <= end_ms:
-            self.now_ms = max(self.now_ms, next_ms + START_MS)
-            self._make(self.shard.expire(self.now()))
-        self.now_ms = end_ms
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

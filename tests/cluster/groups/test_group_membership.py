@@ -12,7 +12,8 @@ from cluster.groups.group_table import GroupConfig
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
-from tests.cluster.groups.group_harness import REBALANCE_MS, SESSION_MS, START_MS, Harness
+from tests.cluster.groups.group_harness import REBALANCE_MS, SESSION_MS, Harness
+from tests.cluster.shard_harness import START_MS
 
 T0 = TopicPartition("t", 0)
 

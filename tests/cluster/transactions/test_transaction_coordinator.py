@@ -7,7 +7,8 @@ import pytest
 from cluster.transactions.producer_sessions import LAST_EPOCH, Initialized
 from cluster.transactions.transaction_records import TransactionRecord
 from protocol.errors import ErrorCode
-from tests.cluster.transactions.transaction_harness import ID, START_MS, A, B, Harness
+from tests.cluster.shard_harness import START_MS
+from tests.cluster.transactions.transaction_harness import ID, A, B, Harness
 
 DAYS_MS = 86_400_000
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.coordinators.results import Moment, Reply, Result
 from cluster.transactions.open_transactions import Markers
 from cluster.transactions.producer_sessions import NEEDS_ID, Initialized, ProducerIdAndEpoch
 from cluster.transactions.transaction_loader import TransactionLoader
@@ -16,29 +16,24 @@ from cluster.transactions.transaction_table import TransactionConfig
 from protocol.errors import ErrorCode
 from protocol.records.batch import Record, build_batch
 from protocol.topic_partition import TopicPartition
+from tests.cluster.shard_harness import START_MS, ShardHarness
 
 R = TypeVar("R")
 P = ParamSpec("P")
 
-START_MS = 1_700_000_000_000
 ID = "t"
 A, B = TopicPartition("a", 0), TopicPartition("b", 1)
 
 
-class Harness:
-    """`log` is what is committed: (key, value) pairs. With `hold`, appends wait for `commit_one` or `fail_one`. `sent`
-    are the markers to be written; `mark` says that they are.
-    """
+class Harness(ShardHarness[TransactionShard]):
+    """`sent` are the markers to be written; `mark` says that they are."""
 
     def __init__(self, log: list[tuple[bytes, bytes | None]] | None = None, now_ms: int = START_MS) -> None:
-        self.now_ms = now_ms
-        self.log = [] if log is None else log
-        self.hold = False
-        self.waiting: deque[Append] = deque()
+        super().__init__(log, now_ms)
         self.sent: deque[Markers] = deque()
         self.next_id = 1000 * (1 + len(self.log))
         self.shard = TransactionShard(TransactionConfig(), self.sent.append, self.replayed())
-        self._make(self.shard.start(self.now()))
+        self.make(self.shard.start(self.now()))
 
     def replayed(self) -> dict[str, TransactionMetadata]:
         """The state that a new leader would load from the log."""
@@ -51,37 +46,12 @@ class Harness:
         """A new coordinator on the same log; what was not committed is gone."""
         return Harness(list(self.log), self.now_ms)
 
-    def now(self) -> Moment:
-        return Moment(self.now_ms, self.now_ms - START_MS)
-
     def handle(self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs) -> R | None:
         """The answer to an event; None when it waits."""
         result = event(self.now(), *args, **kwargs)
-        self._make(result.appends)
+        self.make(result.appends)
         response = result.response
         return response.value if isinstance(response, Reply) else response
-
-    def _make(self, appends: Appends) -> None:
-        self.waiting.extend(appends)
-        while self.waiting and not self.hold:
-            self.commit_one()
-
-    def commit_one(self) -> None:
-        append = self.waiting.popleft()
-        base_offset = len(self.log)
-        self.log.extend(record.encode() for record in append.records)
-        self._make(self.shard.complete(self.now(), append, base_offset))
-
-    def fail_one(self, error_code: ErrorCode) -> None:
-        self._make(self.shard.fail(self.now(), self.waiting.popleft(), error_code))
-
-    def advance(self, milliseconds: int) -> None:
-        """Let time pass, running what falls due at its own moment."""
-        end_ms = self.now_ms + milliseconds
-        while (next_ms := self.shard.next_deadline_ms()) is not None and next_ms + START_MS <= end_ms:
-            self.now_ms = max(self.now_ms, next_ms + START_MS)
-            self._make(self.shard.expire(self.now()))
-        self.now_ms = end_ms
 
     # -- events --------------------------------------------------------------------------------------------------------
 
