@@ -38,8 +38,8 @@ class StrayLogs:
         made (`LogManager.get_or_create`).
         """
         if self._is_unsettled and self._settle is not None:
-            self._is_unsettled = False
             await self._settle()
+            self._is_unsettled = False
 
     def unknown_to(self, command: LeaderAndIsr) -> list[TopicPartition]:
         """The logs of which a full command knows nothing, or which are of another topic than its own of that name."""
