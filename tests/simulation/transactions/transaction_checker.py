@@ -23,8 +23,10 @@ class _Transaction:
     values: dict[bytes, str] = field(default_factory=dict)
     """The values that were sent in it, and to which log."""
     commit_invoked: bool = False
-    by_zombie: bool = False
-    """Whether another session of the transactional id had begun before its end was asked for."""
+    commit_by_zombie: bool = False
+    """Whether another session of the transactional id had begun before its commit was asked for. An abort proves
+    nothing: a client that has added nothing to a transaction asks no coordinator to end it.
+    """
     outcome: str = history.UNKNOWN
     """Of the commit."""
 
@@ -80,15 +82,15 @@ class TransactionChecker:
         """The transaction may be over from now on."""
         transaction = self._transactions.setdefault(event.transaction, _Transaction())
         transaction.commit_invoked = event.commit
-        transaction.by_zombie = event.session in self._zombies
+        transaction.commit_by_zombie = event.commit and event.session in self._zombies
 
     def end_done(self, event: history.EndDone) -> None:
         """How the end was answered."""
         transaction = self._transactions[event.transaction]
         transaction.outcome = event.outcome
         self.committed += event.outcome == OK and transaction.commit_invoked
-        if event.outcome == OK and transaction.by_zombie:
-            self._complain("C9", event.at, f"{event.transaction} was ended by a producer that was fenced before")
+        if event.outcome == OK and transaction.commit_by_zombie:
+            self._complain("C9", event.at, f"{event.transaction} was committed by a producer that was fenced before")
 
     # -- readers -------------------------------------------------------------------------------------------------------
 
