@@ -14,6 +14,7 @@ from broker.network.limits import ReplyMemory, RequestMemory
 from broker.network.registry import ANYTHING, NOTHING, CloseConnection, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
 from broker.network.slices import SLICE_S
+from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
 from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
@@ -79,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         "last_active_s",
         "listener_name",
         "peer_name",
+        "principal",
     )
 
     def __init__(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> None:
@@ -91,6 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self.listener_name = listener_name
         self.client_address = ""
         self.peer_name = ""
+        self.principal = ANONYMOUS
+        """Whom requests are served for. `kinds` is to be emptied when it changes."""
         self.last_active_s = 0.0
         """When bytes last moved, in either direction."""
         self.closed = False

@@ -102,7 +102,9 @@ class Dispatcher:
         handle = route.handle
         if not route.min_version <= version <= route.max_version:
             handle, version = _refusal(route, version), 0
-        context = RequestContext(version, header.client_id, connection.client_address, connection.listener_name)
+        context = RequestContext(
+            version, header.client_id, connection.client_address, connection.listener_name, connection.principal
+        )
         kind = RequestKind(route, handle, bytes(frame[_START.size : body_at]), body_at, context)
         if body_at <= MAX_REMEMBERED_BYTES:
             if len(connection.kinds) >= MAX_REMEMBERED_KINDS:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from cluster.security.principal import ANONYMOUS, Principal
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
 from protocol.value import Value, field
@@ -63,7 +64,7 @@ class RequestContext(Value):
     client_id: str | None
     client_address: str
     listener_name: str
-    principal: str = "User:ANONYMOUS"
+    principal: Principal = ANONYMOUS
 
 
 class Handle(Protocol):

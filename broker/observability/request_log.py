@@ -29,7 +29,7 @@ def log_completed(route: Route, context: RequestContext, correlation_id: int, pe
         "connection": peer,
         "totalTimeMs": round(time_s * 1000, 3),
         "securityProtocol": "PLAINTEXT",
-        "principal": context.principal,
+        "principal": str(context.principal),
         "listener": context.listener_name,
     }
     request_logger.debug("Completed request:%s", json.dumps(described, separators=(",", ":")))

@@ -13,6 +13,7 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
 from broker.network.reply_writer import Parts
 from broker.network.slices import in_slices
+from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
 from protocol.messages import (
     DeleteGroupsRequest,
@@ -65,6 +66,7 @@ class FakeConnection:
     """The attributes of a connection that the dispatcher uses."""
 
     client_address, listener_name, peer_name = "127.0.0.1", "PLAINTEXT", "127.0.0.1:1"
+    principal = Principal("User", "alice")
 
     def __init__(self) -> None:
         self.kinds: dict[int, RequestKind] = {}
@@ -135,6 +137,7 @@ def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
             dispatched.append(dispatcher.dispatch(connection, memoryview(bytearray(frame))))
         found = [(context.api_version, context.client_id) for context in handlers.contexts]
         assert found == asked
+        assert {str(context.principal) for context in handlers.contexts} == {"User:alice"}
         assert len(connection.kinds) == 2, "one for each version, not for each client id"
         replies = [await reply.future for reply in cast("list[Waiting[Parts]]", dispatched)]
         numbers = [struct.unpack_from(">i", reply[0], 4)[0] for reply in replies]

@@ -1,0 +1,1 @@
+"""Who a client is, as values without sockets or clocks."""
