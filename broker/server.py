@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.network.limits import ConnectionLimits, RequestMemory
-from broker.network.socket_server import Endpoint, SocketServer
+from broker.network.socket_server import ConnectionLayer, Endpoint, SocketServer
 from broker.observability.metrics import MetricsServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
@@ -106,9 +107,7 @@ class KafkaServer:
     async def _open(self) -> ServingBroker:
         """Everything but serving, stage by stage."""
         config, environment = self._config, self._environment
-        await self._socket_server.bind(
-            [Endpoint(each.listener_name, each.host, each.port) for each in config.listeners]
-        )
+        await self._socket_server.bind(self._endpoints())
         if config.metrics_listener:
             self.metrics_server = MetricsServer(config.metrics_listener)
         failures = DirectoryFailures(self.failed)
@@ -132,6 +131,18 @@ class KafkaServer:
             )
         member = await ClusterMember.join(config, environment, directories, coordination, logs, registration)
         return ServingBroker.of(config, environment, directories, coordination, logs, member)
+
+    def _endpoints(self) -> list[Endpoint]:
+        """The listeners to open. Raises ConfigError for stores of TLS that cannot be used."""
+        tls: Mapping[str, ConnectionLayer] = {}
+        if self._config.ssl:
+            from broker.security.listener_tls import tls_of_listeners
+
+            tls = tls_of_listeners(self._config, self._environment.executor)
+        return [
+            Endpoint(each.listener_name, each.host, each.port, tls.get(each.listener_name))
+            for each in self._config.listeners
+        ]
 
     def _registration(self, broker_id: int) -> znodes.BrokerRegistration:
         """The registration of this broker: its advertised listeners, with the ports that they really have."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
-from config.broker_keys import BROKER_KEYS, declared_key
-from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, RefusedKeyError, Value
+from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
+from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
     EndPoint,
@@ -20,22 +19,16 @@ from config.listeners import (
     split_csv,
 )
 from config.properties import load_properties
+from config.refusals import refusals
 from config.rules import rules
 from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
-from config.vocabulary import NO_AUTHORIZER, NO_SASL, NO_TLS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from config.security.ssl_config import SslConfig
     from config.zookeeper.connect import ZookeeperAddress
     from config.zookeeper.tls import ZookeeperTls
-
-_REFUSED_PATTERNS = (
-    # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
-    (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER, True),
-    (re.compile(r"listener\.name\.[^.]*\.ssl\..*"), NO_TLS, False),
-    (re.compile(r"listener\.name\.[^.]*\.(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)"), NO_SASL, False),
-)
 
 T = TypeVar("T")
 
@@ -95,6 +88,7 @@ class BrokerConfig:
     max_connections: Setting[int] = Setting()
     max_connections_per_ip: Setting[int] = Setting()
     connections_max_idle_ms: Setting[int] = Setting()
+    connection_failed_authentication_delay_ms: Setting[int] = Setting()
     queued_max_request_bytes: Setting[int] = Setting()
     num_io_threads: Setting[int] = Setting()
     fetch_max_bytes: Setting[int] = Setting()
@@ -174,7 +168,7 @@ class BrokerConfig:
                 errors.append(error)
         self.originals: Mapping[str, str] = MappingProxyType(originals)
         self.values: Mapping[str, Value] = MappingProxyType(values)
-        for read in (self._read_listeners, self._read_zookeeper):
+        for read in (self._read_listeners, self._read_ssl, self._read_zookeeper):
             try:
                 read()
             except ConfigError as error:
@@ -208,7 +202,7 @@ class BrokerConfig:
         """The configuration and everything that is wrong with it; usable only when nothing is."""
         config = cls.__new__(cls)
         errors = config._read(properties)
-        refused = config._refused()
+        refused = refusals(config)
         if not errors:
             try:
                 check_compaction_lags(config.topic_defaults())
@@ -216,34 +210,24 @@ class BrokerConfig:
                 errors.append(error)
         return config, refused + errors
 
-    def _refused(self) -> list[ConfigError]:
-        """An error for each set key about security, durability or KRaft that is refused; `process.roles` first."""
-        errors: list[ConfigError] = []
-        for name in sorted(self.originals, key=lambda name: name != "process.roles"):
-            try:
-                check_promise(name, self)
-            except RefusedKeyError as error:
-                errors.append(error)
-            except ConfigError:
-                continue  # A bad value for a listener's key; without effect and reported as that.
-        insecure = [each for each in self.listeners if each.security_protocol != "PLAINTEXT"]
-        if insecure:
-            speaks = " and ".join(f"listener {each.listener_name} speaks {each.security_protocol}" for each in insecure)
-            reason = f"{speaks}, which is not implemented yet; use PLAINTEXT"
-            errors.append(RefusedKeyError("listeners", self.originals.get("listeners"), reason))
-        return errors
-
     def unknown(self) -> list[str]:
         """Set keys that nobody declares; worth a warning, as in Kafka."""
         return [name for name in self.originals if declared_key(name) is None and name not in ELSEWHERE_KEYS]
 
     def without_effect(self) -> list[str]:
-        """Set keys that Kafka knows and nobody acts on here; all that are for a single listener are among them."""
+        """Set keys that Kafka knows and nobody acts on here; most that are for a single listener are among them."""
         return [
             name
             for name in self.originals
-            if name in ELSEWHERE_KEYS or (declared_key(name) is not None and name not in EFFECTIVE_KEYS)
+            if name in ELSEWHERE_KEYS
+            or (declared_key(name) is not None and name not in EFFECTIVE_KEYS and not self._is_ssl_key(name))
         ]
+
+    def _is_ssl_key(self, name: str) -> bool:
+        """Whether it says something about a listener with TLS."""
+        of_listener = LISTENER_KEY.match(name)
+        key = name if of_listener is None else of_listener[2]
+        return key.startswith("ssl.") and bool(self.ssl)
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
         """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError."""
@@ -312,6 +296,7 @@ class BrokerConfig:
 
     def _read_listeners(self) -> None:
         self.listeners: tuple[EndPoint, ...] = ()
+        self.inter_broker_listener_name = ""
         text = str(self.values["listeners"])
         protocols = parse_protocol_map(str(self.values["listener.security.protocol.map"]))
         self.listeners = parse_listeners("listeners", text, protocols)
@@ -334,11 +319,24 @@ class BrokerConfig:
                 raise ConfigError("advertised.listeners", advertised, "There must be at least one advertised listener")
             check_advertised(self.advertised_listeners, self.listeners, str(advertised))
         protocol_key = "security.inter.broker.protocol"
-        self.inter_broker_listener_name: str = inter_broker_listener(
+        self.inter_broker_listener_name = inter_broker_listener(
             cast("str | None", self.values["inter.broker.listener.name"]),
             str(self.values[protocol_key]) if protocol_key in self.originals else None,
             self.advertised_listeners,
         )
+
+    def _read_ssl(self) -> None:
+        self.ssl: dict[str, SslConfig] = {}
+        """TLS of each listener that has it."""
+        secure = [each for each in self.listeners if each.security_protocol.endswith("SSL")]
+        if secure:
+            from config.security.ssl_config import parse_ssl
+
+            for each in secure:
+                is_sasl = each.security_protocol == "SASL_SSL"
+                self.ssl[each.listener_name] = parse_ssl(
+                    each.listener_name, self.values, self.originals, BROKER_KEYS, is_sasl=is_sasl
+                )
 
     def _read_zookeeper(self) -> None:
         self.zookeeper_address: ZookeeperAddress | None = None
@@ -351,20 +349,6 @@ class BrokerConfig:
             from config.zookeeper.tls import parse_zookeeper_tls
 
             self.zookeeper_tls = parse_zookeeper_tls(self.values)
-
-
-def check_promise(name: str, config: BrokerConfig) -> None:
-    """Raise RefusedKeyError when `name` is set in `config` to something about security or durability we do not have."""
-    text = config.originals.get(name)
-    for pattern, refusal, shown in _REFUSED_PATTERNS:
-        if pattern.match(name):
-            raise RefusedKeyError(name, text if shown else "[hidden]", refusal)
-    declared = declared_key(name)
-    if declared is None or not declared.refusal:
-        return
-    value = config.values[name] if name in BROKER_KEYS else declared.parse(text)
-    if value not in (declared.default, "", ()):
-        raise RefusedKeyError(name, "[hidden]" if declared.is_sensitive else text, declared.refusal)
 
 
 _TOPIC_KEYS_WITHOUT_EFFECT = frozenset(

@@ -16,7 +16,6 @@ from config.vocabulary import (
     NO_CONTROL_PLANE,
     NO_KRAFT,
     NO_PLUGINS,
-    NO_SECURITY,
     PER_BROKER,
     STRING,
 )
@@ -65,7 +64,6 @@ KEYS = (
         "PLAINTEXT",
         "Security protocol that brokers use among themselves when no listener name is set for it.",
         OneOf(("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
-        refusal=NO_SECURITY,
     ),
     ConfigKey(
         "control.plane.listener.name",

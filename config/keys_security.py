@@ -12,8 +12,8 @@ from config.vocabulary import (
     NO_AUTHORIZER,
     NO_ENCODER,
     NO_PLUGINS,
+    NO_RENEWAL,
     NO_SASL,
-    NO_TLS,
     NO_TOKENS,
     PASSWORD,
     PER_BROKER,
@@ -100,14 +100,14 @@ KEYS = (
         BOOLEAN,
         False,
         "Whether a renewed certificate may have another subject.",
-        refusal=NO_TLS,
+        refusal=NO_RENEWAL,
     ),
     ConfigKey(
         "ssl.allow.san.changes",
         BOOLEAN,
         False,
         "Whether a renewed certificate may have other alternative names.",
-        refusal=NO_TLS,
+        refusal=NO_RENEWAL,
     ),
     ConfigKey(
         "ssl.cipher.suites",
@@ -115,7 +115,6 @@ KEYS = (
         (),
         "TLS cipher suites allowed; empty for all.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.client.auth",
@@ -124,7 +123,6 @@ KEYS = (
         "Whether clients must show a certificate.",
         OneOf(("required", "requested", "none")),
         PER_BROKER,
-        NO_TLS,
     ),
     ConfigKey(
         "ssl.enabled.protocols",
@@ -132,7 +130,6 @@ KEYS = (
         ("TLSv1.2", "TLSv1.3"),
         "TLS versions allowed.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.endpoint.identification.algorithm",
@@ -140,7 +137,6 @@ KEYS = (
         "https",
         "How a server's name is checked against its certificate.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.engine.factory.class",
@@ -148,7 +144,7 @@ KEYS = (
         None,
         "Java class that makes TLS engines.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
+        refusal=NO_PLUGINS,
     ),
     ConfigKey(
         "ssl.key.password",
@@ -156,7 +152,6 @@ KEYS = (
         None,
         "Password of the private key.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.keymanager.algorithm",
@@ -164,7 +159,7 @@ KEYS = (
         "SunX509",
         "Java key manager algorithm.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
+        refusal=NO_PLUGINS,
     ),
     ConfigKey(
         "ssl.keystore.certificate.chain",
@@ -172,16 +167,14 @@ KEYS = (
         None,
         "Certificate chain in PEM.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
-    ConfigKey("ssl.keystore.key", PASSWORD, None, "Private key in PEM.", update_mode=PER_BROKER, refusal=NO_TLS),
+    ConfigKey("ssl.keystore.key", PASSWORD, None, "Private key in PEM.", update_mode=PER_BROKER),
     ConfigKey(
         "ssl.keystore.location",
         STRING,
         None,
         "File with the broker's key and certificate.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.keystore.password",
@@ -189,25 +182,32 @@ KEYS = (
         None,
         "Password of the key store.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
-    ConfigKey("ssl.keystore.type", STRING, "JKS", "Format of the key store.", update_mode=PER_BROKER, refusal=NO_TLS),
+    ConfigKey("ssl.keystore.type", STRING, "JKS", "Format of the key store.", update_mode=PER_BROKER),
     ConfigKey(
         "ssl.principal.mapping.rules",
         STRING,
         "DEFAULT",
         "Rules from a certificate's subject to a principal.",
-        refusal=NO_TLS,
     ),
-    ConfigKey("ssl.protocol", STRING, "TLSv1.3", "TLS version of a context.", update_mode=PER_BROKER, refusal=NO_TLS),
-    ConfigKey("ssl.provider", STRING, None, "Java security provider for TLS.", update_mode=PER_BROKER, refusal=NO_TLS),
+    ConfigKey(
+        "ssl.protocol",
+        STRING,
+        "TLSv1.3",
+        "TLS version of a context; ssl.enabled.protocols says what is spoken.",
+        OneOf(("TLS", "TLSv1.2", "TLSv1.3")),
+        PER_BROKER,
+    ),
+    ConfigKey(
+        "ssl.provider", STRING, None, "Java security provider for TLS.", update_mode=PER_BROKER, refusal=NO_PLUGINS
+    ),
     ConfigKey(
         "ssl.secure.random.implementation",
         STRING,
         None,
         "Java random generator for TLS.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
+        refusal=NO_PLUGINS,
     ),
     ConfigKey(
         "ssl.trustmanager.algorithm",
@@ -215,7 +215,7 @@ KEYS = (
         "PKIX",
         "Java trust manager algorithm.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
+        refusal=NO_PLUGINS,
     ),
     ConfigKey(
         "ssl.truststore.certificates",
@@ -223,7 +223,6 @@ KEYS = (
         None,
         "Trusted certificates in PEM.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.truststore.location",
@@ -231,7 +230,6 @@ KEYS = (
         None,
         "File with trusted certificates.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.truststore.password",
@@ -239,7 +237,6 @@ KEYS = (
         None,
         "Password of the trust store.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
     ConfigKey(
         "ssl.truststore.type",
@@ -247,6 +244,5 @@ KEYS = (
         "JKS",
         "Format of the trust store.",
         update_mode=PER_BROKER,
-        refusal=NO_TLS,
     ),
 )

@@ -39,9 +39,8 @@ REPLICA_SELECTORS = Matching(
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
 
-NO_SECURITY = "TLS and SASL are not implemented yet; use PLAINTEXT"
-NO_TLS = "TLS is not implemented yet; use PLAINTEXT listeners and remove ssl.*"
-NO_SASL = "SASL is not implemented yet; use PLAINTEXT listeners and remove sasl.*"
+NO_SASL = "SASL is not implemented yet; use PLAINTEXT or SSL listeners and remove sasl.*"
+NO_RENEWAL = "certificates cannot change while the broker runs yet; remove it"
 NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
 NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remove password.encoder.*"
 NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"

@@ -15,11 +15,12 @@ from broker.metadata.metadata_cache import MetadataCache
 from broker.metadata.reconfiguration import check_local_retention, check_worker_counts
 from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
-from config.broker_config import BrokerConfig, check_promise
+from config.broker_config import BrokerConfig
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name
 from config.broker_keys import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
+from config.refusals import check_promise
 from config.topic_config import (
     BROKER_SYNONYMS,
     TOPIC_KEYS,
@@ -44,7 +45,9 @@ _SYNONYM_GROUPS = (
 )
 _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
-_NOT_YET_DYNAMIC = frozenset({"listeners", "advertised.listeners", "listener.security.protocol.map"})
+_NOT_YET_DYNAMIC = re.compile(
+    r"(listeners|advertised\.listeners|listener\.security\.protocol\.map|(listener\.name\.[^.]*\.)?ssl\..*)\Z"
+)
 """Kafka changes these while it runs; this broker reads them at its start."""
 
 
@@ -284,7 +287,7 @@ class ConfigService:
             if not per_broker:
                 text = "Cannot update these configs at default cluster level, broker id must be specified"
                 _refuse(text, [name for name in properties if _is_per_broker(name)])
-            _refuse("Cannot update these configs dynamically", [n for n in properties if n in _NOT_YET_DYNAMIC])
+            _refuse("Cannot update these configs dynamically", [n for n in properties if _NOT_YET_DYNAMIC.match(n)])
             proposed = self._proposed(properties, per_broker=per_broker)
             for name in properties:
                 check_promise(name, proposed)

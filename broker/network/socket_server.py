@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from broker.environment.contract import Clock, Executor, Listener, Network
 from broker.network.connection import Connection, Dispatch
@@ -22,12 +22,21 @@ STALLED_S: Final = 10.0
 """How long a client may read nothing of its replies while others wait for their memory."""
 
 
+class ConnectionLayer(Protocol):
+    """Lies between the sockets of a listener and its connections."""
+
+    def protocol(self, connection: Connection) -> asyncio.BaseProtocol:
+        """The socket's protocol for a new `connection`."""
+        ...
+
+
 class Endpoint(Value):
-    """A listener to open. `host` None means every interface."""
+    """A listener to open. `host` None means every interface; without `tls` it speaks plain text."""
 
     listener_name: str
     host: str | None
     port: int
+    tls: ConnectionLayer | None = None
 
 
 class SocketServer:
@@ -79,8 +88,9 @@ class SocketServer:
         """Accept connections on every bound endpoint."""
         for endpoint, listener in self._listeners:
 
-            def accept(name: str = endpoint.listener_name) -> Connection:
-                return Connection(self, dispatcher, name)
+            def accept(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
+                connection = Connection(self, dispatcher, endpoint.listener_name)
+                return connection if endpoint.tls is None else endpoint.tls.protocol(connection)
 
             try:
                 await listener.start(accept)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from config.definitions import ConfigError, Value
+from config.security.cipher_suites import openssl_name
 
 CLIENT_SOCKET = "zookeeper.clientCnxnSocket"
 KEY_STORE = "zookeeper.ssl.keystore"
@@ -121,22 +122,7 @@ def _cipher_suites(values: Mapping[str, Value], protocols: tuple[str, ...]) -> t
         return ()
     if "TLSv1.3" in protocols:
         raise ConfigError(CIPHER_SUITES, suites, "the suites of TLSv1.3 cannot be chosen; allow TLSv1.2 alone")
-    return tuple(openssl_name(suite) for suite in suites)
-
-
-def openssl_name(suite: str) -> str:
-    """OpenSSL's name of a suite of TLS 1.2, as ECDHE-RSA-AES128-GCM-SHA256 is that of
-    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256. Raises ConfigError.
-    """
-    exchange, found, cipher = suite.removeprefix("TLS_").partition("_WITH_")
-    if not suite.startswith("TLS_") or not found:
-        raise ConfigError(CIPHER_SUITES, suite, "not a suite of TLSv1.2, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
-    if cipher.endswith("CHACHA20_POLY1305_SHA256"):
-        cipher = cipher.removesuffix("_SHA256")
-    cipher = cipher.replace("AES_", "AES").replace("_CBC", "")
-    # OpenSSL has no word for the exchange of a key by RSA alone.
-    exchange = "" if exchange == "RSA" else exchange
-    return "-".join(part for part in (*exchange.split("_"), *cipher.split("_")) if part)
+    return tuple(openssl_name(CIPHER_SUITES, suite) for suite in suites)
 
 
 def _checks_host_name(values: Mapping[str, Value]) -> bool:

@@ -51,9 +51,6 @@ REFUSED = {
     "sasl.enabled.mechanisms",
     "sasl.mechanism.inter.broker.protocol",
     "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.truststore.location",
 }
 
 
@@ -83,7 +80,9 @@ def test_notes_say_what_to_do() -> None:
     assert found["retention.ms"].note == "a topic's key; the broker's default for it is log.retention.ms"
     assert found["log.retention.minuets"].note == "did you mean log.retention.minutes?"
     assert "kafka-configs --entity-type brokers" in found["leader.replication.throttled.rate"].note
-    assert found["security.inter.broker.protocol"].note.startswith("TLS and SASL are not implemented")
+    assert found["security.inter.broker.protocol"].note.startswith(
+        "listener SASL_SSL speaks SASL_SSL, and brokers among"
+    )
     assert suggestion("something.else.entirely") == ""
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.zookeeper.tls import ZookeeperTls, openssl_name
+from config.security.cipher_suites import openssl_name
+from config.zookeeper.tls import ZookeeperTls
 
 NETTY = "org.apache.zookeeper.ClientCnxnSocketNetty"
 
@@ -93,5 +94,5 @@ def test_revocation_is_not_promised(key: str) -> None:
 )
 def test_the_suites_that_java_and_openssl_share(suite: str) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers(openssl_name(suite))
-    assert openssl_name(suite) in {each["name"] for each in context.get_ciphers()}
+    context.set_ciphers(openssl_name("ssl.cipher.suites", suite))
+    assert openssl_name("ssl.cipher.suites", suite) in {each["name"] for each in context.get_ciphers()}

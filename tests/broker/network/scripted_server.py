@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Self
@@ -13,6 +14,7 @@ from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.registry import Waiting
 from broker.network.reply_writer import Parts
 from broker.network.socket_server import Endpoint, SocketServer
+from broker.network.tls_transport import Tls
 
 Answer = Callable[[bytes], Parts | Waiting[Parts | None] | Awaitable[Parts | None] | None]
 """An awaitable lets everything pass."""
@@ -44,17 +46,19 @@ class ScriptedServer:
         per_ip: int = 100,
         max_idle_ms: int = -1,
         queued_bytes: int = -1,
+        tls: Tls | None = None,
     ) -> None:
         self.executor = ThreadExecutor(2)
         self.writers: list[asyncio.StreamWriter] = []
         self.dispatcher = ScriptedDispatcher(answer)
+        self._tls = tls
         self.server = SocketServer(
             TcpNetwork(50), self.executor, SystemClock(), ConnectionLimits(max_connections, per_ip, {}),
             RequestMemory(queued_bytes), max_request_bytes=1_000_000, max_idle_ms=max_idle_ms,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
-        await self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0)])
+        await self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0, self._tls)])
         await self.server.start(self.dispatcher)
         return self
 
@@ -66,8 +70,8 @@ class ScriptedServer:
         await asyncio.sleep(0.02)
         self.executor.close()
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        streams = await asyncio.open_connection("127.0.0.1", self.server.ports["PLAINTEXT"])
+    async def connect(self, context: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        streams = await asyncio.open_connection("127.0.0.1", self.server.ports["PLAINTEXT"], ssl=context)
         self.writers.append(streams[1])
         return streams
 

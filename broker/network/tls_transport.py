@@ -1,0 +1,317 @@
+"""TLS between a socket and a connection: to the socket's transport it is the protocol, to the connection the transport.
+
+OpenSSL works on memory only, so that the connection is counted and limited from the moment in which it is accepted,
+handshakes run on threads, and what is read and written is decrypted and encrypted where the event loop's own transports
+would copy it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol, cast
+
+from broker.network.handshakes import HANDSHAKE_S, Handshakes
+
+logger = logging.getLogger("kafka.network.TlsTransport")
+
+RECEIVE_BYTES: Final = 64 * 1024
+"""Encrypted bytes that are received at a time, and about as many are sent at a time."""
+_RECORD_BYTES: Final = 16 * 1024
+
+
+class Tls:
+    """TLS of one listener. A new `context` counts for connections that come later."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        user_of: Callable[[bytes], str | None],
+        handshakes: Handshakes,
+        failure_delay_s: float,
+    ) -> None:
+        """`user_of` gives the user's name for a client's certificate (DER), or None to refuse it. `failure_delay_s` is
+        how long a client waits for the end of a connection whose handshake failed.
+        """
+        self.context = context
+        self.user_of = user_of
+        self.handshakes = handshakes
+        self.failure_delay_s = failure_delay_s
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        """Shared by all connections: nothing stays in it."""
+
+    def protocol(self, connection: Secured) -> TlsTransport:
+        """See `broker.network.socket_server.ConnectionLayer`."""
+        return TlsTransport(connection, self)
+
+
+class Secured(Protocol):
+    """The connection, as its TlsTransport uses it."""
+
+    closed: bool
+    peer_name: str
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+
+    def authenticated(self, user: str | None) -> None:
+        """The handshake is complete; `user` is None for a client without a certificate."""
+        ...
+
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+
+    def buffer_updated(self, nbytes: int) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, exc: Exception | None) -> None: ...
+
+    def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None: ...
+
+
+class TlsTransport(asyncio.BufferedProtocol):
+    """One connection's TLS. Owned by the event loop, but for the steps of its handshake."""
+
+    def __init__(self, connection: Secured, tls: Tls) -> None:
+        self._connection = connection
+        self._tls = tls
+        self._handshakes = tls.handshakes
+        self._receive_buffer = tls.receive_buffer
+        self._raw: asyncio.Transport
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object: ssl.SSLObject | None = None
+        """None before the handshake may begin, and after the connection has ended."""
+        self._is_open = False
+        self._early = bytearray()
+        """Received while a thread has the handshake, which OpenSSL's memory does not bear."""
+        self._is_stepping = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_paused = False
+        self._is_raw_paused = False
+
+    # -- the socket's protocol -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast("asyncio.Transport", transport)
+        self._connection.connection_made(cast("asyncio.BaseTransport", self))
+        if not self._connection.closed:
+            self._handshakes.enter(self, self._begin)
+            self._adapt_reading()
+            # uvloop begins to read after this call whatever was said in it.
+            asyncio.get_running_loop().call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self._is_raw_paused and not self._raw.is_closing():
+            self._raw.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._receive_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        received = self._receive_buffer[:nbytes]
+        if self._object is None or self._is_stepping:
+            if not self._raw.is_closing():
+                self._early += received
+        else:
+            self._incoming.write(received)
+            self._go_on()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_handshake()
+        self._object = None
+        self._early.clear()
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    # -- the handshake -------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._object = self._tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._on_deadline)
+        self._adapt_reading()
+        if self._early:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Take up what was received."""
+        if self._object is None or self._is_stepping:
+            return
+        if self._early:
+            self._incoming.write(self._early)
+            self._early.clear()
+        if self._is_open:
+            self._deliver(self._object)
+        else:
+            self._is_stepping = True
+            self._adapt_reading()
+            self._handshakes.run(self._object.do_handshake, self._on_step)
+
+    def _on_step(self, future: asyncio.Future[None]) -> None:
+        self._is_stepping = False
+        handshaken = self._object
+        if handshaken is None or future.cancelled() or self._raw.is_closing():
+            return
+        error = future.exception()
+        self._send_outgoing()
+        if isinstance(error, ssl.SSLWantReadError):
+            self._adapt_reading()
+            if self._early:
+                self._go_on()
+        elif error is not None:
+            self._fail(error)
+        else:
+            self._complete(handshaken)
+
+    def _complete(self, handshaken: ssl.SSLObject) -> None:
+        self._end_handshake()
+        certificate = handshaken.getpeercert(binary_form=True)
+        try:
+            user = None if certificate is None else self._tls.user_of(certificate)
+        except ValueError as error:
+            self._fail(error)
+            return
+        if certificate is not None and user is None:
+            self._fail(ValueError("no rule of ssl.principal.mapping.rules applies to the client's certificate"))
+            return
+        self._is_open = True
+        self._connection.authenticated(user)
+        self._adapt_reading()
+        # The thread has decrypted nothing, but the client's first requests may have come with its last message.
+        self._go_on()
+
+    def _fail(self, error: BaseException) -> None:
+        """End the connection a while later, without holding memory for it (connection.failed.authentication.delay.ms).
+
+        What tells the client why was sent already.
+        """
+        reason = getattr(error, "reason", None) or error
+        logger.info("Failed authentication with %s (SSL handshake failed: %s)", self._connection.peer_name, reason)
+        self._end_handshake()
+        self._object = None
+        self._early.clear()
+        self._is_paused = True
+        self._adapt_reading()
+        asyncio.get_running_loop().call_later(self._tls.failure_delay_s, self._close_after_failure)
+
+    def _close_after_failure(self) -> None:
+        if not self._raw.is_closing():
+            self._raw.close()
+
+    def _on_deadline(self) -> None:
+        self._connection.close(f"its TLS handshake took longer than {HANDSHAKE_S:.0f} s")
+
+    def _end_handshake(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._handshakes.leave(self)
+
+    # -- received bytes ------------------------------------------------------------------------------------------------
+
+    def _deliver(self, opened: ssl.SSLObject) -> None:
+        """Decrypt as long as the connection reads and there is something."""
+        is_more = True
+        while is_more and not self._is_paused and not self._raw.is_closing():
+            buffer = self._connection.get_buffer(-1)
+            filled, room = 0, len(buffer)
+            try:
+                while filled < room:
+                    count = opened.read(room - filled, buffer[filled:])
+                    filled += count  # type: ignore[operator]
+                    if not count:
+                        raise ssl.SSLZeroReturnError
+            except ssl.SSLWantReadError:
+                is_more = False
+            except ssl.SSLZeroReturnError:
+                self._raw.close()
+            except ssl.SSLError as error:
+                self._send_outgoing()
+                self._connection.close(f"TLS failed: {error.reason or error}")
+                return
+            if filled:
+                self._connection.buffer_updated(filled)
+        if self._outgoing.pending:
+            self._send_outgoing()
+
+    def _adapt_reading(self) -> None:
+        """Read from the socket only what can be taken up."""
+        is_paused = self._is_paused or self._is_stepping or self._object is None
+        if is_paused != self._is_raw_paused and not self._raw.is_closing():
+            self._is_raw_paused = is_paused
+            if is_paused:
+                self._raw.pause_reading()
+            else:
+                self._raw.resume_reading()
+
+    # -- the connection's transport ------------------------------------------------------------------------------------
+
+    def pause_reading(self) -> None:
+        """Give the connection nothing more."""
+        self._is_paused = True
+        self._adapt_reading()
+
+    def resume_reading(self) -> None:
+        """Give the connection what has come meanwhile, in a later turn of the event loop, and what comes."""
+        self._is_paused = False
+        asyncio.get_running_loop().call_soon(self._go_on_reading)
+
+    def _go_on_reading(self) -> None:
+        if not self._is_paused and not self._raw.is_closing():
+            self._adapt_reading()
+            if self._is_open:
+                self._go_on()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and send; nothing of `data` is kept."""
+        self.writelines((data,))
+
+    def writelines(self, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+        """As `write`, one part after the other."""
+        opened = self._object
+        if opened is None or self._raw.is_closing():
+            return
+        outgoing = self._outgoing
+        try:
+            for part in parts:
+                view, at = memoryview(part), 0
+                while at < len(view):
+                    at += opened.write(view[at : at + _RECORD_BYTES])
+                    if outgoing.pending >= RECEIVE_BYTES:
+                        self._raw.write(outgoing.read())
+        except ssl.SSLError as error:
+            self._connection.close(f"TLS failed: {error.reason or error}", soon=True)
+            return
+        self._send_outgoing()
+
+    def _send_outgoing(self) -> None:
+        if self._outgoing.pending and not self._raw.is_closing():
+            self._raw.write(self._outgoing.read())
+
+    def abort(self) -> None:
+        """End the connection at once; what is not sent is dropped."""
+        self._raw.abort()
+
+    def is_closing(self) -> bool:
+        return self._raw.is_closing()
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of the socket."""
+        return self._raw.get_extra_info(name, default)

@@ -1,0 +1,1 @@
+"""Access of clients: keys and certificates, and who is behind a connection."""

@@ -1,0 +1,114 @@
+"""Key stores and trust stores: PEM and PKCS12, with an error in one line for what cannot be used."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.environment.secret_files import read_bytes
+from config.definitions import ConfigError
+from config.security.ssl_config import Store
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
+
+_JKS_BEGINS: Final = b"\xfe\xed\xfe\xed"
+_BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_LINE: Final = 64
+
+
+class KeyPem(NamedTuple):
+    """A private key and its chain of certificates in PEM."""
+
+    key: str
+    chain: str
+
+
+def read_key(store: Store) -> KeyPem:
+    """The key and certificates of a key store. Raises ConfigError."""
+    if store.kind != "PEM":
+        return _from_pkcs12(store)
+    blocks = _blocks(_pem_text(store))
+    keys = [text for label, text in blocks if label.endswith("PRIVATE KEY")]
+    chain = "".join(text for label, text in blocks if label == "CERTIFICATE")
+    if len(keys) != 1:
+        raise ConfigError(store.name, store.location or "[hidden]", f"it must have one private key, not {len(keys)}")
+    if not chain:
+        raise ConfigError(store.name, store.location or "[hidden]", "it has no certificate")
+    return KeyPem(keys[0], chain)
+
+
+def read_trusted(store: Store) -> str:
+    """The certificates of a trust store in PEM. Raises ConfigError."""
+    if store.kind == "PEM":
+        certificates = "".join(text for label, text in _blocks(_pem_text(store)) if label == "CERTIFICATE")
+    else:
+        opened = _open_pkcs12(store)
+        # As Java: of an entry with a key, its own certificate is trusted and the rest of its chain is not.
+        found = opened.additional_certs if opened.key is None else [opened.cert]
+        certificates = "".join(_certificate_pem(each.certificate) for each in found if each is not None)
+    if not certificates:
+        name, value = store.name, store.location or "[hidden]"
+        raise ConfigError(name, value, "it has no certificate to trust")
+    return certificates
+
+
+def _from_pkcs12(store: Store) -> KeyPem:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if store.key_password is not None and store.key_password != store.password:
+        reason = "a PKCS12 store has one password, that of ssl.keystore.password"
+        raise ConfigError(store.key_password_name, "[hidden]", reason)
+    opened = _open_pkcs12(store)
+    if opened.key is None or opened.cert is None:
+        raise ConfigError(store.name, store.location, "it has no private key with its certificate")
+    key = opened.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    chain = [opened.cert, *opened.additional_certs]
+    return KeyPem(key, "".join(_certificate_pem(each.certificate) for each in chain))
+
+
+def _open_pkcs12(store: Store) -> PKCS12KeyAndCertificates:
+    content = _read(store)
+    if content.startswith(_JKS_BEGINS):
+        convert = "keytool -importkeystore -srckeystore {file} -destkeystore {file}.p12 -deststoretype PKCS12"
+        reason = f"JKS is not read here; make it PKCS12: {convert.format(file=store.location)}"
+        raise ConfigError(store.name, store.location, reason)
+    from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
+
+    try:
+        return load_pkcs12(content, (store.password or "").encode() or None)
+    except ValueError as error:
+        reason = f"it does not open the store {store.location}, or that is no PKCS12 file: {error}"
+        raise ConfigError(store.password_name, "[hidden]", reason) from error
+
+
+def _certificate_pem(certificate: object) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return str(certificate.public_bytes(Encoding.PEM).decode())  # type: ignore[attr-defined]  # x509 is loaded lazily
+
+
+def _pem_text(store: Store) -> str:
+    if store.pem is not None:
+        return store.pem
+    # A certificate may be preceded by its description in any encoding.
+    return _read(store).decode("utf-8", "replace")
+
+
+def _read(store: Store) -> bytes:
+    assert store.location is not None
+    try:
+        return read_bytes(store.location)
+    except OSError as error:
+        raise ConfigError(store.name, store.location, f"it cannot be read: {error.strerror}") from error
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """The labelled blocks of a PEM text, with lines as OpenSSL wants them: a configuration may have joined them."""
+    blocks = []
+    for label, body in _BLOCK.findall(text):
+        if ":" not in body:
+            joined = "".join(body.split())
+            body = "\n" + "\n".join(joined[at : at + _LINE] for at in range(0, len(joined), _LINE)) + "\n"  # noqa: PLW2901
+        blocks.append((label, f"-----BEGIN {label}-----{body}-----END {label}-----\n"))
+    return blocks

@@ -1,0 +1,77 @@
+"""An OpenSSL context for one listener, from its configuration."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from broker.environment.secret_files import secret_file
+from broker.security.stores import read_key, read_trusted
+from config.definitions import ConfigError
+from config.security.ssl_config import SslConfig, Store
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+def server_context(config: SslConfig) -> ssl.SSLContext:
+    """The context in which a listener accepts clients. Raises ConfigError, also for a key that is not that of its
+    certificate and for one that its password does not open.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # Clients do not resume sessions, and tickets of TLS 1.3 would be made for each handshake.
+    context.num_tickets = 0
+    versions = [_VERSIONS[each] for each in config.protocols]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    for suite in config.cipher_suites:
+        _set_ciphers(context, suite)
+    if config.cipher_suites:
+        _set_ciphers(context, ":".join(config.cipher_suites))
+    _load_key(context, config.key_store)
+    if config.trust_store is not None:
+        _load_trusted(context, config.trust_store)
+    context.verify_mode = _CLIENT_AUTH[config.client_auth]
+    return context
+
+
+def _set_ciphers(context: ssl.SSLContext, suites: str) -> None:
+    try:
+        context.set_ciphers(suites)
+    except ssl.SSLError as error:
+        raise ConfigError("ssl.cipher.suites", suites, "OpenSSL does not have this suite") from error
+
+
+def _load_key(context: ssl.SSLContext, store: Store) -> None:
+    pem = read_key(store)
+    shown = store.location or "[hidden]"
+    asked = False
+
+    def password() -> str:
+        # Without this OpenSSL would ask on the terminal.
+        nonlocal asked
+        asked = True
+        return store.key_password or ""
+
+    with secret_file((pem.key + pem.chain).encode()) as path:
+        try:
+            context.load_cert_chain(path, password=password)
+        except (ssl.SSLError, ValueError) as error:
+            if asked and store.key_password is None:
+                reason = f"the private key in {store.name} is encrypted; set its password"
+                raise ConfigError(store.key_password_name, None, reason) from error
+            if asked:
+                raise ConfigError(store.key_password_name, "[hidden]", "it does not open the private key") from error
+            if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+                reason = "the private key is not that of the first certificate"
+                raise ConfigError(store.name, shown, reason) from error
+            raise ConfigError(store.name, shown, f"OpenSSL cannot use it: {error}") from error
+
+
+def _load_trusted(context: ssl.SSLContext, store: Store) -> None:
+    try:
+        context.load_verify_locations(cadata=read_trusted(store))
+    except ssl.SSLError as error:
+        raise ConfigError(store.name, store.location or "[hidden]", f"OpenSSL cannot use it: {error}") from error
+    # As Java: every certificate of the store is trusted for itself, not only one that signed itself.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

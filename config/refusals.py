@@ -1,0 +1,93 @@
+"""Keys that ask for security or durability that is not there: they stop the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
+from config.definitions import ConfigError, RefusedKeyError, Value
+from config.listeners import EndPoint
+from config.vocabulary import NO_AUTHORIZER, NO_SASL
+
+_PATTERNS = (
+    # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
+    (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER, True),
+    (re.compile(r"listener\.name\.[^.]*\.(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)"), NO_SASL, False),
+)
+
+
+class Configuration(Protocol):
+    """A BrokerConfig as it is judged."""
+
+    @property
+    def originals(self) -> Mapping[str, str]: ...
+
+    @property
+    def values(self) -> Mapping[str, Value]: ...
+
+    @property
+    def listeners(self) -> Sequence[EndPoint]: ...
+
+    @property
+    def inter_broker_listener_name(self) -> str: ...
+
+
+def refusals(config: Configuration) -> list[ConfigError]:
+    """An error for each set key about security, durability or KRaft that is refused; `process.roles` first."""
+    errors: list[ConfigError] = []
+    for name in sorted(config.originals, key=lambda name: name != "process.roles"):
+        try:
+            check_promise(name, config)
+        except RefusedKeyError as error:
+            errors.append(error)
+        except ConfigError:
+            continue  # A bad value for a listener's key; whoever needs it says so.
+    insecure = [each for each in config.listeners if each.security_protocol.startswith("SASL")]
+    if insecure:
+        speaks = " and ".join(f"listener {each.listener_name} speaks {each.security_protocol}" for each in insecure)
+        reason = f"{speaks}, which is not implemented yet; use PLAINTEXT or SSL"
+        errors.append(RefusedKeyError("listeners", config.originals.get("listeners"), reason))
+    if refusal := _between_brokers(config):
+        errors.append(refusal)
+    return errors
+
+
+def check_promise(name: str, config: Configuration) -> None:
+    """Raise RefusedKeyError when `name` is set in `config` to something about security or durability we do not have."""
+    text = config.originals.get(name)
+    for pattern, refusal, shown in _PATTERNS:
+        if pattern.match(name):
+            raise RefusedKeyError(name, text if shown else "[hidden]", refusal)
+    declared = declared_key(name)
+    if declared is None:
+        return
+    _check_listener(name, config)
+    if not declared.refusal:
+        return
+    value = config.values[name] if name in BROKER_KEYS else declared.parse(text)
+    if value not in (declared.default, "", ()):
+        raise RefusedKeyError(name, "[hidden]" if declared.is_sensitive else text, declared.refusal)
+
+
+def _check_listener(name: str, config: Configuration) -> None:
+    """A key about TLS of a listener that does not exist protects nothing: its author meant another one."""
+    found = LISTENER_KEY.match(name)
+    if found is None or not found[2].startswith("ssl."):
+        return
+    names = [each.listener_name.lower() for each in config.listeners if each.security_protocol.endswith("SSL")]
+    if found[1] not in names:
+        allowed = ", ".join(f"listener.name.{each}.{found[2]}" for each in names) or "no listener has TLS"
+        raise RefusedKeyError(name, "[hidden]", f"it is of no listener with TLS; allowed: {allowed}")
+
+
+def _between_brokers(config: Configuration) -> RefusedKeyError | None:
+    protocols = {each.listener_name: each.security_protocol for each in config.listeners}
+    name = config.inter_broker_listener_name
+    if not config.values["zookeeper.connect"] or protocols.get(name, "PLAINTEXT") == "PLAINTEXT":
+        return None
+    key = "security.inter.broker.protocol" if name in protocols.values() else "inter.broker.listener.name"
+    key = key if key in config.originals else "inter.broker.listener.name"
+    reason = f"listener {name} speaks {protocols[name]}, and brokers among themselves speak only PLAINTEXT yet"
+    return RefusedKeyError(key, name, reason)

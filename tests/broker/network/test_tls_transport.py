@@ -1,0 +1,203 @@
+"""TLS connections: everything arrives whichever way it is cut, and handshakes are limited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from pathlib import Path
+
+import pytest
+
+from broker.environment.system import ThreadExecutor
+from broker.network import tls_transport
+from broker.network.file_slice import FileSlice
+from broker.network.handshakes import Handshakes
+from broker.network.tls_transport import Tls
+from broker.security.listener_tls import tls_of_listeners
+from config.broker_config import BrokerConfig
+from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
+from tests.broker.network.test_connection_files import GeneratedFile
+from tests.kit.security.certificates import Authority, Identity, subject
+from tests.kit.waiting import eventually_on_loop
+
+pytestmark = pytest.mark.usefixtures("every_loop")
+
+AUTHORITY = Authority()
+BROKER = AUTHORITY.issue("broker")
+ALICE = AUTHORITY.issue(subject("alice", ORGANIZATION_NAME="Odradek"))
+RULES = r"RULE:^CN=(\w+),O=Odradek$/$1/"
+
+
+def server_tls(client_auth: str = "none", most_open: int = 256) -> Tls:
+    config = BrokerConfig(
+        {
+            "broker.id": "0",
+            "listeners": "PLAINTEXT://:9092,SSL://:9093",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": BROKER.key_pem(),
+            "ssl.keystore.certificate.chain": BROKER.certificate_pem,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": AUTHORITY.pem,
+            "ssl.client.auth": client_auth,
+            "ssl.principal.mapping.rules": RULES,
+        }
+    )
+    executor = ThreadExecutor(2)
+    tls = tls_of_listeners(config, executor)["SSL"]
+    tls.handshakes = Handshakes(executor, most_open)
+    return tls
+
+
+def client_context(identity: Identity | None = None, directory: Path | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cadata=AUTHORITY.pem)
+    if identity is not None and directory is not None:
+        context.load_cert_chain(identity.write_pem(directory / "client.pem"))
+    return context
+
+
+async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, payload: bytes = b"x") -> bool:
+    writer.write(framed(payload))
+    return await asyncio.wait_for(reader.readexactly(len(payload)), 30) == payload
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_certificate_names_the_principal(version: ssl.TLSVersion, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], tls=server_tls("requested")) as scripted:
+            context = client_context(ALICE, tmp_path)
+            context.maximum_version = version
+            assert await echoes(*await scripted.connect(context))
+            assert await echoes(*await scripted.connect(client_context()))
+            names = [str(each.principal) for each in scripted.server.connections]
+            assert names == ["User:alice", "User:ANONYMOUS"]
+
+    run(scenario())
+
+
+def test_whoever_is_not_let_in_is_told_and_forgotten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], tls=server_tls("required")) as scripted:
+            outsiders = [
+                client_context(),
+                client_context(Authority().issue(subject("alice", ORGANIZATION_NAME="Odradek")), tmp_path),
+                client_context(AUTHORITY.issue(subject("alice", ORGANIZATION_NAME="Odradek"), days=-1), tmp_path),
+                client_context(AUTHORITY.issue("mallory"), tmp_path),
+            ]
+            for context in outsiders:
+                # In TLS 1.3 a client knows only after its own part whether the server likes it.
+                with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                    await echoes(*await scripted.connect(context))
+            reader, writer = await scripted.connect()
+            writer.write(framed(b"plain text"))
+            assert await is_closed(reader)
+            assert not scripted.dispatcher.seen
+            assert await echoes(*await scripted.connect(client_context(ALICE, tmp_path)))
+            await eventually_on_loop("only one is left", lambda: len(scripted.server.connections) == 1)
+
+    run(scenario())
+    refused = [each.getMessage() for each in caplog.records if "Failed authentication with 127." in each.getMessage()]
+    assert len(refused) == 5
+    for reason in ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "CERTIFICATE_VERIFY_FAILED", "no rule of", "WRONG_VERSION"):
+        assert any(reason in line for line in refused), reason
+
+
+def test_files_and_pipelined_requests_arrive_whole() -> None:
+    async def scenario() -> None:
+        file = GeneratedFile(5_000_000)
+
+        def answer(frame: bytes) -> list[object]:
+            return [b"head", FileSlice(file, 0, file.size), b"tail"] if frame == b"file" else [frame]  # type: ignore[arg-type]
+
+        async with ScriptedServer(answer, tls=server_tls()) as scripted:  # type: ignore[arg-type]
+            reader, writer = await scripted.connect(client_context())
+            large = random.Random(7).randbytes(900_000)
+            writer.write((framed(b"file") + framed(large) + framed(b"x") * 1000) * 3)
+            # The client reads nothing until the socket is full.
+            await eventually_on_loop(
+                "replies wait", lambda: any(each.unsent_bytes for each in scripted.server.connections)
+            )
+            for _ in range(3):
+                assert await reader.readexactly(4) == b"head"
+                assert len(await reader.readexactly(file.size)) == file.size
+                assert await reader.readexactly(4) == b"tail"
+                assert await reader.readexactly(len(large)) == large
+                assert await reader.readexactly(1000) == b"x" * 1000
+
+    run(scenario())
+
+
+def test_a_handshake_and_requests_may_come_byte_by_byte() -> None:
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], tls=server_tls()) as scripted:
+            reader, writer = await scripted.connect()
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = client_context().wrap_bio(incoming, outgoing)
+            received = b""
+            begins = True
+            while len(received) < 300:
+                try:
+                    if begins:
+                        client.do_handshake()
+                        begins = False
+                        client.write(framed(b"abc") * 100)
+                    received += client.read(1000)
+                except ssl.SSLWantReadError:
+                    for byte in outgoing.read():
+                        writer.write(bytes([byte]))
+                        await asyncio.sleep(0)
+                    incoming.write(await asyncio.wait_for(reader.read(1000), 30))
+            assert received == b"abc" * 100
+
+    run(scenario())
+
+
+def test_a_silent_client_is_closed_and_counts_before_its_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_transport, "HANDSHAKE_S", 0.3)
+
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], tls=server_tls(), per_ip=1) as scripted:
+            silent, _ = await scripted.connect()
+            await eventually_on_loop("it is counted", lambda: len(scripted.server.connections) == 1)
+            second, _ = await scripted.connect()
+            assert await is_closed(second)
+            assert await is_closed(silent)
+            await eventually_on_loop("it is gone", lambda: not scripted.server.connections)
+            assert await echoes(*await scripted.connect(client_context()))
+
+    run(scenario())
+
+
+def test_handshakes_wait_for_others_to_end() -> None:
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], tls=server_tls(most_open=2)) as scripted:
+            silent = [await scripted.connect() for _ in range(3)]
+            await eventually_on_loop("they are there", lambda: len(scripted.server.connections) == 3)
+            later = asyncio.ensure_future(scripted.connect(client_context()))
+            await eventually_on_loop("it is there", lambda: len(scripted.server.connections) == 4)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(later), 0.2)
+            # The third silent one takes the first place that is free, the client the second.
+            for _, writer in silent[:2]:
+                writer.close()
+            assert await echoes(*await asyncio.wait_for(later, 30))
+
+    run(scenario())
+
+
+def test_many_at_once() -> None:
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], tls=server_tls()) as scripted:
+            context = client_context()
+
+            async def visit(number: int) -> bool:
+                return await echoes(*await scripted.connect(context), payload=b"%d" % number * 20_000)
+
+            assert all(await asyncio.gather(*(visit(number) for number in range(50))))
+
+    run(scenario())

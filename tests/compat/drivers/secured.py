@@ -1,0 +1,124 @@
+"""Produces a few records and consumes them over a secured listener: `secured CLIENT SETTINGS`, in a process of its own.
+
+SETTINGS are JSON: address, protocol, topic and, where they are needed, trusted, certificate, key, mechanism, username
+and password. Prints `received N`, or `refused: ` and what the client says of its first attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+from collections.abc import Callable
+from typing import Any
+
+COUNT = 500
+PATIENCE_S = 60
+VALUES = [b"%06d" % number + b"x" * 1000 for number in range(COUNT)]
+Settings = dict[str, str]
+
+
+def librdkafka(settings: Settings) -> int:
+    """Over librdkafka."""
+    from confluent_kafka import Consumer, KafkaException, Producer
+
+    names = {
+        "address": "bootstrap.servers",
+        "protocol": "security.protocol",
+        "trusted": "ssl.ca.location",
+        "certificate": "ssl.certificate.location",
+        "key": "ssl.key.location",
+        "mechanism": "sasl.mechanism",
+        "username": "sasl.username",
+        "password": "sasl.password",
+    }
+    common = {name: settings[key] for key, name in names.items() if key in settings}
+    errors: list[Any] = []
+    producer = Producer({**common, "error_cb": errors.append})
+    for value in VALUES:
+        producer.produce(settings["topic"], value)
+    while producer.flush(0.5):
+        # The end of all brokers is told in general words, after the reason.
+        if errors:
+            producer.purge()
+            raise KafkaException(errors[0])
+    consumer = Consumer({**common, "group.id": settings["topic"], "auto.offset.reset": "earliest"})
+    consumer.subscribe([settings["topic"]])
+    received: list[bytes | None] = []
+    while len(received) < COUNT:
+        received += [each.value() for each in consumer.consume(COUNT, PATIENCE_S)]
+    consumer.close()
+    assert received == VALUES
+    return len(received)
+
+
+def python_settings(settings: Settings) -> dict[str, Any]:
+    """As kafka-python and aiokafka name them."""
+    given: dict[str, Any] = {
+        "bootstrap_servers": settings["address"],
+        "security_protocol": settings["protocol"].upper(),
+    }
+    if "trusted" in settings:
+        context = ssl.create_default_context(cafile=settings["trusted"])
+        if "certificate" in settings:
+            context.load_cert_chain(settings["certificate"], settings["key"])
+        given["ssl_context"] = context
+    if "mechanism" in settings:
+        given["sasl_mechanism"] = settings["mechanism"]
+        given["sasl_plain_username"] = settings["username"]
+        given["sasl_plain_password"] = settings["password"]
+    return given
+
+
+def kafka_python(settings: Settings) -> int:
+    """Over kafka-python."""
+    from kafka import KafkaConsumer, KafkaProducer
+
+    common = python_settings(settings)
+    producer = KafkaProducer(**common, max_block_ms=PATIENCE_S * 1000)
+    for value in VALUES:
+        producer.send(settings["topic"], value)
+    producer.flush(PATIENCE_S)
+    producer.close()
+    consumer = KafkaConsumer(settings["topic"], auto_offset_reset="earliest", **common)
+    received = [next(consumer).value for _ in VALUES]
+    consumer.close()
+    assert received == VALUES
+    return len(received)
+
+
+def asyncio_client(settings: Settings) -> int:
+    """Over aiokafka."""
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+    async def scenario() -> list[bytes | None]:
+        common = python_settings(settings)
+        async with AIOKafkaProducer(**common) as producer:
+            for sent in [await producer.send(settings["topic"], value) for value in VALUES]:
+                await sent
+        async with AIOKafkaConsumer(settings["topic"], auto_offset_reset="earliest", **common) as consumer:
+            return [(await consumer.getone()).value for _ in VALUES]
+
+    received = asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+    assert received == VALUES
+    return len(received)
+
+
+CLIENTS: dict[str, Callable[[Settings], int]] = {
+    "librdkafka": librdkafka,
+    "kafka-python": kafka_python,
+    "aiokafka": asyncio_client,
+}
+
+
+def main(client: str, settings: Settings) -> str:
+    """The line to print."""
+    try:
+        return f"received {CLIENTS[client](settings)}"
+    except Exception as error:  # noqa: BLE001  each client has its own
+        return f"refused: {type(error).__name__}: {error}"
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], json.loads(sys.argv[2])))
