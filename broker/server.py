@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.network.limits import ConnectionLimits, RequestMemory
-from broker.network.socket_server import ConnectionLayer, Endpoint, SocketServer
+from broker.network.socket_server import Endpoint, ListenerSecurity, SocketServer
 from broker.observability.metrics import MetricsServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
@@ -134,15 +134,26 @@ class KafkaServer:
 
     def _endpoints(self) -> list[Endpoint]:
         """The listeners to open. Raises ConfigError for stores of TLS that cannot be used."""
-        tls: Mapping[str, ConnectionLayer] = {}
-        if self._config.ssl:
-            from broker.security.listener_tls import tls_of_listeners
+        security: Mapping[str, ListenerSecurity] = {}
+        if self._config.ssl or self._config.sasl:
+            from broker.security.listener_security import security_of_listeners
 
-            tls = tls_of_listeners(self._config, self._environment.executor)
+            security = security_of_listeners(self._config, self._environment, self._scram_credential)
         return [
-            Endpoint(each.listener_name, each.host, each.port, tls.get(each.listener_name))
+            Endpoint(
+                each.listener_name,
+                each.host,
+                each.port,
+                None if each.security_protocol == "PLAINTEXT" else security[each.listener_name],
+            )
             for each in self._config.listeners
         ]
+
+    async def _scram_credential(self, user: str, mechanism: str) -> str | None:
+        """A user's credential as the tree has it; None where there is none. Raises CoordinationError."""
+        assert self._coordination is not None, "nobody is served before there is a tree"
+        users = await self._coordination.membership.zk_client.user_config(user)
+        return users.get(mechanism)
 
     def _registration(self, broker_id: int) -> znodes.BrokerRegistration:
         """The registration of this broker: its advertised listeners, with the ports that they really have."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
-from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
+from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, declared_key
 from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
 from config.listeners import (
@@ -26,6 +26,7 @@ from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from config.security.sasl_config import SaslConfig
     from config.security.ssl_config import SslConfig
     from config.zookeeper.connect import ZookeeperAddress
     from config.zookeeper.tls import ZookeeperTls
@@ -168,7 +169,7 @@ class BrokerConfig:
                 errors.append(error)
         self.originals: Mapping[str, str] = MappingProxyType(originals)
         self.values: Mapping[str, Value] = MappingProxyType(values)
-        for read in (self._read_listeners, self._read_ssl, self._read_zookeeper):
+        for read in (self._read_listeners, self._read_security, self._read_zookeeper):
             try:
                 read()
             except ConfigError as error:
@@ -220,14 +221,15 @@ class BrokerConfig:
             name
             for name in self.originals
             if name in ELSEWHERE_KEYS
-            or (declared_key(name) is not None and name not in EFFECTIVE_KEYS and not self._is_ssl_key(name))
+            or (declared_key(name) is not None and name not in EFFECTIVE_KEYS and not self._is_security_key(name))
         ]
 
-    def _is_ssl_key(self, name: str) -> bool:
-        """Whether it says something about a listener with TLS."""
+    def _is_security_key(self, name: str) -> bool:
+        """Whether it says something about a listener with TLS or SASL."""
         of_listener = LISTENER_KEY.match(name)
-        key = name if of_listener is None else of_listener[2]
-        return key.startswith("ssl.") and bool(self.ssl)
+        key = base_name(name if of_listener is None else of_listener[2])
+        is_sasl = key.startswith("sasl.") or key == "connections.max.reauth.ms"
+        return bool(self.sasl) if is_sasl else key.startswith("ssl.") and bool(self.ssl)
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:
         """This configuration with dynamic overrides (KIP-226) on top. Raises ConfigError."""
@@ -325,9 +327,17 @@ class BrokerConfig:
             self.advertised_listeners,
         )
 
-    def _read_ssl(self) -> None:
+    def _read_security(self) -> None:
         self.ssl: dict[str, SslConfig] = {}
         """TLS of each listener that has it."""
+        self.sasl: dict[str, SaslConfig] = {}
+        """SASL of each listener that has it."""
+        for each in self.listeners:
+            if each.security_protocol.startswith("SASL"):
+                from config.security.sasl_config import parse_sasl
+
+                name = each.listener_name
+                self.sasl[name] = parse_sasl(name, self.values, self.originals, BROKER_KEYS)
         secure = [each for each in self.listeners if each.security_protocol.endswith("SSL")]
         if secure:
             from config.security.ssl_config import parse_ssl

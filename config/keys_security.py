@@ -13,7 +13,6 @@ from config.vocabulary import (
     NO_ENCODER,
     NO_PLUGINS,
     NO_RENEWAL,
-    NO_SASL,
     NO_TOKENS,
     PASSWORD,
     PER_BROKER,
@@ -43,7 +42,6 @@ KEYS = (
         LONG,
         0,
         "Time after which a SASL session must authenticate again; 0 for never.",
-        refusal=NO_SASL,
     ),
     ConfigKey(
         "delegation.token.master.key",

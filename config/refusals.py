@@ -9,13 +9,18 @@ from typing import Protocol
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
 from config.definitions import ConfigError, RefusedKeyError, Value
 from config.listeners import EndPoint
-from config.vocabulary import NO_AUTHORIZER, NO_SASL
+from config.vocabulary import NO_AUTHORIZER
 
 _PATTERNS = (
     # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
     (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER, True),
-    (re.compile(r"listener\.name\.[^.]*\.(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)"), NO_SASL, False),
+    (
+        re.compile(r"sasl\.jaas\.config\Z"),
+        "name the listener and the mechanism: listener.name.NAME.MECHANISM.sasl.jaas.config",
+        False,
+    ),
 )
+_SASL_KEY = re.compile(r"(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)\Z")
 
 
 class Configuration(Protocol):
@@ -44,11 +49,6 @@ def refusals(config: Configuration) -> list[ConfigError]:
             errors.append(error)
         except ConfigError:
             continue  # A bad value for a listener's key; whoever needs it says so.
-    insecure = [each for each in config.listeners if each.security_protocol.startswith("SASL")]
-    if insecure:
-        speaks = " and ".join(f"listener {each.listener_name} speaks {each.security_protocol}" for each in insecure)
-        reason = f"{speaks}, which is not implemented yet; use PLAINTEXT or SSL"
-        errors.append(RefusedKeyError("listeners", config.originals.get("listeners"), reason))
     if refusal := _between_brokers(config):
         errors.append(refusal)
     return errors
@@ -72,14 +72,20 @@ def check_promise(name: str, config: Configuration) -> None:
 
 
 def _check_listener(name: str, config: Configuration) -> None:
-    """A key about TLS of a listener that does not exist protects nothing: its author meant another one."""
+    """A key about the security of a listener that does not exist protects nothing: its author meant another one."""
     found = LISTENER_KEY.match(name)
-    if found is None or not found[2].startswith("ssl."):
+    if found is None:
         return
-    names = [each.listener_name.lower() for each in config.listeners if each.security_protocol.endswith("SSL")]
+    protocols = {each.listener_name.lower(): each.security_protocol for each in config.listeners}
+    if found[2].startswith("ssl."):
+        kind, names = "TLS", [each for each, protocol in protocols.items() if protocol.endswith("SSL")]
+    elif _SASL_KEY.match(found[2]):
+        kind, names = "SASL", [each for each, protocol in protocols.items() if protocol.startswith("SASL")]
+    else:
+        return
     if found[1] not in names:
-        allowed = ", ".join(f"listener.name.{each}.{found[2]}" for each in names) or "no listener has TLS"
-        raise RefusedKeyError(name, "[hidden]", f"it is of no listener with TLS; allowed: {allowed}")
+        allowed = ", ".join(f"listener.name.{each}.{found[2]}" for each in names) or f"no listener has {kind}"
+        raise RefusedKeyError(name, "[hidden]", f"it is of no listener with {kind}; allowed: {allowed}")
 
 
 def _between_brokers(config: Configuration) -> RefusedKeyError | None:

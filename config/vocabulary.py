@@ -39,7 +39,7 @@ REPLICA_SELECTORS = Matching(
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
 
-NO_SASL = "SASL is not implemented yet; use PLAINTEXT or SSL listeners and remove sasl.*"
+NO_MECHANISM = "GSSAPI, OAUTHBEARER and Java classes are not implemented; use PLAIN or SCRAM and remove it"
 NO_RENEWAL = "certificates cannot change while the broker runs yet; remove it"
 NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
 NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remove password.encoder.*"

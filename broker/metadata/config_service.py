@@ -46,7 +46,8 @@ _SYNONYM_GROUPS = (
 _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
 _NOT_YET_DYNAMIC = re.compile(
-    r"(listeners|advertised\.listeners|listener\.security\.protocol\.map|(listener\.name\.[^.]*\.)?ssl\..*)\Z"
+    r"(listeners|advertised\.listeners|listener\.security\.protocol\.map|(listener\.name\..*\.)?(ssl|sasl)\..*"
+    r"|(listener\.name\..*\.)?connections\.max\.reauth\.ms)\Z"
 )
 """Kafka changes these while it runs; this broker reads them at its start."""
 

@@ -14,7 +14,7 @@ from broker.network.limits import ReplyMemory, RequestMemory
 from broker.network.registry import ANYTHING, NOTHING, CloseConnection, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
 from broker.network.slices import SLICE_S
-from cluster.security.principal import ANONYMOUS, Principal
+from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
 from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
@@ -159,11 +159,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop.call_soon(self._transport.abort)
             else:
                 self._transport.abort()
-
-    def authenticated(self, user: str | None) -> None:
-        """See `broker.network.tls_transport.Secured`."""
-        if user is not None:
-            self.principal = Principal("User", user)
 
     # -- requests in ---------------------------------------------------------------------------------------------------
 

@@ -22,21 +22,21 @@ STALLED_S: Final = 10.0
 """How long a client may read nothing of its replies while others wait for their memory."""
 
 
-class ConnectionLayer(Protocol):
-    """Lies between the sockets of a listener and its connections."""
+class ListenerSecurity(Protocol):
+    """Decides who may use a listener."""
 
-    def protocol(self, connection: Connection) -> asyncio.BaseProtocol:
-        """The socket's protocol for a new `connection`."""
+    def protocol(self, server: SocketServer, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
+        """The socket's protocol for a new connection."""
         ...
 
 
 class Endpoint(Value):
-    """A listener to open. `host` None means every interface; without `tls` it speaks plain text."""
+    """A listener to open. `host` None means every interface; without `security` it speaks plain text with everybody."""
 
     listener_name: str
     host: str | None
     port: int
-    tls: ConnectionLayer | None = None
+    security: ListenerSecurity | None = None
 
 
 class SocketServer:
@@ -89,8 +89,9 @@ class SocketServer:
         for endpoint, listener in self._listeners:
 
             def accept(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
-                connection = Connection(self, dispatcher, endpoint.listener_name)
-                return connection if endpoint.tls is None else endpoint.tls.protocol(connection)
+                if endpoint.security is None:
+                    return Connection(self, dispatcher, endpoint.listener_name)
+                return endpoint.security.protocol(self, dispatcher, endpoint.listener_name)
 
             try:
                 await listener.start(accept)

@@ -42,10 +42,6 @@ class Tls:
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Shared by all connections: nothing stays in it."""
 
-    def protocol(self, connection: Secured) -> TlsTransport:
-        """See `broker.network.socket_server.ConnectionLayer`."""
-        return TlsTransport(connection, self)
-
 
 class Secured(Protocol):
     """The connection, as its TlsTransport uses it."""
@@ -55,8 +51,8 @@ class Secured(Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
-    def authenticated(self, user: str | None) -> None:
-        """The handshake is complete; `user` is None for a client without a certificate."""
+    def handshake_done(self, user: str | None) -> None:
+        """The client is whom its certificate names; `user` is None for a client without one."""
         ...
 
     def get_buffer(self, sizehint: int) -> memoryview: ...
@@ -186,7 +182,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._fail(ValueError("no rule of ssl.principal.mapping.rules applies to the client's certificate"))
             return
         self._is_open = True
-        self._connection.authenticated(user)
+        self._connection.handshake_done(user)
         self._adapt_reading()
         # The thread has decrypted nothing, but the client's first requests may have come with its last message.
         self._go_on()
@@ -298,6 +294,10 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _send_outgoing(self) -> None:
         if self._outgoing.pending and not self._raw.is_closing():
             self._raw.write(self._outgoing.read())
+
+    def close(self) -> None:
+        """End the connection once everything is sent."""
+        self._raw.close()
 
     def abort(self) -> None:
         """End the connection at once; what is not sent is dropped."""

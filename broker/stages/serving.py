@@ -18,6 +18,7 @@ from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
+from broker.handlers.sasl import SaslHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.handlers.transaction_admin import TransactionAdminHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetHandlers
@@ -186,6 +187,7 @@ def _registry(
             TransactionAdminHandlers(transactions),
             ProducerHandlers(logs.replicas, lambda: metadata.image),
             DisabledFeatureHandlers(),
+            SaslHandlers(),
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
             ClusterRequestHandlers(controller, lambda: metadata.image),

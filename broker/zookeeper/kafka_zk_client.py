@@ -12,6 +12,7 @@ from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
+from cluster.security.sanitizer import sanitized
 from cluster.zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
@@ -262,7 +263,13 @@ class KafkaZkClient:
 
     async def read_config(self, resource: ConfigResource) -> dict[str, str]:
         """The overrides of a topic or a broker; empty when it has none."""
-        path = _config_path_of(resource)
+        return await self._config_at(_config_path_of(resource))
+
+    async def user_config(self, user: str) -> dict[str, str]:
+        """SCRAM credentials and quotas of a user; empty for one that is not known."""
+        return await self._config_at(znodes.config_path("users", sanitized(user)))
+
+    async def _config_at(self, path: str) -> dict[str, str]:
         try:
             return znodes.decode_config(path, (await self._coordination.get(path))[0])
         except NoNodeError:

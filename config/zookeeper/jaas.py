@@ -5,19 +5,18 @@ There is no JVM here, but Kafka's scripts are given the file in KAFKA_OPTS, and 
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from config.definitions import ConfigError
+from config.security.login_modules import parse_sections
 
 FILE_PROPERTY = "java.security.auth.login.config"
 _SWITCH, _SECTION = "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"
 _SERVER_SECTION = "zookeeper.sasl.serverconfig"
 _USER = "user_"
 _DIGEST = "org.apache.zookeeper.server.auth.DigestLoginModule"
-_TOKEN = re.compile(r'(?:\s|//[^\n]*|#[^\n]*|/\*.*?\*/)*(?:"((?:[^"\\]|\\.)*)"|([{};=])|([^\s{};="]+)|\Z)', re.DOTALL)
 
 
 class DigestLogin(NamedTuple):
@@ -25,11 +24,6 @@ class DigestLogin(NamedTuple):
 
     username: str
     password: str
-
-
-class _Module(NamedTuple):
-    class_name: str
-    options: Mapping[str, str]
 
 
 def system_properties(options: str) -> dict[str, str]:
@@ -84,57 +78,9 @@ def _digest_options(
         text = read(path)
     except (OSError, UnicodeError) as error:
         raise ConfigError(FILE_PROPERTY, path, getattr(error, "strerror", None) or "it is not text") from error
-    modules = _parse(text, path).get(section)
+    modules = parse_sections(text, lambda reason: ConfigError(FILE_PROPERTY, path, reason)).get(section)
     if modules is None:
         return None
     if len(modules) != 1 or modules[0].class_name != _DIGEST:
         raise ConfigError(FILE_PROPERTY, path, f"the section {section} needs the one module {_DIGEST}")
     return modules[0].options
-
-
-def _parse(text: str, path: str) -> dict[str, list[_Module]]:
-    """The modules of each section."""
-    tokens = _tokens(text, path)
-    sections: dict[str, list[_Module]] = {}
-    for name in tokens:
-        _expect(tokens, "{", path)
-        modules: list[_Module] = []
-        for word in tokens:
-            if word == "}":
-                break
-            next(tokens, "")
-            modules.append(_Module(word, _options(tokens, path)))
-        _expect(tokens, ";", path)
-        sections[name] = modules
-    return sections
-
-
-def _options(tokens: Iterator[str], path: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for name in tokens:
-        if name == ";":
-            return options
-        _expect(tokens, "=", path)
-        options[name] = next(tokens, "")
-    raise ConfigError(FILE_PROPERTY, path, "a ; is missing at its end")
-
-
-def _expect(tokens: Iterator[str], wanted: str, path: str) -> None:
-    # What is there instead may be a password.
-    if next(tokens, None) != wanted:
-        reason = f"a {wanted} is missing; a section is NAME {{ MODULE required NAME=VALUE; }};"
-        raise ConfigError(FILE_PROPERTY, path, reason)
-
-
-def _tokens(text: str, path: str) -> Iterator[str]:
-    at = 0
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise ConfigError(FILE_PROPERTY, path, "a quotation mark is missing")
-        at = found.end()
-        quoted, sign, word = found.groups()
-        if quoted is not None:
-            yield re.sub(r"\\(.)", r"\1", quoted)
-        elif sign or word:
-            yield sign or word

@@ -1,4 +1,4 @@
-"""The read-only requests about ACLs, delegation tokens and SCRAM credentials (KIP-140, KIP-48, KIP-554)."""
+"""Requests about SASL, ACLs, delegation tokens and SCRAM credentials (KIP-43, KIP-152, KIP-140, KIP-48, KIP-554)."""
 
 from __future__ import annotations
 
@@ -150,3 +150,42 @@ class DescribeUserScramCredentialsResponse(
     error_code: int16
     error_message: nullable_string
     results: list[DescribeUserScramCredentialsResult]
+
+
+class SaslHandshakeRequest(Request, api_key=ApiKey.SASL_HANDSHAKE, versions="0-1"):
+    """The mechanism that a client has chosen.
+
+    - v0: tokens follow without a header
+    - v1: tokens follow in SaslAuthenticate (KIP-152)
+    """
+
+    mechanism: string
+
+
+class SaslHandshakeResponse(Response, api_key=ApiKey.SASL_HANDSHAKE, versions="0-1"):
+    """The mechanisms of the listener."""
+
+    error_code: int16
+    mechanisms: list[string]
+
+
+class SaslAuthenticateRequest(Request, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+"):
+    """A token of the mechanism.
+
+    - v2: flexible
+    """
+
+    auth_bytes: bytes_
+
+
+class SaslAuthenticateResponse(Response, api_key=ApiKey.SASL_AUTHENTICATE, versions="0-2", flexible="2+"):
+    """The answer to a token.
+
+    - v1: how long the authentication counts, 0 for ever (KIP-368)
+    - v2: flexible
+    """
+
+    error_code: int16
+    error_message: nullable_string
+    auth_bytes: bytes_
+    session_lifetime_ms: int64 = field("1+", default=0, ignorable=True)

@@ -94,6 +94,10 @@ class FrameReader:
         self._lent: bytearray | None = None
         """The buffer of the frame that was handed out last, if it has one of its own."""
 
+    def limit(self, max_frame_bytes: int) -> None:
+        """Accept frames of this size from the next one on."""
+        self._max_frame_bytes = max_frame_bytes
+
     @property
     def has_unread(self) -> bool:
         """Whether there are received bytes that `next_frame` has not used."""

@@ -32,7 +32,7 @@ super.users=User:admin
 allow.everyone.if.no.acl.found=false
 sasl.enabled.mechanisms=SCRAM-SHA-512
 sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
-listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=secret-jaas
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required password="secret-jaas";
 ssl.keystore.location=/etc/kafka/keystore.jks
 ssl.keystore.password=secret-keystore
 ssl.truststore.location=/etc/kafka/truststore.jks
@@ -41,16 +41,12 @@ leader.replication.throttled.rate=1000000
 retention.ms=1000
 log.retention.minuets=5
 group.max.size=none
-"""
+"""  # noqa: E501
 REFUSED = {
-    "listeners",
     "security.inter.broker.protocol",
     "authorizer.class.name",
     "super.users",
     "allow.everyone.if.no.acl.found",
-    "sasl.enabled.mechanisms",
-    "sasl.mechanism.inter.broker.protocol",
-    "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config",
 }
 
 

@@ -189,7 +189,7 @@ def test_replacing_drops_the_other_overrides() -> None:
         ((BROKER, "0"), ("listeners", SET, "PLAINTEXT://:1"), ErrorCode.INVALID_REQUEST, "Cannot update these configs"),
         ((BROKER, "0"), ("ssl.keystore.type", SET, "PEM"), ErrorCode.INVALID_REQUEST, "only per-listener"),
         ((BROKER, "0"), ("log.retention.ms", SET, "0"), ErrorCode.INVALID_REQUEST, "requirement failed"),
-        ((BROKER, "0"), ("sasl.enabled.mechanisms", SET, "PLAIN"), ErrorCode.INVALID_REQUEST, "SASL is not impl"),
+        ((BROKER, "0"), ("sasl.enabled.mechanisms", SET, "PLAIN"), ErrorCode.INVALID_REQUEST, "Cannot update"),
         ((BROKER, "0"), ("num.io.threads", SET, "100"), ErrorCode.INVALID_REQUEST, "greater than double the current"),
         (
             (BROKER, "0"),

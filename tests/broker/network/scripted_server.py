@@ -13,8 +13,7 @@ from broker.network.connection import Connection
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.registry import Waiting
 from broker.network.reply_writer import Parts
-from broker.network.socket_server import Endpoint, SocketServer
-from broker.network.tls_transport import Tls
+from broker.network.socket_server import Endpoint, ListenerSecurity, SocketServer
 
 Answer = Callable[[bytes], Parts | Waiting[Parts | None] | Awaitable[Parts | None] | None]
 """An awaitable lets everything pass."""
@@ -46,19 +45,19 @@ class ScriptedServer:
         per_ip: int = 100,
         max_idle_ms: int = -1,
         queued_bytes: int = -1,
-        tls: Tls | None = None,
+        security: ListenerSecurity | None = None,
     ) -> None:
         self.executor = ThreadExecutor(2)
         self.writers: list[asyncio.StreamWriter] = []
         self.dispatcher = ScriptedDispatcher(answer)
-        self._tls = tls
+        self._security = security
         self.server = SocketServer(
             TcpNetwork(50), self.executor, SystemClock(), ConnectionLimits(max_connections, per_ip, {}),
             RequestMemory(queued_bytes), max_request_bytes=1_000_000, max_idle_ms=max_idle_ms,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
-        await self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0, self._tls)])
+        await self.server.bind([Endpoint("PLAINTEXT", "127.0.0.1", 0, self._security)])
         await self.server.start(self.dispatcher)
         return self
 

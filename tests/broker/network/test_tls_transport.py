@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.environment.system import ThreadExecutor
 from broker.network import tls_transport
 from broker.network.file_slice import FileSlice
 from broker.network.handshakes import Handshakes
-from broker.network.tls_transport import Tls
-from broker.security.listener_tls import tls_of_listeners
+from broker.security.listener_security import SecuredListener, security_of_listeners
+from broker.this_machine import environment_of_this_machine
 from config.broker_config import BrokerConfig
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.broker.network.test_connection_files import GeneratedFile
@@ -30,7 +29,7 @@ ALICE = AUTHORITY.issue(subject("alice", ORGANIZATION_NAME="Odradek"))
 RULES = r"RULE:^CN=(\w+),O=Odradek$/$1/"
 
 
-def server_tls(client_auth: str = "none", most_open: int = 256) -> Tls:
+def server_tls(client_auth: str = "none", most_open: int = 256) -> SecuredListener:
     config = BrokerConfig(
         {
             "broker.id": "0",
@@ -44,10 +43,15 @@ def server_tls(client_auth: str = "none", most_open: int = 256) -> Tls:
             "ssl.principal.mapping.rules": RULES,
         }
     )
-    executor = ThreadExecutor(2)
-    tls = tls_of_listeners(config, executor)["SSL"]
-    tls.handshakes = Handshakes(executor, most_open)
-    return tls
+    environment = environment_of_this_machine(config)
+
+    async def no_user(_user: str, _mechanism: str) -> None:
+        return None
+
+    security = security_of_listeners(config, environment, no_user)["SSL"]
+    assert security.tls is not None
+    security.tls.handshakes = Handshakes(environment.executor, most_open)
+    return security
 
 
 def client_context(identity: Identity | None = None, directory: Path | None = None) -> ssl.SSLContext:
@@ -67,7 +71,7 @@ async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pay
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_certificate_names_the_principal(version: ssl.TLSVersion, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], tls=server_tls("requested")) as scripted:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls("requested")) as scripted:
             context = client_context(ALICE, tmp_path)
             context.maximum_version = version
             assert await echoes(*await scripted.connect(context))
@@ -82,7 +86,7 @@ def test_whoever_is_not_let_in_is_told_and_forgotten(tmp_path: Path, caplog: pyt
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], tls=server_tls("required")) as scripted:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls("required")) as scripted:
             outsiders = [
                 client_context(),
                 client_context(Authority().issue(subject("alice", ORGANIZATION_NAME="Odradek")), tmp_path),
@@ -114,7 +118,7 @@ def test_files_and_pipelined_requests_arrive_whole() -> None:
         def answer(frame: bytes) -> list[object]:
             return [b"head", FileSlice(file, 0, file.size), b"tail"] if frame == b"file" else [frame]  # type: ignore[arg-type]
 
-        async with ScriptedServer(answer, tls=server_tls()) as scripted:  # type: ignore[arg-type]
+        async with ScriptedServer(answer, security=server_tls()) as scripted:  # type: ignore[arg-type]
             reader, writer = await scripted.connect(client_context())
             large = random.Random(7).randbytes(900_000)
             writer.write((framed(b"file") + framed(large) + framed(b"x") * 1000) * 3)
@@ -134,7 +138,7 @@ def test_files_and_pipelined_requests_arrive_whole() -> None:
 
 def test_a_handshake_and_requests_may_come_byte_by_byte() -> None:
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], tls=server_tls()) as scripted:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls()) as scripted:
             reader, writer = await scripted.connect()
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             client = client_context().wrap_bio(incoming, outgoing)
@@ -161,7 +165,7 @@ def test_a_silent_client_is_closed_and_counts_before_its_handshake(monkeypatch: 
     monkeypatch.setattr(tls_transport, "HANDSHAKE_S", 0.3)
 
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], tls=server_tls(), per_ip=1) as scripted:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls(), per_ip=1) as scripted:
             silent, _ = await scripted.connect()
             await eventually_on_loop("it is counted", lambda: len(scripted.server.connections) == 1)
             second, _ = await scripted.connect()
@@ -175,7 +179,7 @@ def test_a_silent_client_is_closed_and_counts_before_its_handshake(monkeypatch: 
 
 def test_handshakes_wait_for_others_to_end() -> None:
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], tls=server_tls(most_open=2)) as scripted:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls(most_open=2)) as scripted:
             silent = [await scripted.connect() for _ in range(3)]
             await eventually_on_loop("they are there", lambda: len(scripted.server.connections) == 3)
             later = asyncio.ensure_future(scripted.connect(client_context()))
@@ -192,7 +196,7 @@ def test_handshakes_wait_for_others_to_end() -> None:
 
 def test_many_at_once() -> None:
     async def scenario() -> None:
-        async with ScriptedServer(lambda frame: [frame], tls=server_tls()) as scripted:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls()) as scripted:
             context = client_context()
 
             async def visit(number: int) -> bool:

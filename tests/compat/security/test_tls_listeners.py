@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.compat.security.attempts import PYTHON_CLIENTS, attempt
 from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.security.certificates import Authority, subject
-
-PYTHON_CLIENTS = ("librdkafka", "kafka-python", "aiokafka")
 
 
 class SecuredBroker:
@@ -45,14 +41,6 @@ class SecuredBroker:
         self.process.address = plain
         self.settings = {"address": secure, "protocol": "ssl", "trusted": str(self.trusted)}
         self.identity = {"certificate": str(self.certificate), "key": str(self.key)}
-
-
-def attempt(client: str, settings: dict[str, str]) -> str:
-    """The line of `tests.compat.drivers.secured`."""
-    command = [sys.executable, "-m", "tests.compat.drivers.secured", client, json.dumps(settings)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,42 @@
+"""SASL requests of a client that is authenticated, or that nobody asks to be (Kafka's `KafkaApis`).
+
+Those of the others never come here: see `broker.security.sasl_session`.
+"""
+
+from __future__ import annotations
+
+from broker.network.registry import RequestContext, api
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+
+class SaslHandlers:
+    """ILLEGAL_SASL_STATE."""
+
+    @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), reads_only=True)
+    def sasl_handshake(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: SaslHandshakeRequest,  # noqa: ARG002
+    ) -> SaslHandshakeResponse:
+        """Kafka tells no mechanisms here."""
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+
+    @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), reads_only=True)
+    def sasl_authenticate(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: SaslAuthenticateRequest,  # noqa: ARG002
+    ) -> SaslAuthenticateResponse:
+        """With Kafka's words."""
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+            auth_bytes=b"",
+        )

@@ -1,0 +1,70 @@
+"""A connection of a listener that wants to know who its clients are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from broker.network.connection import Connection, ConnectionOwner, Dispatch
+from cluster.security.principal import Principal
+
+
+class Session(Dispatch, Protocol):
+    """The authentication of one connection, which sees its requests before the dispatcher does."""
+
+    def begin(self, connection: SecuredConnection) -> None:
+        """The connection is there."""
+        ...
+
+
+class SecuredConnection(Connection):
+    """A connection with TLS, SASL or both."""
+
+    __slots__ = ("_has_tls", "_session")
+
+    def __init__(
+        self,
+        server: ConnectionOwner,
+        dispatcher: Dispatch,
+        listener_name: str,
+        session: Session | None,
+        *,
+        has_tls: bool,
+    ) -> None:
+        """Without a `session` the client is whom its certificate names."""
+        super().__init__(server, dispatcher if session is None else session, listener_name)
+        self._session = session
+        self._has_tls = has_tls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._has_tls and not self.closed:
+            self._begin()
+
+    def handshake_done(self, user: str | None) -> None:
+        """See `broker.network.tls_transport.Secured`."""
+        if self._session is None:
+            if user is not None:
+                self.authenticated(Principal("User", user))
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._session is not None:
+            self._session.begin(self)
+
+    def authenticated(self, principal: Principal) -> None:
+        """Requests are the client's from now on, and may be large."""
+        self.principal = principal
+        self.kinds.clear()
+        self._reader.limit(self._server.max_request_bytes)
+
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """Accept small frames only, until the client is authenticated."""
+        self._reader.limit(min(max_frame_bytes, self._server.max_request_bytes))
+
+    def end(self) -> None:
+        """Close the connection once its replies are sent."""
+        if not self.closed:
+            self.closed = True
+            self._transport.close()

@@ -1,0 +1,101 @@
+"""Security of the listeners as the network needs it: loaded at the start, so that bad stores stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from broker.environment.contract import Clock, Environment, Random
+from broker.network.connection import ConnectionOwner, Dispatch
+from broker.network.handshakes import Handshakes
+from broker.network.secured_connection import SecuredConnection
+from broker.network.tls_transport import Tls, TlsTransport
+from broker.security.sasl_session import SaslSession
+from broker.security.tls_context import server_context
+from cluster.security.distinguished_name import subject_of
+from cluster.security.sasl_exchange import (
+    AuthenticationError,
+    Exchange,
+    PlainExchange,
+    ScramCredential,
+    ScramExchange,
+)
+from cluster.zookeeper.coordination import CoordinationError
+from config.broker_config import BrokerConfig
+from config.security.principal_rules import PrincipalRules
+from config.security.sasl_config import SaslConfig
+
+logger = logging.getLogger("kafka.security.SaslListener")
+
+StoredCredential = Callable[[str, str], Awaitable[str | None]]
+"""The text that the coordination tree has of a user and a mechanism; None for none. Raises CoordinationError."""
+
+
+class SaslListener:
+    """SASL of one listener."""
+
+    def __init__(
+        self, config: SaslConfig, stored: StoredCredential, clock: Clock, random: Random, failure_delay_s: float
+    ) -> None:
+        self._config = config
+        self._stored = stored
+        self._clock = clock
+        self._random = random
+        self._failure_delay_s = failure_delay_s
+        self._secret = random.uuid().bytes + random.uuid().bytes
+
+    def session(self, dispatcher: Dispatch) -> SaslSession:
+        """The authentication of a new connection."""
+        return SaslSession(dispatcher, self._config, self._exchange, self._clock, self._failure_delay_s)
+
+    def _exchange(self, mechanism: str) -> Exchange:
+        if mechanism == "PLAIN":
+            return PlainExchange(self._config.plain_users, self._secret)
+        return ScramExchange(mechanism, self._credential, self._secret, self._nonce)
+
+    def _nonce(self) -> str:
+        return self._random.uuid().hex
+
+    async def _credential(self, user: str, mechanism: str) -> ScramCredential | None:
+        try:
+            text = await self._stored(user, mechanism)
+            return None if text is None else ScramCredential.from_text(text)
+        except (CoordinationError, ValueError) as error:
+            logger.warning("The %s credential of a user cannot be read: %s", mechanism, error)
+            raise AuthenticationError("Authentication failed: Credentials could not be obtained") from error
+
+
+class SecuredListener:
+    """TLS, SASL or both of one listener."""
+
+    def __init__(self, tls: Tls | None, sasl: SaslListener | None) -> None:
+        self.tls = tls
+        self._sasl = sasl
+
+    def protocol(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
+        """See `broker.network.socket_server.ListenerSecurity`."""
+        session = None if self._sasl is None else self._sasl.session(dispatcher)
+        connection = SecuredConnection(server, dispatcher, listener_name, session, has_tls=self.tls is not None)
+        return connection if self.tls is None else TlsTransport(connection, self.tls)
+
+
+def security_of_listeners(
+    config: BrokerConfig, environment: Environment, stored: StoredCredential
+) -> dict[str, SecuredListener]:
+    """Security of each listener that has any. Raises ConfigError."""
+    handshakes = Handshakes(environment.executor)
+    delay_s = config.connection_failed_authentication_delay_ms / 1000
+    tls = {
+        name: Tls(server_context(each), _users_by(each.principal_rules), handshakes, delay_s)
+        for name, each in config.ssl.items()
+    }
+    sasl = {
+        name: SaslListener(each, stored, environment.clock, environment.random, delay_s)
+        for name, each in config.sasl.items()
+    }
+    return {name: SecuredListener(tls.get(name), sasl.get(name)) for name in dict.fromkeys((*tls, *sasl))}
+
+
+def _users_by(rules: PrincipalRules) -> Callable[[bytes], str | None]:
+    return lambda certificate: rules.name_of(subject_of(certificate))

@@ -1,0 +1,13 @@
+"""Names of users and clients as parts of a znode's path (Kafka class `Sanitizer`)."""
+
+from __future__ import annotations
+
+import string
+from typing import Final
+
+_SAFE: Final = frozenset((string.ascii_letters + string.digits + "._-").encode())
+
+
+def sanitized(name: str) -> str:
+    """`name` with everything but letters, digits, dots, underscores and dashes as %XX of its UTF-8."""
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in name.encode())

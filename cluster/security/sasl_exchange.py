@@ -1,0 +1,211 @@
+"""The server's side of SASL, one token after another, without sockets: PLAIN (RFC 4616) and SCRAM (RFC 5802)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MIN_ITERATIONS: Final = 4096
+MAX_ITERATIONS: Final = 16_384
+_BASE64: Final = r"[A-Za-z0-9+/]*={0,2}"
+_FIRST: Final = re.compile(
+    r"(?P<header>n,(?:a=(?P<authzid>[^,\0]*))?,)(?P<bare>(?:m=[^,]*,)?n=(?P<user>[^,\0]+),r=(?P<nonce>[!-+\--~]+)"
+    r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*))"
+)
+_FINAL: Final = re.compile(
+    rf"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]=[^,\0]+)*),p=(?P<proof>{_BASE64})"
+)
+
+
+class AuthenticationError(Exception):
+    """The client is not who it says it is, or speaks nonsense; the message may be told to it."""
+
+
+class ScramCredential(NamedTuple):
+    """The server's knowledge of a user's password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def to_text(self) -> str:
+        """As it is kept in /config/users (`ScramCredentialUtils.credentialToString`)."""
+        salt, stored, server = (base64.b64encode(each).decode() for each in self[:3])
+        return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
+
+    @classmethod
+    def from_salted_password(cls, mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+        """That of a password which went through PBKDF2 with `salt` and `iterations` already."""
+        name = HASHES[mechanism]
+        stored_key = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
+        return cls(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
+
+    @classmethod
+    def from_text(cls, text: str) -> ScramCredential:
+        """Raises ValueError."""
+        parts = dict(part.split("=", 1) for part in text.split(","))
+        try:
+            keys = [base64.b64decode(parts[each], validate=True) for each in ("salt", "stored_key", "server_key")]
+            return cls(keys[0], keys[1], keys[2], int(parts["iterations"]))
+        except (KeyError, binascii.Error) as error:
+            raise ValueError(f"not a SCRAM credential: {error}") from error
+
+
+class Exchange(Protocol):
+    """One authentication. `user` is None until it is complete."""
+
+    user: str | None
+
+    async def respond(self, token: bytes) -> bytes:
+        """The answer to a client's token. Raises AuthenticationError."""
+        ...
+
+
+class PlainExchange:
+    """User and password in one token (Kafka class `PlainSaslServer`)."""
+
+    def __init__(self, users: Mapping[str, str], comparison_key: bytes) -> None:
+        """`comparison_key` is secret: what is compared is not the passwords."""
+        self._users = users
+        self._key = comparison_key
+        self.user: str | None = None
+
+    async def respond(self, token: bytes) -> bytes:
+        """See `Exchange`."""
+        if self.user is not None:
+            raise AuthenticationError("Authentication failed: the exchange is complete")
+        parts = token.split(b"\0")
+        if len(parts) != 3:
+            raise AuthenticationError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+        try:
+            authzid, user, password = (part.decode() for part in parts)
+        except UnicodeDecodeError as error:
+            raise AuthenticationError("Invalid SASL/PLAIN response: it is not UTF-8") from error
+        if not user:
+            raise AuthenticationError("Authentication failed: username not specified")
+        if not password:
+            raise AuthenticationError("Authentication failed: password not specified")
+        known = self._users.get(user)
+        # An unknown user costs as much: nobody has the empty password.
+        matches = hmac.compare_digest(self._digest(password), self._digest(known or ""))
+        if known is None or not matches:
+            raise AuthenticationError("Authentication failed: Invalid username or password")
+        if authzid and authzid != user:
+            reason = "Authentication failed: Client requested an authorization id that is different from username"
+            raise AuthenticationError(reason)
+        self.user = user
+        return b""
+
+    def _digest(self, password: str) -> bytes:
+        return hmac.digest(self._key, password.encode(), "sha256")
+
+
+class FindCredential(Protocol):
+    """Looks up a user's credential."""
+
+    async def __call__(self, user: str, mechanism: str, /) -> ScramCredential | None:
+        """None for a user without one. Raises AuthenticationError when it cannot be looked up."""
+        ...
+
+
+class ScramExchange:
+    """Two tokens, of which none tells the password (Kafka class `ScramSaslServer`).
+
+    Nobody learns whether a user exists: one who does not is given a salt that is always the same, and fails at the end.
+    """
+
+    def __init__(self, mechanism: str, find: FindCredential, server_key: bytes, new_nonce: Callable[[], str]) -> None:
+        """`server_key` is secret and makes the salts of users that do not exist."""
+        self._mechanism = mechanism
+        self._hash = HASHES[mechanism]
+        self._find = find
+        self._server_key = server_key
+        self._new_nonce = new_nonce
+        self._wrong = (
+            f"Authentication failed during authentication due to invalid credentials with SASL mechanism {mechanism}"
+        )
+        self._credential: ScramCredential | None = None
+        self._asked = ""
+        self._header = self._nonce = self._bare = self._challenge = ""
+        self.user: str | None = None
+
+    async def respond(self, token: bytes) -> bytes:
+        """See `Exchange`."""
+        try:
+            text = token.decode()
+        except UnicodeDecodeError as error:
+            raise AuthenticationError(self._wrong) from error
+        if not self._challenge:
+            return (await self._first(text)).encode()
+        if self.user is not None:
+            raise AuthenticationError(self._wrong)
+        return self._final(text).encode()
+
+    async def _first(self, text: str) -> str:
+        found = _FIRST.fullmatch(text)
+        if found is None or "tokenauth=" in found["extensions"]:
+            raise AuthenticationError(self._wrong)
+        self._asked = _plain_name(found["user"], self._wrong)
+        if found["authzid"] and _plain_name(found["authzid"], self._wrong) != self._asked:
+            reason = "Authentication failed: Client requested an authorization id that is different from username"
+            raise AuthenticationError(reason)
+        self._header, self._bare = found["header"], found["bare"]
+        self._credential = await self._find(self._asked, self._mechanism)
+        credential = self._credential or self._invented(self._asked)
+        self._nonce = found["nonce"] + self._new_nonce()
+        salt = base64.b64encode(credential.salt).decode()
+        self._challenge = f"r={self._nonce},s={salt},i={credential.iterations}"
+        return self._challenge
+
+    def _final(self, text: str) -> str:
+        found = _FINAL.fullmatch(text)
+        if found is None:
+            raise AuthenticationError(self._wrong)
+        # Java's client always says "n,,", also with an authorization id.
+        channels = [base64.b64encode(each.encode()).decode() for each in ("n,,", self._header)]
+        if found["channel"] not in channels or not hmac.compare_digest(found["nonce"], self._nonce):
+            raise AuthenticationError(self._wrong)
+        credential = self._credential or self._invented(self._asked)
+        message = f"{self._bare},{self._challenge},{found['unproved']}".encode()
+        signature = hmac.digest(credential.stored_key, message, self._hash)
+        try:
+            proof = base64.b64decode(found["proof"], validate=True)
+        except binascii.Error as error:
+            raise AuthenticationError(self._wrong) from error
+        # Letters that differ may be the same bytes; nobody has a reason to send those.
+        if len(proof) != len(signature) or base64.b64encode(proof).decode() != found["proof"]:
+            raise AuthenticationError(self._wrong)
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._hash, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key) or self._credential is None:
+            raise AuthenticationError(self._wrong)
+        self.user = self._asked
+        return f"v={base64.b64encode(hmac.digest(credential.server_key, message, self._hash)).decode()}"
+
+    def _invented(self, user: str) -> ScramCredential:
+        """The credential of a user that does not exist; no password fits it."""
+        made = [hmac.digest(self._server_key, f"{kind} {user}".encode(), self._hash) for kind in ("salt", "key")]
+        return ScramCredential(_salt_of(made[0]), made[1], made[1], MIN_ITERATIONS)
+
+
+def _salt_of(digest: bytes) -> bytes:
+    """A salt that looks like those of Kafka's tools (`ScramFormatter.secureRandomBytes`): 130 bits in base 36."""
+    number, letters = int.from_bytes(digest[:17], "big") >> 6, ""
+    while number:
+        number, digit = divmod(number, 36)
+        letters = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + letters
+    return letters.encode()
+
+
+def _plain_name(written: str, wrong: str) -> str:
+    """A name as RFC 5802 writes it: =2C for a comma, =3D for an equals sign, and no other one."""
+    if re.search("=(?!2C|3D)", written):
+        raise AuthenticationError(wrong)
+    return written.replace("=2C", ",").replace("=3D", "=")

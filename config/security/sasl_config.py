@@ -1,0 +1,91 @@
+"""SASL of one listener: what the keys sasl.* ask for (Kafka classes `BrokerSecurityConfigs`, `JaasContext`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from config.definitions import ConfigError, ConfigKey, Value
+from config.security.login_modules import parse_module
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MODULES: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_USER: Final = "user_"
+_OF_MECHANISM: Final = re.compile(r"(.+)\.(sasl\.jaas\.config|connections\.max\.reauth\.ms)\Z")
+
+
+class SaslConfig(NamedTuple):
+    """SASL of one listener. `plain_users` are passwords by user."""
+
+    mechanisms: tuple[str, ...]
+    plain_users: Mapping[str, str]
+    max_receive_bytes: int
+    max_reauth_ms: Mapping[str, int]
+    """For each mechanism how long an authentication counts; 0 for ever."""
+
+
+def parse_sasl(
+    listener: str, values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
+) -> SaslConfig:
+    """SASL of `listener`. Raises ConfigError."""
+    prefix = f"listener.name.{listener.lower()}."
+
+    def value(key: str, mechanism: str = "") -> tuple[str, Value]:
+        """The key that counts, with the longest prefix that is set, and its value."""
+        for name in (f"{prefix}{mechanism.lower()}.{key}", prefix + key):
+            if name in originals:
+                return name, keys[key]._replace(name=name).parse(originals[name])
+        return key, values[key]
+
+    name, mechanisms = value("sasl.enabled.mechanisms")
+    if not isinstance(mechanisms, tuple) or not mechanisms or not set(mechanisms) <= set(MECHANISMS):
+        raise ConfigError(name, mechanisms, f"listener {listener} needs some of: {', '.join(MECHANISMS)}")
+    _check_mechanisms(prefix, mechanisms, originals)
+    plain_users: Mapping[str, str] = {}
+    reauth_ms = {}
+    for mechanism in mechanisms:
+        limit_ms = value("connections.max.reauth.ms", mechanism)[1]
+        reauth_ms[mechanism] = limit_ms if isinstance(limit_ms, int) else 0
+        name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
+        options = _login_options(name, mechanism, originals.get(name))
+        if mechanism == "PLAIN":
+            users = {each.removeprefix(_USER): word for each, word in options.items() if each.startswith(_USER)}
+            plain_users = _checked(name, users)
+    size = value("sasl.server.max.receive.size")[1]
+    return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms)
+
+
+def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mapping[str, str]) -> None:
+    """A key of a mechanism that the listener does not have protects nothing: its author meant another one."""
+    for name in originals:
+        if name.startswith(prefix) and (found := _OF_MECHANISM.match(name, len(prefix))):
+            allowed = [each.lower() for each in mechanisms]
+            if found[1] not in allowed:
+                reason = f"{found[1]} is no mechanism of the listener; allowed: {', '.join(allowed)}"
+                raise ConfigError(name, "[hidden]", reason)
+
+
+def _login_options(name: str, mechanism: str, text: str | None) -> Mapping[str, str]:
+    """The options of the mechanism's login module. Users of SCRAM are in the coordination tree, so it may lack."""
+    if text is None:
+        if mechanism != "PLAIN":
+            return {}
+        raise ConfigError(name, None, f'it must look like {_MODULES[mechanism]} required user_alice="password";')
+    module = parse_module(text, lambda reason: ConfigError(name, "[hidden]", reason))
+    if module.class_name != _MODULES[mechanism]:
+        raise ConfigError(name, "[hidden]", f"{mechanism} needs the login module {_MODULES[mechanism]}")
+    return module.options
+
+
+def _checked(name: str, users: Mapping[str, str]) -> Mapping[str, str]:
+    if not users:
+        raise ConfigError(name, "[hidden]", 'it must have users, such as user_alice="password"')
+    for user, password in users.items():
+        if not user or not password:
+            raise ConfigError(name, "[hidden]", f"the user {user!r} needs a name and a password")
+    return users

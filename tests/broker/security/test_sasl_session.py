@@ -1,0 +1,236 @@
+"""A client before it is authenticated, and how long it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TypeVar
+
+import pytest
+
+from broker.network.secured_connection import SecuredConnection
+from broker.security import sasl_session
+from broker.security.listener_security import SecuredListener, security_of_listeners
+from broker.this_machine import environment_of_this_machine
+from config.broker_config import BrokerConfig
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    ApiVersionsRequest,
+    MetadataRequest,
+    RequestHeader,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from protocol.wire.schema import Request, Response
+from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
+
+PASSWORDS = 'user_alice="secret" user_bob="other"'
+R = TypeVar("R", bound=Response)
+
+
+def security(**overrides: str) -> SecuredListener:
+    module = f"org.apache.kafka.common.security.plain.PlainLoginModule required {PASSWORDS};"
+    settings = {
+        "broker.id": "0",
+        "listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9093",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": module,
+        **{name.replace("_", "."): value for name, value in overrides.items()},
+    }
+    config = BrokerConfig(settings)
+
+    async def no_user(_user: str, _mechanism: str) -> None:
+        return None
+
+    return security_of_listeners(config, environment_of_this_machine(config), no_user)["SASL_PLAINTEXT"]
+
+
+class Client:
+    """Sends single requests. The server answers those that pass with OK."""
+
+    def __init__(self, streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        self.reader, self._writer = streams
+
+    async def frame(self, content: bytes) -> bytes:
+        self._writer.write(framed(content))
+        (size,) = struct.unpack(">i", await asyncio.wait_for(self.reader.readexactly(4), 30))
+        return await self.reader.readexactly(size)
+
+    def send(self, request: Request, version: int) -> None:
+        api_key = request.api_key
+        header = RequestHeader(
+            request_api_key=int(api_key), request_api_version=version, correlation_id=7, client_id="test"
+        )
+        self._writer.write(framed(header.to_bytes(api_key.request_header_version(version)) + request.to_bytes(version)))
+
+    async def ask(self, request: Request, version: int, response: type[R]) -> R:
+        self.send(request, version)
+        (size,) = struct.unpack(">i", await asyncio.wait_for(self.reader.readexactly(4), 30))
+        content = await self.reader.readexactly(size)
+        head = 4 + response.api_key.response_header_version(version)
+        assert content[:4] == struct.pack(">i", 7)
+        return response.decode(memoryview(bytearray(content[head:])), version)
+
+    async def shake_hands(self, version: int = 1, mechanism: str = "PLAIN") -> SaslHandshakeResponse:
+        return await self.ask(SaslHandshakeRequest(mechanism=mechanism), version, SaslHandshakeResponse)
+
+    async def authenticate(self, token: bytes = b"\0alice\0secret", version: int = 2) -> SaslAuthenticateResponse:
+        return await self.ask(SaslAuthenticateRequest(auth_bytes=token), version, SaslAuthenticateResponse)
+
+    async def is_served(self) -> bool:
+        self.send(MetadataRequest(topics=[]), 1)
+        answer = await asyncio.wait_for(self.reader.read(100), 30)
+        return answer == framed(b"ok")
+
+
+def server(**overrides: str) -> ScriptedServer:
+    return ScriptedServer(lambda frame: [framed(b"ok")], security=security(**overrides))
+
+
+def principals(scripted: ScriptedServer) -> list[str]:
+    return [str(each.principal) for each in scripted.server.connections]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_whoever_knows_the_password_is_served(version: int) -> None:
+    async def scenario() -> None:
+        async with server() as scripted:
+            client = Client(await scripted.connect())
+            assert (await client.shake_hands()).mechanisms == ["PLAIN"]
+            assert principals(scripted) == ["User:ANONYMOUS"]
+            answer = await client.authenticate(version=version)
+            assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, b"", 0)
+            assert principals(scripted) == ["User:alice"]
+            assert await client.is_served()
+
+    run(scenario())
+
+
+def test_tokens_without_headers_follow_an_old_handshake() -> None:
+    async def scenario() -> None:
+        async with server(connection_failed_authentication_delay_ms="0") as scripted:
+            client = Client(await scripted.connect())
+            assert (await client.shake_hands(0)).error_code == ErrorCode.NONE
+            assert await client.frame(b"\0alice\0secret") == b""
+            assert await client.is_served()
+            stranger = Client(await scripted.connect())
+            await stranger.shake_hands(0)
+            with pytest.raises(asyncio.IncompleteReadError):
+                await stranger.frame(b"\0alice\0wrong")
+
+    run(scenario())
+
+
+def test_nothing_else_is_served_before() -> None:
+    async def scenario() -> None:
+        async with server() as scripted:
+            asked: list[list[tuple[Request, int]]] = [
+                [(MetadataRequest(topics=[]), 1)],
+                [(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2)],
+                [(SaslHandshakeRequest(mechanism="PLAIN"), 1), (MetadataRequest(topics=[]), 1)],
+                [(SaslHandshakeRequest(mechanism="PLAIN"), 1), (SaslHandshakeRequest(mechanism="PLAIN"), 1)],
+                [(SaslHandshakeRequest(mechanism="PLAIN"), 1), (ApiVersionsRequest(), 0)],
+            ]
+            for requests in asked:
+                client = Client(await scripted.connect())
+                for request, version in requests:
+                    client.send(request, version)
+                # An answer that waits behind the one that ends the connection may be dropped.
+                await asyncio.wait_for(client.reader.read(), 30)
+            assert not scripted.dispatcher.seen
+            client = Client(await scripted.connect())
+            client.send(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
+            assert await client.reader.readexactly(6) == framed(b"ok")
+            for size in (524_289, -1, 3):
+                reader, writer = await scripted.connect()
+                writer.write(struct.pack(">i", size) + b"abc")
+                assert await is_closed(reader)
+
+    run(scenario())
+
+
+def test_a_failure_is_told_later_and_ends_the_connection() -> None:
+    async def scenario() -> None:
+        async with server(connection_failed_authentication_delay_ms="300") as scripted:
+            client = Client(await scripted.connect())
+            await client.shake_hands()
+            began_s = asyncio.get_running_loop().time()
+            answer = await client.authenticate(b"\0alice\0wrong")
+            assert asyncio.get_running_loop().time() - began_s >= 0.29
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert answer.error_message == "Authentication failed: Invalid username or password"
+            assert await is_closed(client.reader)
+            unknown = Client(await scripted.connect())
+            refused = await unknown.shake_hands(mechanism="GSSAPI")
+            assert (refused.error_code, refused.mechanisms) == (ErrorCode.UNSUPPORTED_SASL_MECHANISM, ["PLAIN"])
+            assert await is_closed(unknown.reader)
+            assert not scripted.dispatcher.seen
+
+    run(scenario())
+
+
+def test_whoever_takes_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl_session, "AUTHENTICATION_S", 0.2)
+
+    async def scenario() -> None:
+        async with server() as scripted:
+            quick = Client(await scripted.connect())
+            await quick.shake_hands()
+            await quick.authenticate()
+            slow = Client(await scripted.connect())
+            await slow.shake_hands()
+            assert await is_closed(slow.reader)
+            assert await quick.is_served()
+
+    run(scenario())
+
+
+def test_a_client_authenticates_again_in_time_as_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl_session, "LEAST_BETWEEN_S", 0.0)
+
+    async def scenario() -> None:
+        async with server(connections_max_reauth_ms="60000") as scripted:
+            client = Client(await scripted.connect())
+            for _ in range(2):
+                await client.shake_hands()
+                assert (await client.authenticate()).session_lifetime_ms == 60_000
+                assert await client.is_served()
+            await client.shake_hands()
+            answer = await client.authenticate(b"\0bob\0other")
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+            assert "Cannot change principals during re-authentication" in (answer.error_message or "")
+            assert await is_closed(client.reader)
+
+    run(scenario())
+
+
+def test_a_session_that_has_expired_is_closed() -> None:
+    async def scenario() -> None:
+        async with server(connections_max_reauth_ms="100") as scripted:
+            client = Client(await scripted.connect())
+            await client.shake_hands()
+            assert (await client.authenticate()).session_lifetime_ms == 100
+            connection = next(iter(scripted.server.connections))
+            assert isinstance(connection, SecuredConnection)
+            await asyncio.sleep(0.2)
+            client.send(MetadataRequest(topics=[]), 1)
+            assert await is_closed(client.reader)
+            assert not scripted.dispatcher.seen
+
+    run(scenario())
+
+
+def test_twice_within_a_second_is_for_the_handlers_to_answer() -> None:
+    async def scenario() -> None:
+        async with server() as scripted:
+            client = Client(await scripted.connect())
+            await client.shake_hands()
+            await client.authenticate()
+            client.send(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+            assert await client.reader.readexactly(6) == framed(b"ok")
+            assert ApiKey.SASL_HANDSHAKE == 17
+
+    run(scenario())

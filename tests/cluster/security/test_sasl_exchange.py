@@ -1,0 +1,182 @@
+"""PLAIN and SCRAM from the server's side. The first SCRAM exchange is that of RFC 7677."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cluster.security.sasl_exchange import AuthenticationError, PlainExchange, ScramCredential, ScramExchange
+
+USERS = {"alice": "secret", "Zoë": "pässwörd"}
+SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+FINAL = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+
+
+def credential(mechanism: str = "SCRAM-SHA-256", password: str = "pencil") -> ScramCredential:
+    name = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), SALT, 4096)
+    return ScramCredential.from_salted_password(mechanism, salted, SALT, 4096)
+
+
+CREDENTIALS = {
+    ("user", "SCRAM-SHA-256"): credential(),
+    ("user", "SCRAM-SHA-512"): credential("SCRAM-SHA-512"),
+    ("a,b=c", "SCRAM-SHA-256"): credential(),
+}
+
+
+async def find(user: str, mechanism: str) -> ScramCredential | None:
+    return CREDENTIALS.get((user, mechanism))
+
+
+def scram(mechanism: str = "SCRAM-SHA-256") -> ScramExchange:
+    return ScramExchange(mechanism, find, b"server's secret", lambda: SERVER_NONCE)
+
+
+def plain() -> PlainExchange:
+    return PlainExchange(USERS, b"server's secret")
+
+
+def after(exchange: PlainExchange | ScramExchange, *tokens: bytes) -> bytes:
+    """The answer to the last token."""
+    answer = b""
+    for token in tokens:
+        answer = asyncio.run(exchange.respond(token))
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("token", "user"), [("\0alice\0secret", "alice"), ("alice\0alice\0secret", "alice"), ("\0Zoë\0pässwörd", "Zoë")]
+)
+def test_a_password_that_fits(token: str, user: str) -> None:
+    exchange = plain()
+    assert after(exchange, token.encode()) == b""
+    assert exchange.user == user
+
+
+@pytest.mark.parametrize(
+    ("token", "reason"),
+    [
+        (b"\0alice\0wrong", "Invalid username or password"),
+        (b"\0alice\0secret ", "Invalid username or password"),
+        (b"\0nobody\0secret", "Invalid username or password"),
+        (b"bob\0alice\0secret", "authorization id that is different from username"),
+        (b"\0\0secret", "username not specified"),
+        (b"\0alice\0", "password not specified"),
+        (b"\0nobody\0", "password not specified"),
+        (b"alice\0secret", "expected 3 tokens, got 2"),
+        (b"\0alice\0secret\0", "expected 3 tokens, got 4"),
+        (b"\0alice\0\xff", "it is not UTF-8"),
+    ],
+)
+def test_a_password_that_does_not(token: bytes, reason: str) -> None:
+    exchange = plain()
+    with pytest.raises(AuthenticationError, match=reason):
+        after(exchange, token)
+    assert exchange.user is None
+
+
+def test_the_exchange_of_the_rfc() -> None:
+    exchange = scram()
+    challenge = after(exchange, FIRST)
+    assert challenge == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    assert exchange.user is None
+    assert after(exchange, FINAL) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert exchange.user == "user"
+    with pytest.raises(AuthenticationError):
+        after(exchange, FINAL)
+
+
+def final_of(exchange: ScramExchange, first: str, password: str, mechanism: str, header: str = "n,,") -> bytes:
+    """A client's second token, for the server's first."""
+    name = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    challenge = after(exchange, f"{header}{first}".encode()).decode()
+    parts = dict(part.split("=", 1) for part in challenge.split(","))
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), base64.b64decode(parts["s"]), int(parts["i"]))
+    unproved = f"c={base64.b64encode(header.encode()).decode()},r={parts['r']}"
+    client_key = hmac.digest(salted, b"Client Key", name)
+    signature = hmac.digest(hashlib.new(name, client_key).digest(), f"{first},{challenge},{unproved}".encode(), name)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
+
+
+@pytest.mark.parametrize(
+    ("user", "written", "header", "mechanism"),
+    [
+        ("user", "user", "n,,", "SCRAM-SHA-512"),
+        ("user", "user", "n,a=user,", "SCRAM-SHA-256"),
+        ("a,b=c", "a=2Cb=3Dc", "n,,", "SCRAM-SHA-256"),
+    ],
+)
+def test_names_and_mechanisms(user: str, written: str, header: str, mechanism: str) -> None:
+    exchange = scram(mechanism)
+    final = final_of(exchange, f"n={written},r=abc", "pencil", mechanism, header)
+    assert after(exchange, final).startswith(b"v=")
+    assert exchange.user == user
+
+
+@pytest.mark.parametrize("user", ["user", "nobody"])
+def test_a_wrong_password_and_an_unknown_user_look_alike(user: str) -> None:
+    exchange = scram()
+    final = final_of(exchange, f"n={user},r=abc", "wrong", "SCRAM-SHA-256")
+    with pytest.raises(AuthenticationError, match="due to invalid credentials with SASL mechanism SCRAM-SHA-256"):
+        after(exchange, final)
+    assert exchange.user is None
+    assert after(scram(), b"n,,n=%s,r=abc" % user.encode()) == after(scram(), b"n,,n=%s,r=abc" % user.encode())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"n,,n=,r=abc",
+        b"n,,n=user,r=",
+        b"y,,n=user,r=abc",
+        b"p=tls-unique,,n=user,r=abc",
+        b"n,a=other,n=user,r=abc",
+        b"n,,n=a=b,r=abc",
+        b"n,,n=user,r=abc,tokenauth=true",
+        b"n,,n=user\0,r=abc",
+        b"n,,r=abc,n=user",
+        b"\xff",
+    ],
+)
+def test_a_first_token_that_is_none(first: bytes) -> None:
+    with pytest.raises(AuthenticationError):
+        after(scram(), first)
+
+
+@example(at=len(FINAL) - 2, flip=ord("Q") ^ ord("R"))
+@given(st.integers(0, len(FINAL) - 1), st.integers(1, 255))
+def test_no_byte_of_the_last_token_may_be_another(at: int, flip: int) -> None:
+    changed = bytearray(FINAL)
+    changed[at] ^= flip
+    exchange = scram()
+    after(exchange, FIRST)
+    with pytest.raises(AuthenticationError):
+        after(exchange, bytes(changed))
+    assert exchange.user is None
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_nothing_else_is_raised(first: bytes, second: bytes) -> None:
+    for exchange, begin in ((scram(), [first]), (scram(), [FIRST, second]), (plain(), [first])):
+        with pytest.raises(AuthenticationError):
+            after(exchange, *begin)
+
+
+def test_credentials_are_kept_as_kafka_does() -> None:
+    text = credential().to_text()
+    assert ScramCredential.from_text(text) == credential()
+    assert [part.partition("=")[0] for part in text.split(",")] == ["salt", "stored_key", "server_key", "iterations"]
+    for bad in ("", "salt=x", text.replace("4096", "many"), text.replace("salt=W", "salt=!")):
+        with pytest.raises(ValueError, match=r".+"):
+            ScramCredential.from_text(bad)

@@ -1,0 +1,88 @@
+"""SASL of a listener: which keys count, and what stops the start."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.broker_config import BrokerConfig
+from config.definitions import ConfigError
+from config.security.sasl_config import SaslConfig
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+JAAS = "listener.name.out.plain.sasl.jaas.config"
+BASE = {
+    "broker.id": "0",
+    "listeners": "PLAINTEXT://:9092,OUT://:9093",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+    JAAS: f'{PLAIN} required\n username="broker" password="hidden" user_broker="hidden"\n user_alice="a \\"b\\"";',
+}
+
+
+def sasl_of(overrides: dict[str, str]) -> SaslConfig:
+    return BrokerConfig.of({**BASE, **overrides}).sasl["OUT"]
+
+
+def test_the_keys_of_listener_and_mechanism_go_first() -> None:
+    config = sasl_of({})
+    assert config.mechanisms == ("PLAIN", "SCRAM-SHA-512")
+    assert config.plain_users == {"broker": "hidden", "alice": 'a "b"'}
+    assert config.max_reauth_ms == {"PLAIN": 0, "SCRAM-SHA-512": 0}
+    assert config.max_receive_bytes == 524_288
+    times = {
+        "connections.max.reauth.ms": "1",
+        "listener.name.out.connections.max.reauth.ms": "2",
+        "listener.name.out.scram-sha-512.connections.max.reauth.ms": "3",
+        "listener.name.out.sasl.server.max.receive.size": "1000",
+    }
+    assert sasl_of(times).max_reauth_ms == {"PLAIN": 2, "SCRAM-SHA-512": 3}
+    assert sasl_of(times).max_receive_bytes == 1000
+    scram = {"listener.name.out.sasl.enabled.mechanisms": "SCRAM-SHA-256", JAAS: f'{PLAIN} required user_a="b";'}
+    with pytest.raises(ConfigError, match="plain is no mechanism of the listener; allowed: scram-sha-256"):
+        sasl_of(scram)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "listener OUT needs some of: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "listener OUT needs some of"),
+        ({"sasl.enabled.mechanisms": "plain"}, "listener OUT needs some of"),
+        ({"sasl.enabled.mechanisms": ""}, "listener OUT needs some of"),
+        ({JAAS: ""}, "it must look like CLASS required NAME=VALUE;"),
+        ({JAAS: f"{PLAIN} required;"}, "it must have users"),
+        ({JAAS: f'{PLAIN} required user_a="";'}, "the user 'a' needs a name and a password"),
+        ({JAAS: f'{PLAIN} required user_="hidden";'}, "the user '' needs a name and a password"),
+        ({JAAS: f'{PLAIN} required user_a="hidden"'}, "a ; is missing at its end"),
+        ({JAAS: f'{PLAIN} user_a="hidden";'}, "it must look like CLASS required"),
+        ({JAAS: f'{PLAIN} required user_a="hidden'}, "a quotation mark is missing"),
+        ({JAAS: f'{PLAIN} required user_a "hidden";'}, "a = is missing"),
+        ({JAAS: f'{PLAIN} required user_a="hidden"; {PLAIN} required;'}, "it must have one login module"),
+        ({JAAS: f'{SCRAM} required user_a="hidden";'}, "PLAIN needs the login module .*PlainLoginModule"),
+        ({"listener.name.out.scram-sha-512.sasl.jaas.config": f"{PLAIN} required;"}, "SCRAM-SHA-512 needs the login"),
+        (
+            {"listener.name.out.PLAIN.sasl.jaas.config": "hidden"},
+            "PLAIN is no mechanism of the listener; allowed: plain",
+        ),
+        (
+            {"listener.name.OUT.plain.sasl.jaas.config": "hidden"},
+            "it is of no listener with SASL; allowed: listener.name.out.",
+        ),
+        ({"listener.name.out.sasl.server.callback.handler.class": "a.B"}, "Java classes are not implemented"),
+        (
+            {"inter.broker.listener.name": "OUT", "zookeeper.connect": "localhost:1"},
+            "listener OUT speaks SASL_PLAINTEXT, and brokers among themselves speak only PLAINTEXT yet",
+        ),
+    ],
+)
+def test_what_stops_the_start(overrides: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        sasl_of(overrides)
+    assert 'hidden"' not in str(caught.value)
+
+
+def test_plain_needs_users() -> None:
+    without = {name: value for name, value in BASE.items() if name != JAAS}
+    with pytest.raises(ConfigError, match=f"{JAAS}: it must look like {PLAIN} required user_alice"):
+        BrokerConfig.of(without)
