@@ -1,7 +1,7 @@
 """Read-only requests about features that this broker does not have, answered as by a Kafka that is not set up for them.
 
 User interfaces send them to every broker and take an error that is not expected for a broken cluster. The answers are
-those of Apache Kafka 3.9.1 in ZooKeeper mode without an authorizer, quotas, SCRAM users or tokens.
+those of Apache Kafka 3.9.1 in ZooKeeper mode without an authorizer, quotas or tokens.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from protocol.messages import (
     DescribeClientQuotasResponse,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
 )
 
 UNKNOWN: Final = 0
@@ -33,7 +31,7 @@ QUOTA_ENTITY_NAMES: Final = {"user": "user", "client-id": "client", "ip": "ip"}
 
 
 class DisabledFeatureHandlers:
-    """Describes ACLs, tokens, quotas and SCRAM users, of which there are none."""
+    """Describes ACLs, tokens and quotas, of which there are none."""
 
     @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), reads_only=True)
     def describe_acls(
@@ -79,33 +77,6 @@ class DisabledFeatureHandlers:
                 throttle_time_ms=0, error_code=error.error_code, error_message=error.message or None, entries=None
             )
         return DescribeClientQuotasResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", entries=[])
-
-    @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), reads_only=True)
-    def describe_user_scram_credentials(
-        self,
-        context: RequestContext,  # noqa: ARG002
-        request: DescribeUserScramCredentialsRequest,
-    ) -> DescribeUserScramCredentialsResponse:
-        """No user has credentials: each that is named does not exist."""
-        names = [user.name for user in request.users or ()]
-        results = [
-            DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
-                user=name, error_code=code, error_message=message, credential_infos=[]
-            )
-            for name, (code, message) in ((name, _no_user(name, names)) for name in sorted(set(names)))
-        ]
-        return DescribeUserScramCredentialsResponse(
-            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", results=results
-        )
-
-
-def _no_user(name: str, names: list[str]) -> tuple[ErrorCode, str]:
-    if not name:
-        return ErrorCode.RESOURCE_NOT_FOUND, "Username must not be empty"
-    if names.count(name) > 1:
-        reason = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
-        return ErrorCode.DUPLICATE_RESOURCE, reason
-    return ErrorCode.RESOURCE_NOT_FOUND, f"Attempt to describe a user credential that does not exist: {name}"
 
 
 def check_quota_filter(components: list[DescribeClientQuotasRequest.ComponentData]) -> None:

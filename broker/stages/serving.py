@@ -19,6 +19,7 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.sasl import SaslHandlers
+from broker.handlers.scram_users import ScramUserHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.handlers.transaction_admin import TransactionAdminHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetHandlers
@@ -188,6 +189,7 @@ def _registry(
             ProducerHandlers(logs.replicas, lambda: metadata.image),
             DisabledFeatureHandlers(),
             SaslHandlers(),
+            ScramUserHandlers(coordination.membership, controller),
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
             ClusterRequestHandlers(controller, lambda: metadata.image),

@@ -12,7 +12,7 @@ from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
-from cluster.security.sanitizer import sanitized
+from cluster.security.sanitizer import desanitized, sanitized
 from cluster.zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
@@ -265,6 +265,11 @@ class KafkaZkClient:
         """The overrides of a topic or a broker; empty when it has none."""
         return await self._config_at(_config_path_of(resource))
 
+    async def users(self) -> list[str]:
+        """Every user of whom anything is kept."""
+        names = (await self._coordination.children("/config/users"))[0]
+        return sorted(desanitized(name) for name in names if name != znodes.DEFAULT_ENTITY)
+
     async def user_config(self, user: str) -> dict[str, str]:
         """SCRAM credentials and quotas of a user; empty for one that is not known."""
         return await self._config_at(znodes.config_path("users", sanitized(user)))
@@ -303,12 +308,19 @@ class KafkaZkClient:
         operations: list[Operation] = []
         for (resource_type, name), config in configs.items():
             entity = f"{CONFIG_ENTITIES[ConfigResourceType(resource_type)]}/{name or znodes.DEFAULT_ENTITY}"
-            path, data = f"/config/{entity}", znodes.encode_config(config)
-            notice = f"{znodes.CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}"
-            change = znodes.encode_config_change(entity)
-            operations.append(SetData(path, data) if await self.exists(path) else Create(path, data))
-            operations.append(Create(notice, change, sequential=True))
+            operations += await self._replacement(entity, config)
         return operations
+
+    async def user_operations(self, user: str, config: Mapping[str, str]) -> list[Operation]:
+        """As `config_operations`, of a user."""
+        return await self._replacement(f"users/{sanitized(user)}", config)
+
+    async def _replacement(self, entity: str, config: Mapping[str, str]) -> list[Operation]:
+        path, data = f"/config/{entity}", znodes.encode_config(config)
+        notice = Create(
+            f"{znodes.CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}", znodes.encode_config_change(entity), sequential=True
+        )
+        return [SetData(path, data) if await self.exists(path) else Create(path, data), notice]
 
     async def expired_config_changes(self) -> list[Operation]:
         """Remove notices older than 15 minutes. In Kafka their readers do so."""

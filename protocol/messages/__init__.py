@@ -100,6 +100,8 @@ from protocol.messages.reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from protocol.messages.security import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
     DescribeDelegationTokenRequest,
@@ -158,6 +160,8 @@ __all__ = [
     "AlterPartitionResponse",
     "AlterReplicaLogDirsRequest",
     "AlterReplicaLogDirsResponse",
+    "AlterUserScramCredentialsRequest",
+    "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
     "ConsumerProtocolAssignment",
@@ -266,6 +270,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterReplicaLogDirsRequest,
+    AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     ControlledShutdownRequest,
     CreatePartitionsRequest,
@@ -319,6 +324,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
     AlterReplicaLogDirsResponse,
+    AlterUserScramCredentialsResponse,
     ApiVersionsResponse,
     ControlledShutdownResponse,
     CreatePartitionsResponse,

@@ -152,6 +152,46 @@ class DescribeUserScramCredentialsResponse(
     results: list[DescribeUserScramCredentialsResult]
 
 
+class AlterUserScramCredentialsRequest(
+    Request, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
+):
+    """Credentials of users to set and to remove. Passwords are salted by the client and never sent (KIP-554)."""
+
+    class ScramCredentialDeletion(Struct):
+        """One mechanism of a user."""
+
+        name: string
+        mechanism: int8
+
+    class ScramCredentialUpsertion(Struct):
+        """One mechanism of a user with the salted password."""
+
+        name: string
+        mechanism: int8
+        iterations: int32
+        salt: bytes_
+        salted_password: bytes_
+
+    deletions: list[ScramCredentialDeletion]
+    upsertions: list[ScramCredentialUpsertion]
+
+
+class AlterUserScramCredentialsResponse(
+    Response, api_key=ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions="0", flexible="0+"
+):
+    """Whether the credentials of each user have changed."""
+
+    class AlterUserScramCredentialsResult(Struct):
+        """One user."""
+
+        user: string
+        error_code: int16
+        error_message: nullable_string
+
+    throttle_time_ms: int32
+    results: list[AlterUserScramCredentialsResult]
+
+
 class SaslHandshakeRequest(Request, api_key=ApiKey.SASL_HANDSHAKE, versions="0-1"):
     """The mechanism that a client has chosen.
 

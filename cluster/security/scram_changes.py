@@ -1,0 +1,81 @@
+"""Changes of SCRAM credentials: which are allowed, in Kafka's words (`ZkAdminManager.alterUserScramCredentials`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from cluster.security.sasl_exchange import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
+from protocol.errors import ApiError, ErrorCode
+
+MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+"""Mechanisms by their numbers in requests."""
+
+NO_NAME: Final = "Username must not be empty"
+
+
+class CredentialChange(NamedTuple):
+    """A credential to set, or to remove where `salted_password` is None."""
+
+    user: str
+    mechanism: int
+    iterations: int = 0
+    salt: bytes = b""
+    salted_password: bytes | None = None
+
+
+def refused(changes: Sequence[CredentialChange]) -> dict[str, ApiError]:
+    """Why the changes of a user are not allowed, whatever the user has now."""
+    errors: dict[str, ApiError] = {}
+    for change in changes:
+        error = _mistake(change)
+        if error is not None:
+            errors.setdefault(change.user, error)
+    pairs = Counter((change.user, change.mechanism) for change in changes if change.user not in errors)
+    for (user, _), count in pairs.items():
+        if count > 1:
+            text = "A user credential cannot be altered twice in the same request"
+            errors[user] = ApiError(ErrorCode.DUPLICATE_RESOURCE, text)
+    return errors
+
+
+def _mistake(change: CredentialChange) -> ApiError | None:
+    if not change.user:
+        return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, NO_NAME)
+    if change.mechanism not in MECHANISMS:
+        return ApiError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+    if change.salted_password is not None:
+        if change.iterations > MAX_ITERATIONS:
+            return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+        if change.iterations < MIN_ITERATIONS:
+            return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+    return None
+
+
+def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> dict[str, str]:
+    """A user's configuration after changes that are not `refused`. Raises ApiError(RESOURCE_NOT_FOUND)."""
+    result = dict(config)
+    for change in changes:
+        mechanism = MECHANISMS[change.mechanism]
+        if change.salted_password is not None:
+            credential = ScramCredential.from_salted_password(
+                mechanism, change.salted_password, change.salt, change.iterations
+            )
+            result[mechanism] = credential.to_text()
+        elif result.pop(mechanism, None) is None:
+            text = "Attempt to delete a user credential that does not exist"
+            raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, text)
+    return result
+
+
+def iterations_of(config: Mapping[str, str]) -> dict[int, int]:
+    """Iterations of each credential of a user, by the mechanism's number. Raises ApiError for one that is damaged."""
+    found = {}
+    for number, name in MECHANISMS.items():
+        if name in config:
+            try:
+                found[number] = ScramCredential.from_text(config[name]).iterations
+            except ValueError as error:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{name}: {error}") from error
+    return found
