@@ -60,6 +60,7 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """State of one connection. Owned by the loop; nothing here is shared with threads."""
 
+    security_protocol = "PLAINTEXT"
     __slots__ = (
         "_barriers",
         "_continues",

@@ -103,7 +103,12 @@ class Dispatcher:
         if not route.min_version <= version <= route.max_version:
             handle, version = _refusal(route, version), 0
         context = RequestContext(
-            version, header.client_id, connection.client_address, connection.listener_name, connection.principal
+            version,
+            header.client_id,
+            connection.client_address,
+            connection.listener_name,
+            connection.principal,
+            connection.security_protocol,
         )
         kind = RequestKind(route, handle, bytes(frame[_START.size : body_at]), body_at, context)
         if body_at <= MAX_REMEMBERED_BYTES:

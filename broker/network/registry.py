@@ -65,6 +65,7 @@ class RequestContext(Value):
     client_address: str
     listener_name: str
     principal: Principal = ANONYMOUS
+    security_protocol: str = "PLAINTEXT"
 
 
 class Handle(Protocol):

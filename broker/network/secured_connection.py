@@ -20,7 +20,7 @@ class Session(Dispatch, Protocol):
 class SecuredConnection(Connection):
     """A connection with TLS, SASL or both."""
 
-    __slots__ = ("_has_tls", "_session")
+    __slots__ = ("_has_tls", "_session", "security_protocol")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class SecuredConnection(Connection):
         super().__init__(server, dispatcher if session is None else session, listener_name)
         self._session = session
         self._has_tls = has_tls
+        self.security_protocol = ("" if session is None else "SASL_") + ("SSL" if has_tls else "PLAINTEXT")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

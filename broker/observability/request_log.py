@@ -28,7 +28,7 @@ def log_completed(route: Route, context: RequestContext, correlation_id: int, pe
         },
         "connection": peer,
         "totalTimeMs": round(time_s * 1000, 3),
-        "securityProtocol": "PLAINTEXT",
+        "securityProtocol": context.security_protocol,
         "principal": str(context.principal),
         "listener": context.listener_name,
     }

@@ -66,7 +66,7 @@ class FakeConnection:
     """The attributes of a connection that the dispatcher uses."""
 
     client_address, listener_name, peer_name = "127.0.0.1", "PLAINTEXT", "127.0.0.1:1"
-    principal = Principal("User", "alice")
+    principal, security_protocol = Principal("User", "alice"), "SSL"
 
     def __init__(self) -> None:
         self.kinds: dict[int, RequestKind] = {}
@@ -137,7 +137,7 @@ def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
             dispatched.append(dispatcher.dispatch(connection, memoryview(bytearray(frame))))
         found = [(context.api_version, context.client_id) for context in handlers.contexts]
         assert found == asked
-        assert {str(context.principal) for context in handlers.contexts} == {"User:alice"}
+        assert {(str(each.principal), each.security_protocol) for each in handlers.contexts} == {("User:alice", "SSL")}
         assert len(connection.kinds) == 2, "one for each version, not for each client id"
         replies = [await reply.future for reply in cast("list[Waiting[Parts]]", dispatched)]
         numbers = [struct.unpack_from(">i", reply[0], 4)[0] for reply in replies]

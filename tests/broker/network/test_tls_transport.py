@@ -78,6 +78,7 @@ def test_a_certificate_names_the_principal(version: ssl.TLSVersion, tmp_path: Pa
             assert await echoes(*await scripted.connect(client_context()))
             names = [str(each.principal) for each in scripted.server.connections]
             assert names == ["User:alice", "User:ANONYMOUS"]
+            assert {each.security_protocol for each in scripted.server.connections} == {"SSL"}
 
     run(scenario())
 

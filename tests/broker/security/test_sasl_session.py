@@ -104,6 +104,7 @@ def test_whoever_knows_the_password_is_served(version: int) -> None:
             answer = await client.authenticate(version=version)
             assert (answer.error_code, answer.auth_bytes, answer.session_lifetime_ms) == (0, b"", 0)
             assert principals(scripted) == ["User:alice"]
+            assert {each.security_protocol for each in scripted.server.connections} == {"SASL_PLAINTEXT"}
             assert await client.is_served()
 
     run(scenario())
