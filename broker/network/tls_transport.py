@@ -81,6 +81,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._outgoing = ssl.MemoryBIO()
         self._object: ssl.SSLObject | None = None
         """None before the handshake may begin, and after the connection has ended."""
+        self._has_entered = False
         self._is_open = False
         self._early = bytearray()
         """Received while a thread has the handshake, which OpenSSL's memory does not bear."""
@@ -95,7 +96,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._raw = cast("asyncio.Transport", transport)
         self._connection.connection_made(cast("asyncio.BaseTransport", self))
         if not self._connection.closed:
-            self._handshakes.enter(self, self._begin)
+            if not self._is_paused:
+                self._enter()
             self._adapt_reading()
             # uvloop begins to read after this call whatever was said in it.
             asyncio.get_running_loop().call_soon(self._pause_again)
@@ -132,6 +134,11 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._connection.resume_writing()
 
     # -- the handshake -------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        """Queue for a handshake; a connection over max.connections does so when it is admitted."""
+        self._has_entered = True
+        self._handshakes.enter(self, self._begin)
 
     def _begin(self) -> None:
         self._object = self._tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -265,6 +272,8 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _go_on_reading(self) -> None:
         if not self._is_paused and not self._raw.is_closing():
+            if not self._has_entered:
+                self._enter()
             self._adapt_reading()
             if self._is_open:
                 self._go_on()

@@ -184,7 +184,10 @@ def test_a_disk_that_cannot_be_written(directory: str, tmp_path: Path) -> None:
         ({"listeners": "PLAINTEXT//nowhere"}, ["listeners", "PLAINTEXT//nowhere"]),
         ({"metrics_listener": "nowhere"}, ["metrics.listener", "nowhere", "host:port"]),
         ({"metrics_listener": "127.0.0.1:70000"}, ["metrics.listener", "between 0 and 65535"]),
-        ({"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"}, ["SSL", "not implemented"]),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"},
+            ["ssl.keystore.location", "listener SSL needs a key"],
+        ),
         ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, ["authorizer.class.name"]),
         ({"process_roles": "broker"}, ["process.roles"]),
         ({"zookeeper_connect": "localhost:port"}, ["zookeeper.connect", "localhost:port", "is not host:port"]),

@@ -206,3 +206,19 @@ def test_many_at_once() -> None:
             assert all(await asyncio.gather(*(visit(number) for number in range(50))))
 
     run(scenario())
+
+
+def test_a_connection_over_the_brokers_limit_waits_without_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_transport, "HANDSHAKE_S", 0.3)
+
+    async def scenario() -> None:
+        async with ScriptedServer(lambda frame: [frame], security=server_tls(), max_connections=1) as scripted:
+            first = await scripted.connect(client_context())
+            assert await echoes(*first)
+            second = asyncio.ensure_future(scripted.connect(client_context()))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(second), 0.6)
+            first[1].close()
+            assert await echoes(*await asyncio.wait_for(second, 30))
+
+    run(scenario())
