@@ -11,6 +11,7 @@ from protocol.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
+    AlterUserScramCredentialsRequest,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteGroupsRequest,
@@ -20,6 +21,7 @@ from protocol.messages import (
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
+    DescribeUserScramCredentialsRequest,
     ElectLeadersRequest,
     FetchRequest,
     FindCoordinatorRequest,
@@ -337,3 +339,15 @@ def leaders_elected(topics: Sequence[str]) -> ElectLeadersRequest:
     """ElectLeaders of preferred leaders, who lead already."""
     topic = ElectLeadersRequest.TopicPartitions
     return ElectLeadersRequest(topic_partitions=[topic(topic=name, partitions=[0]) for name in topics])
+
+
+def scram_altered(trial: Trial) -> AlterUserScramCredentialsRequest:
+    """Of a user with the name of a group."""
+    upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name=trial.g, mechanism=1, iterations=4096, salt=b"salt", salted_password=b"salted"
+    )
+    return AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion])
+
+
+def scram_described(trial: Trial) -> DescribeUserScramCredentialsRequest:
+    return DescribeUserScramCredentialsRequest(users=[DescribeUserScramCredentialsRequest.UserName(name=trial.g)])

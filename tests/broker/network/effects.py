@@ -22,13 +22,14 @@ from protocol.messages import (
     DescribeDelegationTokenRequest,
     DescribeGroupsRequest,
     DescribeTransactionsRequest,
-    DescribeUserScramCredentialsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
     ListGroupsRequest,
     ListPartitionReassignmentsRequest,
     ListTransactionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 from protocol.wire.schema import Request, Struct
 from tests.broker.network.effect_requests import (
@@ -55,6 +56,8 @@ from tests.broker.network.effect_requests import (
     produce,
     producers,
     records_deleted,
+    scram_altered,
+    scram_described,
     sync,
 )
 from tests.kit.transactions.requests import add_offsets, add_partitions, commit_offsets, end, write_marker
@@ -154,7 +157,10 @@ CASES: Final = (
     Case(ApiKey.DESCRIBE_TRANSACTIONS, 0, lambda _: DescribeTransactionsRequest(transactional_ids=["nobody"])),
     Case(ApiKey.LIST_TRANSACTIONS, 1, lambda _: ListTransactionsRequest(state_filters=[], producer_id_filters=[])),
     Case(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, lambda _: DescribeClientQuotasRequest(components=[], strict=False)),
-    Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, lambda _: DescribeUserScramCredentialsRequest(users=None)),
+    Case(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, scram_described),
+    Case(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, scram_altered),
+    Case(ApiKey.SASL_HANDSHAKE, 1, lambda _: SaslHandshakeRequest(mechanism="PLAIN")),
+    Case(ApiKey.SASL_AUTHENTICATE, 1, lambda _: SaslAuthenticateRequest(auth_bytes=b"")),
 )
 
 

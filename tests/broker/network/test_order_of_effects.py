@@ -97,6 +97,7 @@ READERS = {
     "PRODUCE": "LIST_OFFSETS-latest LIST_OFFSETS-max-timestamp FETCH DELETE_RECORDS PRODUCE",
     "PRODUCE-all": "LIST_OFFSETS-latest FETCH PRODUCE",
     "LIST_OFFSETS-max-timestamp": "PRODUCE DELETE_TOPICS",
+    "ALTER_USER_SCRAM_CREDENTIALS": "DESCRIBE_USER_SCRAM_CREDENTIALS",
     "WRITE_TXN_MARKERS": "LIST_OFFSETS-latest FETCH PRODUCE",
 }  # fmt: skip
 """Requests that show a write's effect, and pairs that once overtook each other. The slow test tries all pairs."""
