@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.spark_classes import archive_of
+
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of Java programs that run for seconds: to compile for speed costs them more time than it saves."""
 
@@ -45,13 +47,17 @@ def java(*options: str) -> list[str]:
 
 
 def spark_environment() -> dict[str, str]:
-    """Environment variables that do the same for a process that runs Spark."""
+    """Environment variables that do the same for a process that runs Spark; it takes its classes from an archive if
+    there is one.
+    """
     directory = java_temporary_directory()
-    options = " ".join(QUICK_START)
+    options = [f"-Djava.io.tmpdir={directory}", *QUICK_START]
+    if (classes := archive_of(cache_directory(), *QUICK_START)).exists():
+        options.append(f"-XX:SharedArchiveFile={classes}")
     return {
         "SPARK_LOCAL_DIRS": directory,
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory} {options}",
-        "SPARK_LAUNCHER_OPTS": options,
+        "SPARK_SUBMIT_OPTS": " ".join(options),
+        "SPARK_LAUNCHER_OPTS": " ".join(QUICK_START),
     }
 
 
