@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import NamedTuple
 
-from protocol.records.varint import SMALL_VARINTS, VARLONG_MAX_BYTES, decode_varint
+from protocol.records.varint import FIRST_BYTES, LAST_BYTES, VARLONG_MAX_BYTES, decode_varint
 
 CHUNK_RECORDS = 512
 """Records that are handled together: enough for columns to pay off, few enough for the processor's cache."""
@@ -23,8 +23,6 @@ MIN_RUN_RECORDS = 16
 _CONTINUED = bytes(byte >= 0x80 for byte in range(256))
 """Translation table: whether a byte of a varint says that another follows."""
 _ZIGZAG = tuple((raw >> 1) ^ -(raw & 1) for raw in range(128))
-_OFFSET_LOW = bytes(varint[0] for varint in SMALL_VARINTS)
-_OFFSET_HIGH = bytes(varint[-1] for varint in SMALL_VARINTS)
 
 
 class _Shape(NamedTuple):
@@ -146,7 +144,7 @@ def _run_length(data: bytes, start: int, offset_delta: int, shape: _Shape, limit
     expected = slice(offset_delta, offset_delta + limit)
     width = shape.key_length_at - shape.offset_at
     low, high = column(shape.offset_at), column(shape.key_length_at - 1)
-    if low != _OFFSET_LOW[expected] or (width == 2 and high != _OFFSET_HIGH[expected]):
+    if low != FIRST_BYTES[expected] or (width == 2 and high != LAST_BYTES[expected]):
         return 0
     if width == 1 and low.translate(_CONTINUED).count(1):
         return 0

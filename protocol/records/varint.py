@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from protocol.errors import ApiError, ErrorCode
 
@@ -12,11 +13,12 @@ Column = list[bytes] | tuple[bytes, ...] | bytes
 VARINT_MAX_BYTES = 5
 VARLONG_MAX_BYTES = 10
 
-SMALL_VARINTS: tuple[bytes, ...] = (
-    *(bytes((zigzag,)) for zigzag in range(0, 128, 2)),
-    *(bytes((zigzag & 0x7F | 0x80, zigzag >> 7)) for zigzag in range(128, 16384, 2)),
-)
-"""The varints of 0 to 8191, which is every one of one or two bytes; most numbers in a record are among them."""
+SMALL_COUNT = 8192
+"""The varints of 0 to 8191 are those of one or two bytes; most numbers in a record are among them."""
+FIRST_BYTES = bytes(range(0, 128, 2)) + bytes(range(128, 256, 2)) * 127
+"""The first byte of each small varint."""
+LAST_BYTES = bytes(range(0, 128, 2)) + b"".join(bytes((high,)) * 64 for high in range(1, 128))
+"""The last byte of each small varint; the first once more where it is the only one."""
 
 NULL_LENGTH = b"\x01"
 """The varint of -1, which stands where the length of a missing key or value would."""
@@ -24,7 +26,13 @@ NULL_LENGTH = b"\x01"
 UNWRAPPED = 2**62
 """Two timestamps or deltas below it add up to what a long can hold; others need `wrap_int64`."""
 
-_SMALL_COUNT = len(SMALL_VARINTS)
+_ONE_BYTE = tuple(bytes((first,)) for first in FIRST_BYTES[:64])
+
+
+@cache
+def small_varints() -> tuple[bytes, ...]:
+    """The small varints in order. They take half a megabyte, so they are made when they are first needed."""
+    return *_ONE_BYTE, *map(bytes, zip(FIRST_BYTES[64:], LAST_BYTES[64:], strict=True))
 
 
 def wrap_int64(number: int) -> int:
@@ -34,8 +42,10 @@ def wrap_int64(number: int) -> int:
 
 def encode_varint(number: int) -> bytes:
     """`number`, of at most 64 bits, as varint (or varlong: they differ in their bounds only)."""
-    if 0 <= number < _SMALL_COUNT:
-        return SMALL_VARINTS[number]
+    if 0 <= number < 64:
+        return _ONE_BYTE[number]
+    if 0 <= number < SMALL_COUNT:
+        return small_varints()[number]
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest > 0x7F:
@@ -50,8 +60,8 @@ def varint_column(numbers: Sequence[int]) -> Column:
     first = numbers[0]
     if numbers.count(first) == len(numbers):
         return encode_varint(first)
-    if min(numbers) >= 0 and max(numbers) < _SMALL_COUNT:
-        return list(map(SMALL_VARINTS.__getitem__, numbers))
+    if min(numbers) >= 0 and max(numbers) < SMALL_COUNT:
+        return list(map(small_varints().__getitem__, numbers))
     return list(map(encode_varint, numbers))
 
 

@@ -101,6 +101,10 @@ def field(
     return _FieldOptions(versions, nullable, default, tag, ignorable, always_classic)
 
 
+_PLAIN: Final[_FieldOptions] = field()
+"""What all fields that say nothing share."""
+
+
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 class StructType(type):
     """Turns annotated class bodies into slotted structs."""
@@ -110,7 +114,7 @@ class StructType(type):
         for attribute, annotation in namespace.get("__annotations__", {}).items():
             if str(annotation).startswith("ClassVar"):
                 continue
-            given = namespace.pop(attribute, _REQUIRED)
+            given = namespace.pop(attribute, _PLAIN)
             declared[attribute] = given if isinstance(given, _FieldOptions) else field(default=given)
         namespace["__slots__"] = tuple(declared)
         namespace["declared_fields"] = declared

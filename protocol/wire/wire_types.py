@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -31,6 +32,7 @@ class Versions(NamedTuple):
     high: int
 
     @classmethod
+    @cache
     def parse(cls, text: str) -> Versions:
         """Read Kafka's notation: `3+`, `0-11` or `7`; an empty text is the empty range."""
         if not text:
