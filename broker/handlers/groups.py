@@ -246,12 +246,13 @@ def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
 
 
 def _join_response(joined: Joined) -> JoinGroupResponse:
+    """An empty protocol name is told as null (Kafka class JoinGroupResponse)."""
     member = JoinGroupResponse.JoinGroupResponseMember
     return JoinGroupResponse(
         error_code=joined.error_code,
         generation_id=joined.generation_id,
         protocol_type=joined.protocol_type,
-        protocol_name=joined.protocol_name,
+        protocol_name=joined.protocol_name or None,
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,

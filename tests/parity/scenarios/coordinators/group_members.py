@@ -70,6 +70,7 @@ MEETINGS = {
     "connectors": Meeting(["sessioned", "compatible"], ["compatible"], ("connect", "connect")),
     "a_connector_and_a_consumer": Meeting(["range"], ["range"], ("connect", "consumer")),
     "a_schema_registry": Meeting(["v0"], ["v0"], ("sr", "sr")),
+    "a_protocol_without_a_name": Meeting([""], [""]),
     "types_in_other_letters": Meeting(["range"], ["range"], ("consumer", "Consumer")),
 }
 
@@ -82,7 +83,7 @@ def protocols(b: Subject, row: Meeting) -> None:
                      protocols=_of(*row.first), protocol_type=of_first), 9)  # fmt: skip
     b.note("first", joined)
     first, generation = joined.member_id, joined.generation_id
-    sync(b, group, generation, first, {first: b"1"}, protocol_type=of_first, protocol_name=joined.protocol_name)
+    sync(b, group, generation, first, {first: b"1"}, protocol_type=of_first, protocol_name=row.first[0])
     with b.another() as other:
         options = {"protocols": _of(*row.second), "protocol_type": of_second}
         if _asks_to_join(b, other, group, first, generation, **options):
