@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime
@@ -88,20 +88,26 @@ class GroupCoordinatorService(CoordinatorService[GroupShard]):
                 runtime.handle(runtime.shard.offsets.expire, group_id)
 
     def topics_deleted(self, topics: Collection[str]) -> None:
-        """Forget offsets of topics that exist no more. It is done when `topics_forgotten` returns."""
-        self._forgetting = asyncio.ensure_future(self._forget(frozenset(topics), self._forgetting))
+        """Forget what was committed until now in topics that exist no more. `topics_forgotten` waits for it."""
+        served = [(runtime, runtime.shard.offsets.next_number) for runtime in self.runtimes()]
+        self._forgetting = asyncio.ensure_future(self._forget(frozenset(topics), served, self._forgetting))
 
-    async def _forget(self, topics: Collection[str], earlier: asyncio.Future[None] | None) -> None:
+    async def _forget(
+        self,
+        topics: Collection[str],
+        served: Sequence[tuple[CoordinatorRuntime[GroupShard], int]],
+        earlier: asyncio.Future[None] | None,
+    ) -> None:
         if earlier is not None:
             await earlier
-        for runtime in self.runtimes():
+        for runtime, first_kept in served:
             async for group_id in in_slices(list(runtime.shard.groups), self.clock):
                 if runtime.is_closed:
                     break
-                runtime.handle(runtime.shard.offsets.forget_topics, group_id, topics)
+                runtime.handle(runtime.shard.offsets.forget_topics, group_id, topics, first_kept)
 
     async def topics_forgotten(self) -> None:
-        """Wait until the offsets of all topics deleted so far are removed."""
+        """Wait until the end of the offsets of all topics deleted so far is in the logs, or is tried again."""
         if self._forgetting is not None:
             await asyncio.shield(self._forgetting)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
+from cluster.groups.deleted_topics import DeletedTopics, Settled
 from cluster.groups.durable_groups import DurableGroup
 from cluster.groups.group import Group, GroupState
 from cluster.groups.group_table import GroupTable, unattended
@@ -31,7 +32,6 @@ logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
 Offsets = dict[TopicPartition, CommittedOffset]
 PartitionErrors = dict[TopicPartition, ErrorCode]
-Settled = Callable[[ErrorCode], None]
 
 NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
 """The answer of a fetch where nothing is committed."""
@@ -65,6 +65,9 @@ class CommittedOffsets:
     def __init__(self, table: GroupTable, rebalancer: Rebalancer) -> None:
         self._table = table
         self._rebalancer = rebalancer
+        self._deleted = DeletedTopics(table, self._clean_up)
+        self.next_number = 0
+        """That of the next commit; see `CommittedOffset`."""
 
     # -- commit --------------------------------------------------------------------------------------------------------
 
@@ -100,10 +103,12 @@ class CommittedOffsets:
                 offset.commit_timestamp_ms = now.now_ms
             if retention_ms >= 0:
                 offset.expire_timestamp_ms = min(now.now_ms + retention_ms, _LATEST_TIMESTAMP_MS)
+            offset.number = self.next_number
             records.append(OffsetRecord(group_id, topic_partition, offset))
             group.pending_commits[topic_partition] += 1
         if not records:
             return Result(outcome)
+        self.next_number += 1
         reply: Reply[PartitionErrors] = Reply()
         settled = partial(self._commit_settled, group, records, outcome, reply)
         return Result(reply, [Append(records, settled, producer)])
@@ -114,7 +119,7 @@ class CommittedOffsets:
         records: list[OffsetRecord],
         outcome: PartitionErrors,
         reply: Reply[PartitionErrors],
-        _: Moment,
+        now: Moment,
         error_code: ErrorCode,
     ) -> Appends:
         told = _COMMIT_ERRORS.get(error_code, error_code)
@@ -124,7 +129,7 @@ class CommittedOffsets:
                 del group.pending_commits[record.topic_partition]
             outcome[record.topic_partition] = told
         reply.set(outcome)
-        return ()
+        return self._deleted.go_on(now, group.group_id)
 
     def _group_to_commit(self, now: Moment, group_id: str, who: GroupMember) -> Group:
         """The group that may commit; a commit keeps its member alive."""
@@ -234,13 +239,11 @@ class CommittedOffsets:
 
         return Result(reply, self._clean_up(group, (), settled, group_too=True))
 
-    def forget_topics(self, _: Moment, group_id: str, topics: Collection[str]) -> Result[None]:
-        """Topics are deleted: a group's offsets of them go, and with them a group that has nothing else."""
-        group = self._table.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
-            return Result(None)
-        gone = [each for each in self._offsets_of(group) if each.topic in topics]
-        return Result(None, self._clean_up(group, gone, _log_failure("the end of offsets", group)) if gone else ())
+    def forget_topics(self, now: Moment, group_id: str, topics: Collection[str], first_kept: int) -> Result[None]:
+        """Topics were deleted when `next_number` was `first_kept`: what a group had committed in them goes, and with it
+        a group that has nothing else.
+        """
+        return Result(None, self._deleted.forget(now, group_id, topics, first_kept))
 
     def expire(self, now: Moment, group_id: str) -> Result[None]:
         """Remove the offsets of a group that are past their retention (KIP-211), and a group without members and

@@ -38,7 +38,8 @@ _VALUE_VERSIONS: Final = frozenset(
 class CommittedOffset(Value, frozen=False):
     """A committed position. Times are wall-clock milliseconds; leader epoch and expiry are -1 when there is none.
 
-    `log_offset` is where the record stands in the partition of __consumer_offsets.
+    `log_offset` is where the record stands in the partition of __consumer_offsets. Commits have numbers in the order in
+    which this coordinator has taken them; -1: an earlier one has.
     """
 
     offset: int
@@ -47,6 +48,7 @@ class CommittedOffset(Value, frozen=False):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = NO_TIMESTAMP
     log_offset: int = field(default=-1, compare=False)
+    number: int = field(default=-1, compare=False)
 
 
 class OffsetRecord(NamedTuple):

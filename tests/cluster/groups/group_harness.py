@@ -187,9 +187,11 @@ class Harness(ShardHarness[GroupShard]):
         for group_id in list(self.shard.groups):
             self.handle(self.shard.offsets.expire, group_id)
 
-    def forget_topics(self, *topics: str) -> None:
+    def forget_topics(self, *topics: str, first_kept: int | None = None) -> None:
+        """Topics were deleted, now or when `first_kept` was the number of the next commit."""
+        number = self.shard.offsets.next_number if first_kept is None else first_kept
         for group_id in list(self.shard.groups):
-            self.handle(self.shard.offsets.forget_topics, group_id, topics)
+            self.handle(self.shard.offsets.forget_topics, group_id, topics, number)
 
     # -- what there is -------------------------------------------------------------------------------------------------
 

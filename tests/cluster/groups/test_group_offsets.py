@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from cluster.coordinators.results import Reply
+from cluster.coordinators.results import Producer, Reply
 from cluster.groups.committed_offsets import OffsetDeletion
 from cluster.groups.group_table import GroupConfig
 from protocol.errors import ErrorCode
@@ -288,3 +288,86 @@ def test_deleted_topics_take_their_offsets_and_bare_groups(harness: Harness) -> 
     assert harness.fetch() == {U0: 6}
     assert list(harness.shard.groups) == ["g"]
     assert list(harness.restarted().shard.groups) == ["g"]
+
+
+# -- deleted topics whose offsets cannot go at once --------------------------------------------------------------------
+
+
+def test_offsets_of_deleted_topics_go_once_the_log_takes_it(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    harness.commit({T0: 5, U0: 6})
+    harness.commit({T1: 5}, group_id="only")
+    harness.fails_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    harness.forget_topics("t")
+    harness.advance(10_000)
+    assert harness.fetch() == {T0: 5, U0: 6}
+    assert caplog.text.count("in g: NOT_ENOUGH_REPLICAS; it is tried again") == 1
+    harness.fails_with = None
+    harness.advance(1000)
+    assert harness.fetch() == {U0: 6}
+    assert list(harness.restarted().shard.groups) == ["g"]
+    written = len(harness.log)
+    harness.advance(10_000)
+    assert len(harness.log) == written
+    assert harness.shard.next_deadline_ms() is None
+
+
+def test_what_is_committed_after_the_deletion_stays(harness: Harness) -> None:
+    harness.commit({T0: 5, T1: 5, U0: 6})
+    harness.fails_with = ErrorCode.NOT_ENOUGH_REPLICAS
+    harness.forget_topics("t")
+    harness.fails_with = None
+    harness.commit({T0: 7})
+    harness.advance(1000)
+    assert harness.fetch() == harness.restarted().fetch() == {T0: 7, U0: 6}
+    # A second deletion, whose end is written late for a group that has committed again meanwhile.
+    deleted_at = harness.shard.offsets.next_number
+    harness.commit({T0: 1})
+    harness.forget_topics("t", first_kept=deleted_at)
+    assert harness.fetch() == harness.restarted().fetch() == {T0: 1, U0: 6}
+    harness.forget_topics("t")
+    assert harness.fetch() == {U0: 6}
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["of_the_deleted", "of_the_new"])
+def test_a_commit_that_is_being_written(harness: Harness, *, is_new: bool) -> None:
+    harness.commit({T0: 5, U0: 6})
+    deleted_at = harness.shard.offsets.next_number
+    harness.hold = True
+    harness.commit({T0: 7})
+    harness.forget_topics("t", first_kept=deleted_at if is_new else None)
+    assert len(harness.waiting) == 1, "the end of the older offset would end this one, too"
+    harness.hold = False
+    harness.commit_one()
+    assert harness.fetch() == harness.restarted().fetch() == ({T0: 7, U0: 6} if is_new else {U0: 6})
+
+
+def test_a_commit_after_the_deletion_that_fails_leaves_nothing_older(harness: Harness) -> None:
+    harness.commit({T0: 5, U0: 6})
+    deleted_at = harness.shard.offsets.next_number
+    harness.hold = True
+    harness.commit({T0: 7})
+    harness.forget_topics("t", first_kept=deleted_at)
+    harness.fail_one(ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.hold = False
+    harness.commit_one()
+    assert harness.fetch() == {U0: 6}
+
+
+def test_an_offset_in_a_transaction_goes_when_that_ends(harness: Harness) -> None:
+    harness.commit({T0: 5, U0: 6})
+    harness.commit({T0: 7, T1: 7}, producer=Producer(9, 0))
+    harness.forget_topics("t")
+    harness.end_transaction(9, commit=True)
+    harness.advance(1000)
+    assert harness.fetch() == harness.restarted().fetch() == {U0: 6}
+
+
+def test_a_group_whose_removal_fails_loses_the_offsets_of_deleted_topics(harness: Harness) -> None:
+    harness.commit({T0: 5, U0: 6})
+    harness.hold = True
+    harness.delete_group()
+    harness.forget_topics("t")
+    harness.fail_one(ErrorCode.NOT_ENOUGH_REPLICAS)
+    harness.hold = False
+    harness.advance(1000)
+    assert harness.fetch() == {U0: 6}

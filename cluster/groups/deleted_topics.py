@@ -1,0 +1,116 @@
+"""The end of committed offsets of deleted topics. Kafka's GroupMetadataManager tries once to write it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from cluster.coordinators.deadlines import Deadline
+from cluster.coordinators.results import Append, Appends, Moment
+from cluster.groups.durable_groups import DurableGroup
+from cluster.groups.group import Group, GroupState
+from cluster.groups.group_table import GroupTable
+from protocol.errors import ErrorCode
+from protocol.topic_partition import TopicPartition
+
+logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
+
+Settled = Callable[[ErrorCode], None]
+CleanUp = Callable[[Group, Collection[TopicPartition], Settled], Appends]
+
+_RETRY_MS: Final = 1000
+_GROUPS_AT_ONCE: Final = 1000
+
+
+class DeletedTopics:
+    """Offsets that groups have in topics that are deleted. Tombstones are written until they are committed, or until
+    another broker coordinates. Offsets without one are then there for good, as in Kafka: a new coordinator cannot tell
+    them from those of topics that it has not heard of yet.
+
+    A topic of the same name may be there again: only what was committed before the deletion goes. `clean_up` writes
+    the tombstones of a group.
+    """
+
+    def __init__(self, table: GroupTable, clean_up: CleanUp) -> None:
+        self._table = table
+        self._clean_up = clean_up
+        self._left: dict[str, dict[TopicPartition, int]] = {}
+        """By group, the partitions whose offset is to go if its commit has a lower number than this."""
+        self._being_written: set[str] = set()
+        """Groups whose tombstones are being written."""
+        self._retry = Deadline(table.deadlines, self._try_again)
+
+    def forget(self, now: Moment, group_id: str, topics: Collection[str], first_kept: int) -> Appends:
+        """Forget topics that were deleted when `first_kept` was the number of the next commit."""
+        group = self._table.groups.get(group_id)
+        if group is None:
+            return ()
+        durable = self._durable(group_id)
+        known = durable.offsets.keys() | _under_way(group, durable)
+        gone = {each: first_kept for each in known if each.topic in topics}
+        if not gone:
+            return ()
+        self._left.setdefault(group_id, {}).update(gone)
+        return self.go_on(now, group_id, is_first=True)
+
+    def go_on(self, now: Moment, group_id: str, *, is_first: bool = False) -> Appends:
+        """Write the tombstones of a group that can be written now, if it has any left."""
+        left, group = self._left.get(group_id), self._table.groups.get(group_id)
+        if left is None or group is None:
+            self._left.pop(group_id, None)  # a group that is no more has no offsets
+            return ()
+        if self._retry.due_ms is None:
+            self._retry.set(now.monotonic_ms + _RETRY_MS)
+        if group_id in self._being_written or group.state is GroupState.DEAD:
+            return ()
+        durable = self._durable(group_id)
+        under_way = _under_way(group, durable)  # a commit of the new topic may be among them
+        gone: dict[TopicPartition, int] = {}
+        for topic_partition, first_kept in list(left.items()):
+            standing = durable.offsets.get(topic_partition)
+            if topic_partition in under_way:
+                continue
+            if standing is None or standing.number >= first_kept:
+                del left[topic_partition]
+            else:
+                gone[topic_partition] = first_kept
+        if not left:
+            del self._left[group_id]
+        if not gone:
+            return ()
+        self._being_written.add(group_id)
+        return self._clean_up(group, gone, partial(self._settled, group_id, gone, is_first))
+
+    def _settled(self, group_id: str, gone: dict[TopicPartition, int], is_first: bool, error_code: ErrorCode) -> None:
+        self._being_written.remove(group_id)
+        if error_code is not ErrorCode.NONE:
+            if is_first:
+                text = "Failed to write the end of offsets in %s: %s; it is tried again"
+                logger.warning(text, group_id, error_code.name)
+            return
+        left = self._left.get(group_id, {})
+        for topic_partition, first_kept in gone.items():
+            if left.get(topic_partition) == first_kept:
+                del left[topic_partition]
+        if not left:
+            self._left.pop(group_id, None)
+
+    def _try_again(self, now: Moment) -> Appends:
+        appends: list[Append] = []
+        for group_id in list(islice(self._left, _GROUPS_AT_ONCE)):
+            self._left[group_id] = self._left.pop(group_id)  # the others' turn comes first
+            appends += self.go_on(now, group_id)
+        if self._left:
+            self._retry.set(now.monotonic_ms + _RETRY_MS)
+        return appends
+
+    def _durable(self, group_id: str) -> DurableGroup:
+        return self._table.durable.get(group_id) or DurableGroup()
+
+
+def _under_way(group: Group, durable: DurableGroup) -> set[TopicPartition]:
+    """Partitions with commits that are being written, or that wait for the end of their transaction."""
+    return set(group.pending_commits).union(*durable.pending.values())
