@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from broker.environment.contract import Clock
+from broker.network.registry import Later
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
+from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.records.batch import Record
 
@@ -27,7 +29,12 @@ clients should not wait for all of its responses.
 
 
 RECORDS_PER_SLICE: Final = 500
-"""Records that are encoded, appended and replayed in one turn of the event loop: some 5 ms of work."""
+"""Records that are encoded, appended and replayed in one turn of the event loop, and the most that appends have in one
+batch together: some 5 ms of work.
+"""
+
+
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
 class Shard(Protocol):
@@ -106,6 +113,17 @@ class Responses:
         outcome.then(partial(self._put, future, translate))
         return future
 
+    @staticmethod
+    def respond_later(outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]) -> T | Later[T]:
+        """The translated outcome of an event, or a place for it; `lets_pass`: see `Later`. Outcomes that come together
+        are all given at once: for small ones.
+        """
+        if not isinstance(outcome, Reply):
+            return translate(outcome)
+        later: Later[T] = Later(lets_pass)
+        outcome.then(partial(_translate, later, translate))
+        return later
+
     def _put(self, future: asyncio.Future[Any], translate: Callable[[Any], Any], value: Any) -> None:
         if not self._due:
             asyncio.get_running_loop().call_soon(self._give)
@@ -130,9 +148,14 @@ class Responses:
 class CoordinatorRuntime(Generic[S]):
     """Lets a shard handle events, makes the appends that follow, and wakes it when time has passed.
 
-    Appends are made in the order in which events led to them, those of an event that leads to many in slices, and
-    reported to the shard in the order in which they were made. There is at most one timer on the event
-    loop, and none while no deadline is set.
+    The first append of a turn of the event loop is made at once. Those that follow are made together in the next turn,
+    as one batch: what many clients ask for at one moment costs one write. Appends of a transactional producer are
+    batches of their own. A batch that is too large for the log is divided, so that only an append that is too large by
+    itself fails.
+
+    Appends are made in the order in which events led to them, at most RECORDS_PER_SLICE records a turn, and reported
+    to the shard in the order in which they were made. There is at most one timer on the event loop, and none while no
+    deadline is set.
     """
 
     def __init__(self, partition: int, shard: S, log: CoordinatorLog, clock: Clock) -> None:
@@ -143,21 +166,26 @@ class CoordinatorRuntime(Generic[S]):
         self._clock = clock
         self._due: deque[Append] = deque()
         """Appends to be made, in order, by `_continue`."""
-        self._in_flight: deque[tuple[Append, asyncio.Future[int]]] = deque()
+        self._continues = False
+        """Whether `_continue` is called in the next turn."""
+        self._in_flight: deque[tuple[Append, asyncio.Future[int], int]] = deque()
+        """Appends that were made, the offset of the batch that each is in, and its place there."""
         self._reporting = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     def start(self) -> None:
         """Begin to serve."""
-        self._go_on(self.shard.start(self._now()))
+        now = self._now()
+        self._go_on(now, self.shard.start(now))
 
     def handle(
         self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
     ) -> R | Reply[R]:
         """Let the shard handle an event. Gives the response if it is there already."""
-        result = event(self._now(), *args, **kwargs)
-        self._go_on(result.appends)
+        now = self._now()
+        result = event(now, *args, **kwargs)
+        self._go_on(now, result.appends)
         response = result.response
         if isinstance(response, Reply) and response.value is not None:
             return response.value
@@ -165,11 +193,12 @@ class CoordinatorRuntime(Generic[S]):
 
     def close(self) -> None:
         """Serve no more: send away who waits."""
-        self.shard.resign(self._now())
+        now = self._now()
+        self.shard.resign(now)
         self.is_closed = True
         while self._due:
-            self._append_next()
-        self._report()
+            self._append_next(now)
+        self._report(now)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -177,68 +206,99 @@ class CoordinatorRuntime(Generic[S]):
     def _now(self) -> Moment:
         return Moment(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
 
-    def _go_on(self, appends: Appends) -> None:
-        self._make(appends)
+    def _go_on(self, now: Moment, appends: Appends) -> None:
+        if appends:
+            self._make(now, appends)
         if self._in_flight:
-            self._report()
+            self._report(now)
         self._set_timer()
 
-    def _make(self, appends: Appends) -> None:
-        is_due_later = bool(self._due)
+    def _make(self, now: Moment, appends: Appends) -> None:
         self._due.extend(appends)
-        if not is_due_later:
-            self._make_some()
+        if not self._continues and self._due:
+            self._continue_later()
+            self._make_some(now)
 
-    def _make_some(self) -> None:
-        room = RECORDS_PER_SLICE
-        while self._due and room > 0:
-            room -= self._append_next()
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._continue)
-
-    def _append_next(self) -> int:
-        """Make the next append; gives how many records it has."""
-        append = self._due.popleft()
-        future = self._write(append)
-        self._in_flight.append((append, future))
-        if not future.done():
-            future.add_done_callback(self._on_written)
-        return len(append.records)
+    def _continue_later(self) -> None:
+        self._continues = True
+        asyncio.get_running_loop().call_soon(self._continue)
 
     def _continue(self) -> None:
-        self._make_some()
-        self._report()
+        self._continues = False
+        if not self._due:
+            return
+        if len(self._due) > 1:  # there is a lot to do: the next come together, too
+            self._continue_later()
+        now = self._now()
+        self._make_some(now)
+        self._report(now)
         self._set_timer()
 
-    def _write(self, append: Append) -> asyncio.Future[int]:
-        now_ms = self._clock.now_ms()
+    def _make_some(self, now: Moment) -> None:
+        room = RECORDS_PER_SLICE
+        while self._due and room > 0:
+            room -= self._append_next(now)
+
+    def _append_next(self, now: Moment) -> int:
+        """Make the next append, and those behind it that may be in its batch; gives how many records they have."""
+        due = self._due
+        append = due.popleft()
+        together, count = [append], len(append.records)
+        if append.producer is None:
+            while due and due[0].producer is None and count + len(due[0].records) <= RECORDS_PER_SLICE:
+                together.append(due.popleft())
+                count += len(together[-1].records)
+        self._write(now, together)
+        return count
+
+    def _write(self, now: Moment, together: Sequence[Append]) -> None:
+        """Make appends as one batch, or as smaller ones when it cannot be written."""
+        future = self._begin_write(now, together)
+        is_done = future.done()
+        if is_done and len(together) > 1 and _may_do_apart(future):
+            middle = len(together) // 2
+            self._write(now, together[:middle])
+            self._write(now, together[middle:])
+            return
+        position = 0
+        for append in together:
+            self._in_flight.append((append, future, position))
+            position += len(append.records)
+        if not is_done:
+            future.add_done_callback(self._on_written)
+
+    def _begin_write(self, now: Moment, together: Sequence[Append]) -> asyncio.Future[int]:
         try:
-            records = [Record(0, now_ms, *record.encode()) for record in append.records]
-            if append.producer is None:
+            records = [Record(0, now.now_ms, *each.encode()) for append in together for each in append.records]
+            producer = together[0].producer
+            if producer is None:
                 return self._log.append(self._partition, records)
-            return self._log.append(self._partition, records, append.producer)
+            return self._log.append(self._partition, records, producer)
         except (ApiError, EncodeError) as error:
             failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             return failed
 
     def _on_written(self, _: asyncio.Future[int]) -> None:
-        self._report()
+        self._report(self._now())
         self._set_timer()
 
-    def _report(self) -> None:
+    def _report(self, now: Moment) -> None:
         """Tell the shard of finished appends, oldest first. What follows may append again, hence the guard."""
         if self._reporting:
             return
         self._reporting = True
+        in_flight, shard = self._in_flight, self.shard
         try:
-            while self._in_flight and self._in_flight[0][1].done():
-                append, future = self._in_flight.popleft()
+            while in_flight and in_flight[0][1].done():
+                append, future, position = in_flight.popleft()
                 error_code = _error_of(future)
                 if error_code is ErrorCode.NONE:
-                    self._make(self.shard.complete(self._now(), append, future.result()))
+                    more = shard.complete(now, append, future.result() + position)
                 else:
-                    self._make(self.shard.fail(self._now(), append, error_code))
+                    more = shard.fail(now, append, error_code)
+                if more:
+                    self._make(now, more)
         finally:
             self._reporting = False
 
@@ -255,7 +315,18 @@ class CoordinatorRuntime(Generic[S]):
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._go_on(self.shard.expire(self._now()))
+        now = self._now()
+        self._go_on(now, self.shard.expire(now))
+
+
+def _translate(later: Later[T], translate: Callable[[R], T], value: R) -> None:
+    later.answer(translate(value))
+
+
+def _may_do_apart(future: asyncio.Future[int]) -> bool:
+    """Whether a batch failed that is too large, or has a record that cannot be written: its parts may do better."""
+    error = None if future.cancelled() else future.exception()
+    return isinstance(error, EncodeError) or (isinstance(error, ApiError) and error.error_code in _TOO_LARGE)
 
 
 def _error_of(future: asyncio.Future[int]) -> ErrorCode:

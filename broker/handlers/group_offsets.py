@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
-from broker.network.registry import RequestContext, api
+from broker.network.registry import Later, RequestContext, api
 from broker.network.slices import in_slices
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from cluster.coordinators.results import Reply
@@ -39,6 +39,8 @@ FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
 PARTITIONS_PER_SLICE: Final = 500
 """A request of more is worked on in slices of so many: some 5 ms of work."""
+
+_COMMITS: Final = frozenset({ApiKey.OFFSET_COMMIT})
 
 CommittedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 Found = dict[TopicPartition, CommittedOffset | ErrorCode]
@@ -70,14 +72,16 @@ class GroupOffsetHandlers:
     @api(ApiKey.OFFSET_COMMIT, versions=(0, 9))
     def offset_commit(
         self, context: RequestContext, request: OffsetCommitRequest
-    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-        """Answered when the offsets are committed; partitions that do not exist are refused."""
+    ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Later[OffsetCommitResponse]:
+        """Answered when the offsets are committed; partitions that do not exist are refused. The next commit of the
+        client may be taken up before: it stands behind this one in the log.
+        """
         if context.api_version == VERSION_OF_ZOOKEEPER_OFFSETS:
             return self._commit_to_znodes(request)
         if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
             return self._commit_in_slices(request)
         asked, outcome = self._commit(request, request.topics)
-        return self._service.responses.respond(outcome, partial(_commit_response, asked))
+        return self._service.responses.respond_later(outcome, partial(_commit_response, asked), _COMMITS)
 
     async def _commit_in_slices(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """Commit some partitions at a time, and answer when all are committed. Each slice is a batch of its own and can
@@ -117,9 +121,10 @@ class GroupOffsetHandlers:
 
     def _add_offsets(self, topic: CommittedTopic, asked: list[TopicPartition], offsets: Offsets) -> None:
         """Add the partitions of `topic` to `asked`, and the offsets of those that exist to `offsets`."""
-        image = self._metadata().topics.get(topic.name)
+        name = topic.name
+        image = self._metadata().topics.get(name)
         for each in topic.partitions:
-            topic_partition = TopicPartition(topic.name, each.partition_index)
+            topic_partition = TopicPartition(name, each.partition_index)
             if topic_partition not in offsets:  # As in Kafka, only what does not exist is answered again and again.
                 asked.append(topic_partition)
             if image is not None and image.partition(each.partition_index) is not None:
@@ -296,14 +301,15 @@ def _shares(topics: Iterable[tuple[T, list[S]]]) -> Iterator[list[tuple[T, list[
 
 
 def _commit_response(asked: list[TopicPartition], results: PartitionErrors) -> OffsetCommitResponse:
-    topics: dict[str, list[OffsetCommitResponse.OffsetCommitResponsePartition]] = defaultdict(list)
+    topics: dict[str, list[OffsetCommitResponse.OffsetCommitResponsePartition]] = {}
     for topic_partition in asked:
-        topics[topic_partition.topic].append(
-            OffsetCommitResponse.OffsetCommitResponsePartition(
-                partition_index=topic_partition.partition,
-                error_code=results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            )
-        )
+        topic, index = topic_partition
+        error_code = results.get(topic_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        result = OffsetCommitResponse.OffsetCommitResponsePartition(partition_index=index, error_code=error_code)
+        if topic in topics:
+            topics[topic].append(result)
+        else:
+            topics[topic] = [result]
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponse.OffsetCommitResponseTopic(name=name, partitions=each) for name, each in topics.items()

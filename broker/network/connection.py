@@ -7,11 +7,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from broker.environment.contract import Clock, Executor
+from broker.network.barriers import Barriers
 from broker.network.limits import ReplyMemory, RequestMemory
-from broker.network.registry import ANYTHING, NOTHING, CloseConnection, RequestKind, Waiting
+from broker.network.registry import NOTHING, CloseConnection, Later, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
 from broker.network.slices import SLICE_S
 from cluster.security.principal import ANONYMOUS
@@ -28,7 +29,7 @@ MAX_WAITING_REQUESTS: Final = 128
 class Dispatch(Protocol):
     """The dispatcher, as a connection uses it."""
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | Later[Any] | None:
         """The reply's parts, now or later, or None when nothing is sent.
 
         Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
@@ -101,10 +102,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.counted = False
         """Whether `ConnectionLimits` counts this connection."""
-        self._replies: deque[Parts | asyncio.Future[Parts | None]] = deque()
-        """Replies in request order, beginning with one that waits. A Future marks those that wait."""
-        self._barriers: dict[frozenset[ApiKey], int] = {}
-        """How many waiting requests let only these APIs pass, by set of APIs."""
+        self._replies: deque[Parts | asyncio.Future[Parts | None] | Later[Any]] = deque()
+        """Replies in request order, beginning with one that waits. A Future or a Later marks those that wait."""
+        self._barriers = Barriers()
         self._continues = False
         """Whether the next turn of the event loop takes up the requests that this one did not get to."""
         self.kinds: dict[int, RequestKind] = {}
@@ -195,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
                 frame = reader.next_frame()
                 if frame is None:
                     break
-                if self._barriers and not self._passes(frame):
+                if self._barriers and not self._barriers.let_pass(frame):
                     reader.put_back()
                     break
                 parts = self._process(frame)
@@ -219,6 +219,8 @@ class Connection(asyncio.BufferedProtocol):
     def _continue(self) -> None:
         self._continues = False
         if not self.closed:
+            if self._replies:
+                self._queue_replies()
             self._take_up_requests()
 
     def _must_wait(self) -> bool:
@@ -230,10 +232,6 @@ class Connection(asyncio.BufferedProtocol):
             or len(self._replies) >= MAX_WAITING_REQUESTS
             or (self._server.reply_memory.is_exhausted and self._server.reply_memory.keeps_waiting(self))
         )
-
-    def _passes(self, frame: memoryview) -> bool:
-        api_key = int.from_bytes(frame[:2], "big")
-        return all(api_key in lets_pass for lets_pass in self._barriers)
 
     def _process(self, frame: memoryview) -> Parts | None:
         """Dispatch one request; gives its reply if that is the next one to be sent."""
@@ -249,10 +247,14 @@ class Connection(asyncio.BufferedProtocol):
             return None
         if reply is None:
             return None
+        if isinstance(reply, Later):
+            self._replies.append(reply)
+            self._barriers.put_up(reply.lets_pass)
+            return None
         if isinstance(reply, Waiting):
             self._replies.append(reply.future)
             if reply.effective is not None and not reply.effective.done():
-                self._raise_barrier(NOTHING)
+                self._barriers.put_up(NOTHING)
                 reply.effective.add_done_callback(partial(self._on_effective, reply))
             else:
                 self._begin_to_wait(reply)
@@ -263,26 +265,16 @@ class Connection(asyncio.BufferedProtocol):
         return reply
 
     def _begin_to_wait(self, waiting: Waiting[Parts | None]) -> None:
-        self._raise_barrier(waiting.lets_pass)
+        self._barriers.put_up(waiting.lets_pass)
         waiting.future.add_done_callback(partial(self._on_reply_ready, waiting.lets_pass))
 
     def _on_effective(self, waiting: Waiting[Parts | None], _: asyncio.Future[None]) -> None:
-        self._lower_barrier(NOTHING)
+        self._barriers.take_down(NOTHING)
         self._begin_to_wait(waiting)
         self.take_up_again()
 
-    def _raise_barrier(self, lets_pass: frozenset[ApiKey]) -> None:
-        if lets_pass is not ANYTHING:
-            self._barriers[lets_pass] = self._barriers.get(lets_pass, 0) + 1
-
-    def _lower_barrier(self, lets_pass: frozenset[ApiKey]) -> None:
-        if lets_pass is not ANYTHING:
-            self._barriers[lets_pass] -= 1
-            if not self._barriers[lets_pass]:
-                del self._barriers[lets_pass]
-
     def _on_reply_ready(self, lets_pass: frozenset[ApiKey], future: asyncio.Future[Parts | None]) -> None:
-        self._lower_barrier(lets_pass)
+        self._barriers.take_down(lets_pass)
         error = None if future.cancelled() else future.exception()
         if self.closed:
             if error is not None:
@@ -291,23 +283,42 @@ class Connection(asyncio.BufferedProtocol):
         if future.cancelled():
             self.close("the broker cancelled a request")
             return
+        if error is not None:
+            self.reply_failed(error)
+            return
+        self._queue_replies()
+        self._take_up_requests()
+
+    def reply_is_there(self, later: Later[Any]) -> None:
+        """The answer of one that waited: it leaves in the next turn of the event loop, with those that come until
+        then.
+        """
+        self._barriers.take_down(later.lets_pass)
+        self.take_up_again()
+
+    def reply_failed(self, error: BaseException) -> None:
+        """Hang up: there is no answer."""
         if isinstance(error, CloseConnection | DecodeError | ApiError):
             self.close(str(error), level=logging.WARNING)
             return
-        if error is not None:
-            logger.error("Unexpected error while serving %s", self.peer_name, exc_info=error)
-            self.close("an unexpected error in the broker", level=logging.ERROR)
-            return
+        logger.error("Unexpected error while serving %s", self.peer_name, exc_info=error)
+        self.close("an unexpected error in the broker", level=logging.ERROR)
+
+    def _queue_replies(self) -> None:
+        """Give the writer the replies that nothing has to go in front of any more."""
         replies = self._replies
         while replies:
             first = replies[0]
-            if isinstance(first, asyncio.Future):
-                if not first.done():
+            if isinstance(first, Later):
+                if first.parts is None:
+                    break
+                first = first.parts
+            elif isinstance(first, asyncio.Future):
+                if not first.done() or first.cancelled() or first.exception() is not None:
                     break
                 first = first.result() or []
             self._writer.queue(first)
             replies.popleft()
-        self._take_up_requests()
 
     # -- replies out ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import struct
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from broker.environment.contract import Clock
 from broker.network.connection import Connection
@@ -20,6 +20,7 @@ from broker.network.registry import (
     CloseConnection,
     Handle,
     HandlerRegistry,
+    Later,
     Reply,
     RequestContext,
     RequestKind,
@@ -51,12 +52,18 @@ class Dispatcher:
         self._routes = registry.routes
         self._now_s = clock.monotonic_s
         self._running: dict[asyncio.Future[Reply], None] = {}
+        self._unanswered: dict[Later[Any], None] = {}
+        self._all_answered: asyncio.Event | None = None
+        """Set when nothing is in `_unanswered`; there once somebody waits for it."""
 
     async def drain(self) -> None:
         """Wait for the work that is under way; to be called when no more requests come."""
         await asyncio.gather(*self._running, return_exceptions=True)
+        if self._unanswered:
+            self._all_answered = asyncio.Event()
+            await self._all_answered.wait()
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
+    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | Later[Any] | None:
         """See `broker.network.connection.Dispatch`."""
         try:
             start, correlation_id = _START.unpack_from(frame)
@@ -82,6 +89,10 @@ class Dispatcher:
             if request_logger.level <= logging.DEBUG:
                 log_completed(route, kind.context, correlation_id, connection.peer_name, time_s)
             return None if reply is None else encode_reply(kind, correlation_id, reply)
+        if isinstance(reply, Later):
+            self._unanswered[reply] = None
+            reply.then(partial(self._answer, connection, kind, correlation_id, started_s))
+            return reply
         effective: asyncio.Future[None] | None = None
         if isinstance(reply, Waiting):
             lets_pass, work, may_be_cancelled, effective = reply.lets_pass, reply.future, True, reply.effective
@@ -91,6 +102,33 @@ class Dispatcher:
         if may_be_cancelled:
             answer.add_done_callback(partial(_give_up, work, effective))
         return Waiting(answer, lets_pass, effective)
+
+    def _answer(
+        self,
+        connection: Connection,
+        kind: RequestKind,
+        correlation_id: int,
+        started_s: float,
+        later: Later[Any],
+        response: Response,
+    ) -> None:
+        """Encode the response for which a connection has a place."""
+        del self._unanswered[later]
+        if self._all_answered is not None and not self._unanswered:
+            self._all_answered.set()
+        time_s = self._now_s() - started_s
+        kind.route.statistics.total_time_s += time_s
+        if request_logger.level <= logging.DEBUG:
+            log_completed(kind.route, kind.context, correlation_id, connection.peer_name, time_s)
+        if connection.closed:
+            return
+        try:
+            later.parts = encode_reply(kind, correlation_id, response)
+        except Exception as mistake:  # noqa: BLE001  the connection logs it
+            kind.route.statistics.failures += 1
+            connection.reply_failed(mistake)
+            return
+        connection.reply_is_there(later)
 
     def _kind_of(self, connection: Connection, start: int, frame: memoryview) -> RequestKind:
         """Decode the header of a request. Raises CloseConnection for an API that is not served."""

@@ -50,6 +50,31 @@ class Waiting(Value, Generic[_T], frozen=False, eq=False):
     effective: asyncio.Future[None] | None = None
 
 
+class Later(Generic[_T]):
+    """A request that has had all its effects but the answer, as `Waiting`: for handlers that answer many at one moment,
+    in one call. There is no future, hence neither a turn of the event loop nor a callback for each of them.
+
+    The handler calls `answer` once, after it has returned; no exception comes of it. It is called, too, when the client
+    has hung up.
+    """
+
+    __slots__ = ("_take", "lets_pass", "parts")
+
+    def __init__(self, lets_pass: frozenset[ApiKey] = ANYTHING) -> None:
+        self.lets_pass = lets_pass
+        self.parts: list[Any] | None = None
+        """The encoded reply, once it is there. Set by the dispatcher, for the connection."""
+        self._take: Callable[[Later[Any], Any], None]
+
+    def then(self, take: Callable[[Later[Any], Any], None]) -> None:
+        """Give `take` the answer. Called by the dispatcher."""
+        self._take = take
+
+    def answer(self, response: _T) -> None:
+        """Give the response."""
+        self._take(self, response)
+
+
 class CloseConnection(Exception):
     """Raised by a handler to close the connection, where Kafka does so; the message is the reason for the log."""
 
@@ -72,10 +97,12 @@ class Handle(Protocol):
     """A handler: returns the response, or an awaitable of it.
 
     While an awaitable is not done, the effects of the request are not complete and its connection takes up no further
-    request. `Waiting` lets some pass.
+    request. `Waiting` and `Later` let some pass.
     """
 
-    def __call__(self, context: RequestContext, request: Any, /) -> Reply | Awaitable[Reply] | Waiting[Any]: ...
+    def __call__(
+        self, context: RequestContext, request: Any, /
+    ) -> Reply | Awaitable[Reply] | Waiting[Any] | Later[Any]: ...
 
 
 class ApiMark(Value):

@@ -95,8 +95,9 @@ class CommittedOffsets:
         limit = self._table.config.offset_metadata_max_bytes
         outcome: PartitionErrors = {}
         records: list[OffsetRecord] = []
+        pending = group.pending_commits
         for topic_partition, offset in offsets.items():
-            if metadata_length(offset.metadata) > limit:
+            if offset.metadata and metadata_length(offset.metadata) > limit:
                 outcome[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if offset.commit_timestamp_ms == NO_TIMESTAMP:
@@ -105,7 +106,7 @@ class CommittedOffsets:
                 offset.expire_timestamp_ms = min(now.now_ms + retention_ms, _LATEST_TIMESTAMP_MS)
             offset.number = self.next_number
             records.append(OffsetRecord(group_id, topic_partition, offset))
-            group.pending_commits[topic_partition] += 1
+            pending[topic_partition] = pending.get(topic_partition, 0) + 1
         if not records:
             return Result(outcome)
         self.next_number += 1
@@ -123,11 +124,14 @@ class CommittedOffsets:
         error_code: ErrorCode,
     ) -> Appends:
         told = _COMMIT_ERRORS.get(error_code, error_code)
-        for record in records:
-            group.pending_commits[record.topic_partition] -= 1
-            if group.pending_commits[record.topic_partition] <= 0:
-                del group.pending_commits[record.topic_partition]
-            outcome[record.topic_partition] = told
+        pending = group.pending_commits
+        for _, topic_partition, _ in records:
+            others = pending[topic_partition] - 1
+            if others:
+                pending[topic_partition] = others
+            else:
+                del pending[topic_partition]
+            outcome[topic_partition] = told
         reply.set(outcome)
         return self._deleted.go_on(now, group.group_id)
 

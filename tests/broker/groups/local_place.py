@@ -18,7 +18,7 @@ from broker.handlers.groups import GroupHandlers
 from broker.handlers.producer_ids import ProducerIdHandlers
 from broker.metadata.internal_topics import InternalTopicCreator
 from broker.metadata.producer_ids import ProducerIds
-from broker.network.registry import HandlerRegistry, RequestContext, Waiting
+from broker.network.registry import HandlerRegistry, Later, RequestContext, Waiting
 from broker.transactions.marker_sender import MarkerSender
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.zookeeper.embedded_ensemble import EmbeddedEnsemble
@@ -283,6 +283,10 @@ class LocalConnection:
             if isinstance(reply, Waiting):
                 waiting: asyncio.Future[Response] = reply.future
                 return waiting
+            if isinstance(reply, Later):
+                later: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+                reply.then(lambda _, response: None if later.cancelled() else later.set_result(response))
+                return later
             if not inspect.isawaitable(reply):
                 done: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
                 assert reply is not None
