@@ -103,46 +103,64 @@ class Responses:
     """Gives waiting requests their responses: in order, a few in one turn of the event loop."""
 
     def __init__(self) -> None:
-        self._due: deque[tuple[asyncio.Future[Any], Callable[[Any], Any], Any]] = deque()
+        self._due: deque[tuple[Callable[[Any], None], Any]] = deque()
+        """Who is to be given which outcome."""
 
     def respond(self, outcome: R | Reply[R], translate: Callable[[R], T]) -> T | asyncio.Future[T]:
         """The translated outcome of an event, or a future for it."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        outcome.then(partial(self._put, future, translate))
+        outcome.then(partial(self._put, partial(_settle, future, translate)))
         return future
 
-    @staticmethod
-    def respond_later(outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]) -> T | Later[T]:
-        """The translated outcome of an event, or a place for it; `lets_pass`: see `Later`. Outcomes that come together
-        are all given at once: for small ones.
-        """
+    def respond_later(
+        self, outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]
+    ) -> T | Later[T]:
+        """As `respond`, without a future, for a handler; `lets_pass`: see `Later`."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
         later: Later[T] = Later(lets_pass)
-        outcome.then(partial(_translate, later, translate))
+        outcome.then(partial(self._put, partial(_answer, later, translate)))
         return later
 
-    def _put(self, future: asyncio.Future[Any], translate: Callable[[Any], Any], value: Any) -> None:
+    @staticmethod
+    def respond_at_once(
+        outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]
+    ) -> T | Later[T]:
+        """As `respond_later`, for responses that are too small to be given a few at a time."""
+        if not isinstance(outcome, Reply):
+            return translate(outcome)
+        later: Later[T] = Later(lets_pass)
+        outcome.then(partial(_answer, later, translate))
+        return later
+
+    def _put(self, give: Callable[[R], None], value: R) -> None:
         if not self._due:
             asyncio.get_running_loop().call_soon(self._give)
-        self._due.append((future, translate, value))
+        self._due.append((give, value))
 
     def _give(self) -> None:
         for _ in range(min(RESPONSES_AT_ONCE, len(self._due))):
-            future, translate, value = self._due.popleft()
-            if not future.done():
-                future.set_result(translate(value))
+            give, value = self._due.popleft()
+            give(value)
         if self._due:
             asyncio.get_running_loop().call_soon(self._give)
 
     def give_all(self) -> None:
         """Give all that are due now."""
         while self._due:
-            future, translate, value = self._due.popleft()
-            if not future.done():
-                future.set_result(translate(value))
+            give, value = self._due.popleft()
+            give(value)
+
+
+def _settle(future: asyncio.Future[T], translate: Callable[[R], T], value: R) -> None:
+    if not future.done():
+        future.set_result(translate(value))
+
+
+def _answer(later: Later[T], translate: Callable[[R], T], value: R) -> None:
+    later.answer(translate(value))
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -317,10 +335,6 @@ class CoordinatorRuntime(Generic[S]):
         self._timer = None
         now = self._now()
         self._go_on(now, self.shard.expire(now))
-
-
-def _translate(later: Later[T], translate: Callable[[R], T], value: R) -> None:
-    later.answer(translate(value))
 
 
 def _may_do_apart(future: asyncio.Future[int]) -> bool:

@@ -81,7 +81,7 @@ class GroupOffsetHandlers:
         if sum(len(topic.partitions) for topic in request.topics) > PARTITIONS_PER_SLICE:
             return self._commit_in_slices(request)
         asked, outcome = self._commit(request, request.topics)
-        return self._service.responses.respond_later(outcome, partial(_commit_response, asked), _COMMITS)
+        return self._service.responses.respond_at_once(outcome, partial(_commit_response, asked), _COMMITS)
 
     async def _commit_in_slices(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """Commit some partitions at a time, and answer when all are committed. Each slice is a batch of its own and can

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
-from broker.network.registry import RequestContext, Waiting, api
+from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, api
 from broker.network.slices import in_slices
 from cluster.coordinators.results import Reply
 from cluster.groups.membership_events import (
@@ -60,16 +60,12 @@ class GroupHandlers:
     def __init__(self, service: GroupCoordinatorService) -> None:
         self._service = service
 
-    def _waiting(self, outcome: R | Reply[R], translate: Callable[[R], S]) -> S | Waiting[S]:
-        response = self._service.responses.respond(outcome, translate)
-        return Waiting(response) if isinstance(response, asyncio.Future) else response
-
     # -- membership ----------------------------------------------------------------------------------------------------
 
     @api(ApiKey.JOIN_GROUP, versions=(0, 9))
     def join_group(
         self, context: RequestContext, request: JoinGroupRequest
-    ) -> JoinGroupResponse | Waiting[JoinGroupResponse]:
+    ) -> JoinGroupResponse | Later[JoinGroupResponse]:
         """Answered when the next generation begins."""
         outcome: Joined | Reply[Joined]
         try:
@@ -77,14 +73,15 @@ class GroupHandlers:
             outcome = runtime.handle(runtime.shard.membership.join, request.group_id, _joining(context, request))
         except ApiError as error:
             outcome = join_error(request.member_id, error.error_code)
-        if context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL:
-            return self._waiting(outcome, _join_response)
-        return self._waiting(outcome, _old_join_response)
+        knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
+        return self._service.responses.respond_later(
+            outcome, _join_response if knows_null else _old_join_response, ANYTHING
+        )
 
     @api(ApiKey.SYNC_GROUP, versions=(0, 5))
     def sync_group(
         self, context: RequestContext, request: SyncGroupRequest
-    ) -> SyncGroupResponse | Waiting[SyncGroupResponse]:
+    ) -> SyncGroupResponse | Later[SyncGroupResponse]:
         """Answered when the leader's assignment is committed."""
         names_missing = request.protocol_type is None or request.protocol_name is None
         if context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing:
@@ -104,14 +101,14 @@ class GroupHandlers:
             # Clients do not expect the load here; a rebalance makes them join again at this coordinator.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             outcome = sync_error(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.error_code)
-        return self._waiting(outcome, _sync_response)
+        return self._service.responses.respond_later(outcome, _sync_response, ANYTHING)
 
     @api(ApiKey.HEARTBEAT, versions=(0, 4))
     def heartbeat(
         self,
         context: RequestContext,  # noqa: ARG002
         request: HeartbeatRequest,
-    ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    ) -> HeartbeatResponse | Later[HeartbeatResponse]:
         """Keep a member alive."""
         outcome: ErrorCode | Reply[ErrorCode]
         try:
@@ -122,12 +119,12 @@ class GroupHandlers:
             # While the group is being loaded its members are not known, so every heartbeat is accepted.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             outcome = ErrorCode.NONE if loads else error.error_code
-        return self._service.responses.respond(outcome, _heartbeat_response)
+        return self._service.responses.respond_later(outcome, _heartbeat_response, NOTHING)
 
     @api(ApiKey.LEAVE_GROUP, versions=(0, 5))
     def leave_group(
         self, context: RequestContext, request: LeaveGroupRequest
-    ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+    ) -> LeaveGroupResponse | Later[LeaveGroupResponse]:
         """Members go; before v3 it is one, whose error is the response's."""
         translate: Callable[[Left], LeaveGroupResponse]
         if context.api_version < FIRST_LEAVE_OF_MANY:
@@ -142,7 +139,7 @@ class GroupHandlers:
             outcome = runtime.handle(runtime.shard.membership.leave, request.group_id, leaving)
         except ApiError as error:
             outcome = Left(error.error_code)
-        return self._service.responses.respond(outcome, translate)
+        return self._service.responses.respond_later(outcome, translate, NOTHING)
 
     # -- administration ------------------------------------------------------------------------------------------------
 
