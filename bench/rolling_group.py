@@ -6,82 +6,121 @@ all of the time is the coordinator's, and this process's, whose CPU is shown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import struct
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from bench.wait_loads import encoded
 from client.group_codec import encode_assignment, encode_subscription
 from protocol.errors import ErrorCode
 from protocol.messages import (
-    HeartbeatRequest,
     HeartbeatResponse,
-    JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupResponse,
-    SyncGroupRequest,
     SyncGroupResponse,
 )
 from protocol.topic_partition import TopicPartition
 from tests.kit import group_requests as requests
-from tests.kit.wire_client import WireClient
 
 _PATIENCE_S: Final = 300
 _SESSION_MS: Final = 45_000
+_SIZE: Final = struct.Struct(">i")
+_BODY_AT: Final = 9
+"""Behind the size, the correlation id and no tagged fields."""
+_MOST_AT_ONCE: Final = 1 << 18
 
 
 class _Member:
-    """A member on a connection of its own. A new one is given its id first, so that the group waits for it."""
+    """A member on a connection of its own. A new one is given its id first, so that the group waits for it.
+
+    What it says again and again is encoded once: this process is not to be what is measured.
+    """
 
     def __init__(self, port: int, group_id: str, topic: str) -> None:
-        self.client = WireClient("127.0.0.1", port, "load", _PATIENCE_S)
+        self._socket = socket.create_connection(("127.0.0.1", port), _PATIENCE_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._group_id = group_id
         self._protocols = [("range", encode_subscription([topic]))]
-        self.member_id = ""
         self.generation = -1
-        answer = self.client.ask(self._join(), requests.JOIN)
-        if not isinstance(answer, JoinGroupResponse) or answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+        self._send(self._join(""))
+        answer = JoinGroupResponse.decode(self._receive(), requests.JOIN)
+        if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
             raise RuntimeError(f"a new member got no id: {answer}")
         self.member_id = answer.member_id
+        self._join_request = self._join(self.member_id)
+        self._heartbeat = _for_generations(
+            lambda generation: encoded(requests.heartbeat(group_id, self.member_id, generation), requests.HEARTBEAT)
+        )
+        self._empty_sync = _for_generations(lambda generation: self._sync(generation, {}))
 
-    def _join(self) -> JoinGroupRequest:
-        return requests.join(
-            self._group_id, self.member_id, protocols=self._protocols,
+    def close(self) -> None:
+        self._socket.close()
+
+    def _send(self, request: bytes) -> None:
+        self._socket.sendall(request)
+
+    def _receive(self) -> memoryview:
+        """The body of the one answer that is awaited, behind its flexible header."""
+        data = self._socket.recv(_MOST_AT_ONCE)
+        while data and (len(data) < _SIZE.size or len(data) < _SIZE.size + _SIZE.unpack_from(data)[0]):
+            more = self._socket.recv(_MOST_AT_ONCE)
+            data = data + more if more else b""
+        if not data:
+            raise RuntimeError("the broker hung up on a member")
+        return memoryview(data)[_BODY_AT:]
+
+    def _join(self, member_id: str) -> bytes:
+        request = requests.join(
+            self._group_id, member_id, protocols=self._protocols,
             session_ms=_SESSION_MS, rebalance_ms=_PATIENCE_S * 1000,
         )  # fmt: skip
+        return encoded(request, requests.JOIN)
+
+    def _sync(self, generation: int, assignments: dict[str, bytes]) -> bytes:
+        return encoded(requests.sync(self._group_id, self.member_id, generation, assignments), requests.SYNC)
 
     def ask_to_join(self) -> None:
-        self.client.send(self._join(), requests.JOIN)
+        self._send(self._join_request)
 
     def joined(self) -> Sequence[JoinGroupResponse.JoinGroupResponseMember]:
         """The members, when this one is to assign partitions to them."""
-        answer = self.client.receive(JoinGroupRequest, requests.JOIN)
-        if not isinstance(answer, JoinGroupResponse) or answer.error_code:
+        answer = JoinGroupResponse.decode(self._receive(), requests.JOIN)
+        if answer.error_code:
             raise RuntimeError(f"a member could not join: {answer}")
         self.generation = answer.generation_id
         return answer.members
 
     def ask_to_sync(self, assignments: dict[str, bytes]) -> None:
-        request = requests.sync(self._group_id, self.member_id, self.generation, assignments)
-        self.client.send(request, requests.SYNC)
+        self._send(self._sync(self.generation, assignments) if assignments else self._empty_sync(self.generation))
 
     def synced(self) -> None:
-        answer = self.client.receive(SyncGroupRequest, requests.SYNC)
-        if not isinstance(answer, SyncGroupResponse) or answer.error_code or not answer.assignment:
+        answer = SyncGroupResponse.decode(self._receive(), requests.SYNC)
+        if answer.error_code or not answer.assignment:
             raise RuntimeError(f"a member got no assignment: {answer}")
 
     def ask_heartbeat(self) -> None:
-        request = requests.heartbeat(self._group_id, self.member_id, self.generation)
-        self.client.send(request, requests.HEARTBEAT)
+        self._send(self._heartbeat(self.generation))
 
     def heard_of_rebalance(self) -> None:
-        answer = self.client.receive(HeartbeatRequest, requests.HEARTBEAT)
-        if not isinstance(answer, HeartbeatResponse) or answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
+        answer = HeartbeatResponse.decode(self._receive(), requests.HEARTBEAT)
+        if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
             raise RuntimeError(f"a member did not hear of the rebalance: {answer}")
 
     def leave(self) -> None:
-        answer = self.client.ask(requests.leave(self._group_id, (self.member_id, None)), requests.LEAVE)
-        if not isinstance(answer, LeaveGroupResponse) or answer.error_code or answer.members[0].error_code:
+        self._send(encoded(requests.leave(self._group_id, (self.member_id, None)), requests.LEAVE))
+        answer = LeaveGroupResponse.decode(self._receive(), requests.LEAVE)
+        if answer.error_code or answer.members[0].error_code:
             raise RuntimeError(f"a member could not leave: {answer}")
-        self.client.close()
+        self.close()
+
+
+def _for_generations(encode: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """As `encode`, of requests that differ by nothing but their generation: it is put into the encoded ones."""
+    none, every = encode(0), encode(-1)
+    at = next(position for position, (bit, other) in enumerate(zip(none, every, strict=True)) if bit != other)
+    head, tail = none[:at], none[at + _SIZE.size :]
+    return lambda generation: head + _SIZE.pack(generation) + tail
 
 
 class RollingGroup:
@@ -119,7 +158,7 @@ class RollingGroup:
     def close(self) -> None:
         """Close the connections of all."""
         for member in self._members:
-            member.client.close()
+            member.close()
 
     def _new_member(self) -> _Member:
         return _Member(self._port, self._group_id, self._topic)
