@@ -19,7 +19,7 @@ from tests.simulation.cluster.found import Found, add_found, read_found
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import Outcome, run_cluster_seed, run_seed
 from tests.simulation.transactions.transaction_mutants import TRANSACTION_MUTANTS
-from tests.simulation.transactions.transactions_plan import FIRST_SEED, has_transactions
+from tests.simulation.transactions.transactions_plan import FIRST_STRUCK_SEED, has_transactions
 
 SEEDS_OF_A_WORKER = 1
 """After that many a process is replaced by a fork of this one. To collect the garbage of a seed takes longer."""
@@ -121,7 +121,8 @@ def _find_mutants(names: Iterable[str], seeds: range, jobs: int, *, cluster: boo
         found = None
         tasks = [_Task(seed, cluster, name) for seed in seeds]
         if name in TRANSACTION_MUTANTS:
-            tasks = [_Task(FIRST_SEED + seed, cluster, name) for seed in seeds if has_transactions(FIRST_SEED + seed)]
+            of_transactions = range(FIRST_STRUCK_SEED + seeds.start, FIRST_STRUCK_SEED + seeds.stop)
+            tasks = [_Task(seed, cluster, name) for seed in of_transactions if has_transactions(seed)]
         for outcome in _outcomes(tasks, jobs):
             tried += 1
             if outcome.violations and not _Task(outcome.seed, cluster, None).run().violations:

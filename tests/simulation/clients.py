@@ -260,7 +260,7 @@ class Clients:
                 }
             ),
         )
-        consumer.subscribe([each.name for each in self.plan.topics], _Listener(self, consumer, reader))
+        consumer.subscribe([each.name for each in self.plan.topics], Listener(self, consumer, reader, "group"))
         while True:
             taken = await self.poll(consumer, reader, "group")
             self._note_records(reader, "group", taken)
@@ -367,11 +367,12 @@ class Clients:
         return [self.log_of(each) for each, end in self.ends.items() if reached.get(each, 0) < end]
 
 
-class _Listener:
+class Listener:
     """Notes what a member owns."""
 
-    def __init__(self, clients: Clients, consumer: Consumer, reader: str) -> None:
+    def __init__(self, clients: Clients, consumer: Consumer, reader: str, group: str) -> None:
         self._clients = clients
+        self._group = group
         self._consumer = consumer
         self._reader = reader
 
@@ -382,7 +383,7 @@ class _Listener:
         for partition in partitions:
             clients.feed(history.Positioned(clients.now_s, self._reader, clients.log_of(partition), None))
         logs = tuple(clients.log_of(each) for each in member.owned)
-        clients.feed(history.Assigned(clients.now_s, "group", member.generation, self._reader, logs))
+        clients.feed(history.Assigned(clients.now_s, self._group, member.generation, self._reader, logs))
 
     async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
         """Nothing that the checker wants to know."""

@@ -16,7 +16,7 @@ class _Commit:
     offset: int
     invoked: float
     group: str
-    generation: int
+    generation: int | None
     is_zombie: bool
     """Whether somebody was told of a newer generation before."""
     done: float = float("inf")
@@ -45,6 +45,8 @@ class GroupChecker:
         self._commits: dict[int, _Commit] = {}
         self._owners: dict[tuple[str, int, str], str] = {}
         self._generations: dict[str, int] = {}
+        self._told: dict[str, list[tuple[int, float]]] = {}
+        """The generations that members were told of, and when."""
         self._deleting: dict[str, None] = {}
         self._lost_at = -IN_FLIGHT_S
 
@@ -58,7 +60,7 @@ class GroupChecker:
             event.at,
             event.group,
             event.generation,
-            event.generation < self._generations.get(event.group, -1),
+            event.generation is not None and event.generation < self._generations.get(event.group, -1),
         )
         self._register(event.group, event.log).commits.append(commit)
 
@@ -74,6 +76,13 @@ class GroupChecker:
                     event.at,
                     f"{commit.group} took a commit of generation {commit.generation}, though a newer one had begun",
                 )
+
+    def offsets_taken(self, event: history.OffsetsTaken) -> None:
+        """A member of an older generation than others were told of has no say any more."""
+        told = [generation for generation, at in self._told.get(event.group, []) if at < event.invoked]
+        if told and max(told) > event.generation:
+            text = f"{event.group} took offsets of generation {event.generation}, though {max(told)} had begun"
+            self._complain("C10", event.at, text)
 
     def committed_offset(self, event: history.CommittedOffset) -> None:
         """A read of the register."""
@@ -103,6 +112,7 @@ class GroupChecker:
         if event.at < self._lost_at + IN_FLIGHT_S:
             return
         self._generations[event.group] = max(event.generation, self._generations.get(event.group, -1))
+        self._told.setdefault(event.group, []).append((event.generation, event.at))
         for log in event.logs:
             owner = self._owners.setdefault((event.group, event.generation, log), event.member)
             if owner != event.member:
@@ -134,4 +144,5 @@ class GroupChecker:
                 self._may_be_lost(register)
         self._owners.clear()
         self._generations.clear()
+        self._told.clear()
         self._lost_at = at

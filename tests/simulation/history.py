@@ -165,6 +165,16 @@ class EndOffset(NamedTuple):
     offset: int
 
 
+class StableOffset(NamedTuple):
+    """The leader of an epoch says how far a log is stable: no transaction is open below its last stable offset."""
+
+    invoked: float
+    at: float
+    log: str
+    epoch: int
+    offset: int
+
+
 class LeaderEpoch(NamedTuple):
     """The broker says under which epoch a log is led."""
 
@@ -175,13 +185,24 @@ class LeaderEpoch(NamedTuple):
 
 
 class CommitInvoked(NamedTuple):
-    """A member commits an offset of a group; `commit` numbers the commits."""
+    """A member commits an offset of a group; `commit` numbers the commits. `generation` None: a transaction does, and
+    `OffsetsTaken` says in whose name.
+    """
 
     at: float
     group: str
     log: str
     commit: int
     offset: int
+    generation: int | None
+
+
+class OffsetsTaken(NamedTuple):
+    """The broker has made offsets part of a transaction, in the name of a member of that generation."""
+
+    invoked: float
+    at: float
+    group: str
     generation: int
 
 
@@ -263,9 +284,11 @@ Event = (
     | TransactionsOver
     | LoopOver
     | EndOffset
+    | StableOffset
     | LeaderEpoch
     | CommitInvoked
     | CommitDone
+    | OffsetsTaken
     | CommittedOffset
     | Assigned
     | MachineCrashed

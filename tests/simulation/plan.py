@@ -76,6 +76,12 @@ class TransactionsPlan:
     request_timeout_ms: int
     client_ids: tuple[str, ...]
     """The transactional ids of our own client; the others are of clients that send what they like."""
+    instances: int = 0
+    """Members of the loop's group; 0: it is one client, without a group."""
+    loop_session_timeout_ms: int = 6_000
+    loop_assignor: str = "range"
+    strike_chance: float = 0.0
+    """Of the end of a transaction to be met by a fault of `tests.simulation.transactions.strikes`."""
 
 
 @dataclass(frozen=True, slots=True)

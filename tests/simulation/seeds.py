@@ -233,7 +233,9 @@ class _Scenario:
             assert ensemble is not None
             self._invariants = Invariants(world, ensemble, self._feed)
         self._clients = Clients(world, self._machines, plan, self._feed)
-        self._workload = None if plan.transactions is None else Workload(self._clients, plan.transactions)
+        self._workload: Workload | None = None
+        if plan.transactions is not None and self._invariants is not None:
+            self._workload = Workload(self._clients, plan.transactions, self._invariants)
         self.nemesis = Nemesis(world, self._clients, self._feed, self._invariants)
         world.network.links.most_delay_s = plan.most_delay_s
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from client.groups import GroupMetadata
 from protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -105,17 +106,27 @@ def add_offsets(transactional_id: str, producer_id: int, producer_epoch: int, gr
 
 
 def commit_offsets(
-    transactional_id: str, producer_id: int, producer_epoch: int, group_id: str, at: TopicPartition, offset: int
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    group: str | GroupMetadata,
+    at: TopicPartition,
+    offset: int,
 ) -> TxnOffsetCommitRequest:
+    """Of a group alone, or in the name of a member (KIP-447)."""
+    member = GroupMetadata(group) if isinstance(group, str) else group
     partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
         partition_index=at.partition, committed_offset=offset, committed_metadata=""
     )
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=at.topic, partitions=[partition])
     return TxnOffsetCommitRequest(
         transactional_id=transactional_id,
-        group_id=group_id,
+        group_id=member.group_id,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
+        generation_id=member.generation,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
         topics=[topic],
     )
 

@@ -48,6 +48,8 @@ _ABORTABLE: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
     }
 )
 _PASSING: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.KAFKA_STORAGE_ERROR})
@@ -211,7 +213,7 @@ class Session:
             async def commit(
                 connection: Connection, partition: TopicPartition = partition, offset: int = offset
             ) -> Iterable[int]:
-                request = commit_offsets(*self.identity, group, partition, offset)
+                request = commit_offsets(*self.identity, metadata, partition, offset)
                 answer = await connection.ask(request, TxnOffsetCommitResponse, 4)
                 return [answer.topics[0].partitions[0].error_code]
 

@@ -88,6 +88,20 @@ class Scenario:
             for offset, value in self.visible(log):
                 self.events.append(history.Read(self.later(), reader, log, offset, value))
 
+    def stable(self, epoch: int, offset: int) -> None:
+        """The leader of an epoch tells a last stable offset."""
+        invoked = self.later()
+        self.events.append(history.StableOffset(invoked, self.later(), OUTPUT, epoch, offset))
+
+    def take_offsets(self, generation: int) -> None:
+        """Offsets of the loop become part of a transaction, in the name of a member of a generation."""
+        invoked = self.later()
+        self.events.append(history.OffsetsTaken(invoked, self.later(), "loop", generation))
+
+    def assign(self, generation: int) -> None:
+        """A member of the loop is told what it owns."""
+        self.events.append(history.Assigned(self.later(), "loop", generation, f"l/{generation}", INPUTS))
+
     def loop(self) -> None:
         """The loop writes what it has not yet, in one transaction."""
         name = self.name()
@@ -130,7 +144,12 @@ def test_clean_histories_pass() -> None:
     for seed in range(100):
         scenario = Scenario(seed)
         _begin(scenario)
+        for generation in (1, 2):
+            scenario.assign(generation)
+            scenario.take_offsets(generation)
         scenario.loop()
+        for epoch, offset in ((1, 4), (1, 4), (0, 2), (2, 5), (2, 9)):
+            scenario.stable(epoch, offset)
         scenario.session("a", "a/2")
         name = scenario.name()
         values = {scenario.send(name, log, session="a/2"): log for log in INPUTS}
@@ -276,6 +295,18 @@ def _loop_misses_one(scenario: Scenario) -> None:
     scenario.transact()
 
 
+def _stable_offset_falls(scenario: Scenario) -> None:
+    """A marker that was believed is not there when another one leads."""
+    scenario.stable(3, 9)
+    scenario.stable(scenario.rng.choice([3, 4]), 7)
+
+
+def _fenced_member_commits(scenario: Scenario) -> None:
+    scenario.assign(1)
+    scenario.assign(2)
+    scenario.take_offsets(1)
+
+
 ANOMALIES: list[tuple[Callable[[Scenario], None], str]] = [
     (_torn, "C9"),
     (_committed_and_not_visible, "C9"),
@@ -295,6 +326,8 @@ ANOMALIES: list[tuple[Callable[[Scenario], None], str]] = [
     (_log_has_a_record_twice, "C3"),
     (_loop_writes_out_of_nowhere, "C11"),
     (_loop_misses_one, "C11"),
+    (_stable_offset_falls, "C8"),
+    (_fenced_member_commits, "C10"),
 ]
 
 

@@ -1,5 +1,6 @@
 """Judges what a history says of transactions: they are whole or not there at all (C9), nobody reads one that is open or
-aborted (C7), readers skip nothing (C6), and a loop that consumes, transforms and produces does so exactly once (C11).
+aborted (C7), readers skip nothing (C6), what was stable stays so (C8), and a loop that consumes, transforms and
+produces does so exactly once (C11).
 
 A reader never has a record before the commit of its transaction was asked for. That rules out circles of transactions
 that have read each other (Jepsen's G1c).
@@ -51,6 +52,7 @@ class TransactionChecker:
         self._runs: dict[tuple[str, str], list[list[int]]] = {}
         """The offsets that a reader had of a log, from one `Positioned` to the next."""
         self._final: dict[str, dict[int, bytes]] = {}
+        self._stable: dict[str, list[history.StableOffset]] = {}
 
     # -- producers -----------------------------------------------------------------------------------------------------
 
@@ -120,6 +122,18 @@ class TransactionChecker:
             self._complain(
                 "C7", at, f"{log}: {value!r} at offset {offset} is visible; the commit of {name} was refused"
             )
+
+    def stable_offset(self, event: history.StableOffset) -> None:
+        """All below is decided for good, whoever leads. A leader of an older epoch may be behind."""
+        told = self._stable.setdefault(event.log, [])
+        for before in told:
+            if before.at < event.invoked and before.epoch <= event.epoch and before.offset > event.offset:
+                text = f"{event.log} was stable up to {before.offset} in epoch {before.epoch}"
+                self._complain("C8", event.at, f"{text}, and is up to {event.offset} in epoch {event.epoch}")
+                return
+        # Only the highest of each epoch is compared with what comes.
+        told[:] = [each for each in told if each.epoch != event.epoch or each.offset > event.offset]
+        told.append(event)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

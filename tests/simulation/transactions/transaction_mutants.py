@@ -15,6 +15,7 @@ from broker.transactions.marker_writer import MarkerWriter
 from broker.transactions.transaction_coordinator_service import TransactionCoordinatorService
 from broker.transactions.transaction_guards import TransactionGuards, TransactionVerifier
 from cluster.groups import committed_offsets
+from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.durable_groups import DurableGroups
 from cluster.transactions import producer_sessions
 from cluster.transactions.open_transactions import OpenTransactions
@@ -22,7 +23,7 @@ from cluster.transactions.producer_sessions import ProducerSessions
 from cluster.transactions.transaction_loader import TransactionLoader
 from cluster.transactions.transaction_shard import TransactionShard
 from cluster.transactions.transaction_state import TransactionState
-from protocol.errors import ErrorCode
+from protocol.errors import ApiError, ErrorCode
 from storage.log.aborted_transactions import AbortedTransactions
 from storage.log.producer_state import ProducerStateManager
 from storage.log.transaction_verification import TransactionVerification
@@ -118,6 +119,21 @@ def _offsets_of_aborted_transactions_count() -> Iterator[None]:
 def _unstable_offsets_told() -> Iterator[None]:
     """M19: who wants stable offsets gets those from before a transaction that is being ended."""
     with replaced(committed_offsets, "_is_unstable", lambda _group, _durable, _partition: False):
+        yield
+
+
+@_mutant
+def _transactions_of_fenced_members_taken() -> Iterator[None]:
+    """M19: a group takes offsets of a transaction from a member of any generation, or of none (KIP-447)."""
+    original = CommittedOffsets._group_of_transaction
+
+    def group_of_transaction(self: CommittedOffsets, now: Any, group_id: str, who: Any) -> Any:
+        try:
+            return original(self, now, group_id, who)
+        except ApiError:
+            return self._table.groups[group_id]
+
+    with replaced(CommittedOffsets, "_group_of_transaction", group_of_transaction):
         yield
 
 

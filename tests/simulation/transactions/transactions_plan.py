@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from tests.simulation.plan import TopicPlan, TransactionsPlan
 
 FIRST_SEED = 2_000_000
 """Those below have none, so that what is known of them stays true."""
+FIRST_STRUCK_SEED = 2_010_000
+"""Those below have neither strikes nor a group in the loop, so that what is known of them stays true."""
 SHARE = 0.7
+GROUP = "loop"
 LOOP = "transactional-loop"
 PRODUCER = "transactional-producer"
 """Transactional ids, and names of processes. Several producers have numbers."""
+
+
+def instances(count: int) -> list[str]:
+    """The transactional ids of the members of a loop, which are the names of their processes too."""
+    return [f"{LOOP}-{number}" for number in range(count)]
 
 
 def has_transactions(seed: int) -> bool:
@@ -28,7 +37,7 @@ def draw_transactions(seed: int, min_isr: str, *, lossless: bool) -> Transaction
     config = {"min.insync.replicas": min_isr}
     if flushed and not lossless:
         config["flush.messages"] = "1"
-    return TransactionsPlan(
+    plan = TransactionsPlan(
         inputs=TopicPlan("inputs", rng.choice([2, 3]), config, flushed),
         outputs=TopicPlan("outputs", rng.choice([1, 2]), config, flushed),
         producers=rng.choice([1, 2]),
@@ -41,6 +50,20 @@ def draw_transactions(seed: int, min_isr: str, *, lossless: bool) -> Transaction
         closes=rng.random() < 0.5,
         request_timeout_ms=rng.choice([1_000, 5_000]),
         client_ids=tuple(each for each in (LOOP, f"{PRODUCER}-1") if rng.random() < 0.5),
+    )
+    return plan if seed < FIRST_STRUCK_SEED else _struck(seed, plan)
+
+
+def _struck(seed: int, plan: TransactionsPlan) -> TransactionsPlan:
+    rng = Random(f"strikes of {seed}")
+    count = rng.choice([2, 2, 3])
+    return replace(
+        plan,
+        client_ids=(*plan.client_ids, *(each for each in instances(count) if rng.random() < 0.5)),
+        instances=count,
+        loop_session_timeout_ms=rng.choice([2_000, 6_000]),
+        loop_assignor=rng.choice(["range", "roundrobin", "cooperative-sticky"]),
+        strike_chance=rng.choice([0.05, 0.2]),
     )
 
 

@@ -5,7 +5,7 @@ transforms and produces. Both have twins at times, which begin with a transactio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from random import Random
 
@@ -18,15 +18,19 @@ from protocol.records.batch import Record
 from protocol.topic_partition import TopicPartition
 from tests.simulation import history
 from tests.simulation.clients import Clients, Main
-from tests.simulation.history import FAILED, OK, UNKNOWN
+from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.plan import TopicPlan, TransactionsPlan
 from tests.simulation.transactions.client_session import ClientSession
+from tests.simulation.transactions.group_loop import be_instance
 from tests.simulation.transactions.session import AbortError, FencedError, Session, UnexpectedCodeError, hold
-from tests.simulation.transactions.transactions_plan import LOOP, PRODUCER
+from tests.simulation.transactions.strikes import Strikes
+from tests.simulation.transactions.transactions_plan import GROUP, LOOP, PRODUCER, instances
+from tests.simulation.transactions.watch import Watch
+from tests.simulation.transactions.work import Work
 
-GROUP = "loop"
 PREFIX = b"out:"
 TAIL = "transactional-tail"
+WATCH = "transactional-watch"
 _FIRST_COMMIT = 1_000_000
 """The numbers of other commits are lower."""
 
@@ -49,79 +53,14 @@ def partitions_of(topic: TopicPlan) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in range(topic.partitions)]
 
 
-class Work:
-    """One session of a client, and what it has done."""
-
-    def __init__(self, workload: Workload, client: KafkaClient, transactional_id: str, reader: str) -> None:
-        self.session = workload.new_session(client, transactional_id)
-        self.name = ""
-        self._reader = reader
-        self._clients = workload.clients
-        self._workload = workload
-        self._transactions = 0
-
-    async def begin(self) -> None:
-        """A new session, or a higher epoch for this one."""
-        await self.session.begin()
-        self.name = f"{self._reader}-{self.session.epoch}"
-        clients, session = self._clients, self.session
-        clients.feed(history.SessionBegun(clients.now_s, session.transactional_id, self.name, session.epoch))
-
-    def next_transaction(self) -> str:
-        """A name for one."""
-        self._transactions += 1
-        return f"{self.name}#{self._transactions}"
-
-    async def write(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
-        """Write values. Raises what the session does."""
-        clients, log = self._clients, self._clients.log_of(partition)
-        self.invoke(transaction, partition, values)
-        outcomes = [(UNKNOWN, -1)] * len(values)
-        try:
-            outcomes = [(OK, offset) for offset in await self.session.write(partition, values)]
-        finally:
-            for value, outcome in zip(values, outcomes, strict=True):
-                clients.feed(history.SendDone(clients.now_s, log, value, *outcome))
-
-    def invoke(self, transaction: str, partition: TopicPartition, values: Sequence[bytes]) -> None:
-        """Values are about to be written."""
-        clients, log = self._clients, self._clients.log_of(partition)
-        for value in values:
-            clients.feed(history.SendInvoked(clients.now_s, self.name, log, value, True, transaction))
-
-    async def end(self, transaction: str, *, commit: bool, offsets: dict[TopicPartition, int] | None = None) -> bool:
-        """End a transaction, and count its offsets as committed with it; whether it was committed for sure. Where
-        something may still come the session goes on with a higher epoch. Raises FencedError.
-        """
-        clients = self._clients
-        clients.feed(history.EndInvoked(clients.now_s, transaction, self.name, commit))
-        numbers = self._workload.invoke_commits(offsets or {}) if commit else []
-        outcome = UNKNOWN
-        try:
-            await self.session.end(commit=commit)
-            outcome = OK
-        except AbortError:
-            outcome = self._refused()
-        except FencedError:
-            outcome = self._refused()
-            raise
-        finally:
-            clients.feed(history.EndDone(clients.now_s, transaction, outcome))
-            for number in numbers:
-                clients.feed(history.CommitDone(clients.now_s, number, outcome))
-        if self.session.needs_new_epoch or outcome != OK:
-            await self.begin()
-        return commit and outcome == OK
-
-    def _refused(self) -> str:
-        return FAILED if self.session.was_asked_to_end == 1 else UNKNOWN
-
-
 class Workload:
     """Starts the transactional clients. `stop` has them come to an end; `is_idle` once they have."""
 
-    def __init__(self, clients: Clients, plan: TransactionsPlan) -> None:
+    loop_settings = _LOOP_SETTINGS
+
+    def __init__(self, clients: Clients, plan: TransactionsPlan, invariants: Invariants) -> None:
         self.clients = clients
+        self.strikes = Strikes(clients, invariants, plan.strike_chance)
         self.plan = plan
         self.inputs = partitions_of(plan.inputs)
         self.outputs = partitions_of(plan.outputs)
@@ -161,7 +100,7 @@ class Workload:
             self._commits += 1
             numbers.append(self._commits)
             log = clients.log_of(partition)
-            clients.feed(history.CommitInvoked(clients.now_s, GROUP, log, self._commits, offset, 0))
+            clients.feed(history.CommitInvoked(clients.now_s, GROUP, log, self._commits, offset, None))
         return numbers
 
     def new_session(self, client: KafkaClient, transactional_id: str) -> Session | ClientSession:
@@ -186,9 +125,15 @@ class Workload:
         names = [f"{PRODUCER}-{number}" for number in range(self.plan.producers)]
         for name in names:
             self._start(name, partial(self._produce, name))
-        self._start(LOOP, self._loop)
+        loops = instances(self.plan.instances) or [LOOP]
+        for name in loops:
+            self._start(name, self._main_of_loop(name))
         self._start(TAIL, self._tail)
-        for name in (*names, LOOP):
+        if self.plan.instances:
+            watch = Watch(self.clients, lambda: self.strikes.is_on)
+            self._start(f"{WATCH}-logs", lambda client, _: watch.watch_logs(client, self.partitions))
+            self._start(f"{WATCH}-group", lambda client, _: watch.watch_group(client, GROUP, self.inputs))
+        for name in (*names, *loops):
             for _ in range(self.plan.twins):
                 seconds = self._rng.uniform(5.0, 0.9 * self.clients.plan.active_s)
                 self._world.kernel_later(seconds, partial(self._start_twin, name))
@@ -200,8 +145,21 @@ class Workload:
         twin = f"{name}-twin"
         if twin in self._busy or self.clients.is_over:
             return
-        main = partial(self._loop, is_twin=True) if name == LOOP else partial(self._produce, name, is_twin=True)
+        is_loop = name.startswith(LOOP)
+        main = self._main_of_loop(name, is_twin=True) if is_loop else partial(self._produce, name, is_twin=True)
         self._start(twin, main)
+
+    def _main_of_loop(self, name: str, *, is_twin: bool = False) -> Main:
+        if name == LOOP:
+            return partial(self._loop, is_twin=is_twin)
+        return partial(self._be_instance, name, is_twin=is_twin)
+
+    async def _be_instance(self, name: str, client: KafkaClient, reader: str, *, is_twin: bool) -> None:
+        process = reader.partition("/")[0]
+        if is_twin:
+            self._busy[process] = None
+        await be_instance(self, name, client, reader, is_twin=is_twin)
+        self._busy.pop(process, None)
 
     # -- producers -----------------------------------------------------------------------------------------------------
 
@@ -297,11 +255,11 @@ class Workload:
             consumer.assign(self.inputs)
             try:
                 await work.begin()
-                await self._seek(work, consumer, reader)
+                await self.seek(work, consumer, reader)
                 while left and not (is_twin and self.clients.is_over):
                     left -= 1
-                    if not await self._transform(work, consumer, reader, rng):
-                        await self._seek(work, consumer, reader)
+                    if not await self.transform(work, consumer, reader, rng):
+                        await self.seek(work, consumer, reader)
             except FencedError as error:
                 self._world.trace.note(reader, f"is fenced: {error}")
                 if is_twin:
@@ -312,18 +270,19 @@ class Workload:
                 await work.session.close()
         self._busy.pop(name, None)
 
-    async def _seek(self, work: Work, consumer: Consumer, reader: str) -> None:
+    async def seek(self, work: Work, consumer: Consumer, reader: str) -> None:
         """Go on where the last transaction that was committed has ended."""
         clients = self.clients
         invoked = clients.now_s
-        offsets = await work.session.stable_offsets(GROUP, self.inputs)
-        for partition in self.inputs:
+        partitions = consumer.assignment
+        offsets = await work.session.stable_offsets(GROUP, partitions)
+        for partition in partitions:
             offset, log = offsets.get(partition), clients.log_of(partition)
             clients.feed(history.CommittedOffset(invoked, clients.now_s, GROUP, log, offset))
             consumer.seek(partition, offset or 0)
             clients.feed(history.Positioned(clients.now_s, reader, log, offset or 0))
 
-    async def _transform(self, work: Work, consumer: Consumer, reader: str, rng: Random) -> bool:
+    async def transform(self, work: Work, consumer: Consumer, reader: str, rng: Random) -> bool:
         """Take what there is and write it, in one transaction; whether it was committed, or there was nothing."""
         taken = await self.clients.poll(consumer, reader, LOOP)
         if not taken:
@@ -338,7 +297,7 @@ class Workload:
             for records in taken.values():
                 values = [b"%s%s@%s" % (PREFIX, record.value, transaction.encode()) for record in records]
                 await work.write(transaction, rng.choice(self.outputs), values)
-            await work.session.commit_offsets(GroupMetadata(GROUP), offsets)
+            await work.commit_offsets(consumer.group_metadata if self.plan.instances else GroupMetadata(GROUP), offsets)
         except AbortError:
             commit = False
         except UnexpectedCodeError as error:
@@ -372,4 +331,5 @@ class Workload:
 
     def _reached(self, name: str, consumer: Consumer) -> None:
         for partition in consumer.assignment:
-            self.positions[name][partition] = consumer.position(partition) or 0
+            reached = self.positions[name]
+            reached[partition] = max(consumer.position(partition) or 0, reached.get(partition, 0))
