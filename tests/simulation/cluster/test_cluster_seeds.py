@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.cluster.cluster_mutants import CLUSTER_MUTANTS
 from tests.simulation.cluster.found import Found, read_found
 from tests.simulation.seeds import collect_garbage, run_cluster_seed
-from tests.simulation.transactions.transactions_plan import FIRST_SEED
+from tests.simulation.transactions.transactions_plan import FIRST_SEED, FIRST_STRUCK_SEED
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK_SEEDS = 2
@@ -97,9 +97,10 @@ def test_seeds_count() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_seed_with_transactions_counts() -> None:
+@pytest.mark.parametrize("seed", [FIRST_SEED + 2, FIRST_STRUCK_SEED + 6])
+def test_seed_with_transactions_counts(seed: int) -> None:
     """It commits some, and nothing is wrong with them."""
-    outcome = run_cluster_seed(FIRST_SEED + 2)
+    outcome = run_cluster_seed(seed)
     assert outcome.violations == []
     assert outcome.counts
     assert outcome.committed >= LEAST_COMMITTED
@@ -149,6 +150,7 @@ def test_planted_bug_can_be_planted(name: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("found", FOUND_SOON, ids=[each.mutant for each in FOUND_SOON])
 def test_planted_bug_is_found(found: Found) -> None:
-    mutant, first = CLUSTER_MUTANTS[found.mutant], FIRST_SEED if found.seed >= FIRST_SEED else 1
+    mutant = CLUSTER_MUTANTS[found.mutant]
+    first = next((each for each in (FIRST_STRUCK_SEED, FIRST_SEED) if found.seed >= each), 1)
     seeds = (found.seed, *range(first, first + MUTANT_SEEDS))
     assert any(run_cluster_seed(seed, mutant=mutant()).violations for seed in seeds)
