@@ -5,57 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
-from broker.environment.contract import Clock, Executor
 from broker.network.barriers import Barriers
-from broker.network.limits import ReplyMemory, RequestMemory
+from broker.network.connection_contract import ConnectionOwner, Dispatch
 from broker.network.registry import NOTHING, CloseConnection, Later, RequestKind, Waiting
-from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter, SendBuffer
+from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
 from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
-from protocol.wire.frames import FrameError, FrameReader, ReceiveBuffer
+from protocol.wire.frames import FrameError, FrameReader
 
 logger = logging.getLogger("kafka.network.Connection")
 
 MAX_WAITING_REQUESTS: Final = 128
 """Requests of one connection that may wait at once. Clients keep 5 (Java) to a few dozen."""
-
-
-class Dispatch(Protocol):
-    """The dispatcher, as a connection uses it."""
-
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | Later[Any] | None:
-        """The reply's parts, now or later, or None when nothing is sent.
-
-        Raises CloseConnection or DecodeError when the answer is to hang up. `frame` is valid during the call only.
-        """
-        ...
-
-
-class ConnectionOwner(Protocol):
-    """The server that accepted a connection, as the connection uses it."""
-
-    clock: Clock
-    executor: Executor
-    request_memory: RequestMemory
-    reply_memory: ReplyMemory
-    receive_buffer: ReceiveBuffer
-    send_buffer: SendBuffer
-    max_request_bytes: int
-    on_read_error: Callable[[str, OSError], None]
-
-    def connection_made(self, connection: Connection) -> None:
-        """A connection is there: count it, or close it."""
-        ...
-
-    def connection_lost(self, connection: Connection) -> None:
-        """A connection is gone."""
-        ...
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from broker.environment.contract import Clock
 from broker.network.connection import Connection
+from broker.network.connection_contract import Dispatched
 from broker.network.registry import (
     NOTHING,
     CloseConnection,
@@ -63,8 +64,8 @@ class Dispatcher:
             self._all_answered = asyncio.Event()
             await self._all_answered.wait()
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | Later[Any] | None:
-        """See `broker.network.connection.Dispatch`."""
+    def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
+        """See `broker.network.connection_contract.Dispatch`."""
         try:
             start, correlation_id = _START.unpack_from(frame)
         except struct.error:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from broker.environment.contract import Clock, Executor, Listener, Network
-from broker.network.connection import Connection, Dispatch
+from broker.network.connection import Connection
+from broker.network.connection_contract import Dispatch
 from broker.network.limits import ConnectionLimits, ReplyMemory, RequestMemory
 from broker.network.reply_writer import SendBuffer
 from protocol.value import Value

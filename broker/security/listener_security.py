@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from broker.environment.contract import Clock, Environment, Random
-from broker.network.connection import ConnectionOwner, Dispatch
+from broker.network.connection_contract import ConnectionOwner, Dispatch
 from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
 from broker.network.tls_transport import Tls, TlsTransport

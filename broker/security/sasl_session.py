@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from broker.environment.contract import Clock
-from broker.network.connection import Connection, Dispatch
+from broker.network.connection import Connection
+from broker.network.connection_contract import Dispatch, Dispatched
 from broker.network.registry import NOTHING, CloseConnection, Waiting
 from broker.network.reply_writer import Parts
 from broker.network.secured_connection import SecuredConnection
@@ -78,8 +79,8 @@ class SaslSession:
         connection.limit_frames(self._config.max_receive_bytes)
         self._await_authentication()
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> Parts | Waiting[Parts | None] | None:
-        """See `broker.network.connection.Dispatch`."""
+    def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
+        """See `broker.network.connection_contract.Dispatch`."""
         if self._is_authenticated:
             if frame[:2] != _HANDSHAKE or not self._begins_again():
                 if self._expires_s is not None and self._now_s() > self._expires_s:
