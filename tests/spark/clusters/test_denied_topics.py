@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -119,3 +120,37 @@ def test_a_stream_outlives_one_with_the_attempts_of_spark(
         assert ours.isActive
     assert ours.awaitTermination(PATIENCE_S)
     assert [bytes(row.value) for row in spark.table("patient").collect()] == VALUES
+
+
+def test_a_stream_of_a_pattern_goes_on_after_a_broker_that_showed_no_topic(
+    kafka: ApacheKafka, source: SourceConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Topics that are not shown are neither lost nor read again."""
+    by_pattern = dataclasses.replace(source, topics=None, pattern=source.topics)
+    writer = read_stream(spark, by_pattern).writeStream.format("memory").queryName("pattern")
+    writer = writer.trigger(processingTime="100 milliseconds").option("checkpointLocation", str(tmp_path / "pattern"))
+
+    def read() -> list[bytes]:
+        return [bytes(row.value) for row in spark.table("pattern").collect()]
+
+    def look() -> None:
+        before = query.lastProgress
+        eventually("the query has looked for new records", lambda: query.lastProgress, lambda now: now != before)
+
+    # Each look is told, also those that find nothing.
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", 0)
+    query = writer.start()
+    try:
+        eventually("the values are read", read, lambda values: values == VALUES)
+        kafka.kill()
+        with kafka.started_without(str(source.topics)):
+            with KafkaAdmin(spark, kafka.address, {}) as admin:
+                assert not admin.topics(pattern=source.topics)
+            # The first may have begun before.
+            look()
+            look()
+        produce_values(kafka.address, str(source.topics), [b"d"])
+        eventually("what came afterwards is read", read, lambda values: values == [*VALUES, b"d"])
+    finally:
+        query.stop()
+        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
