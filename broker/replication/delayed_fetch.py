@@ -115,7 +115,8 @@ class DelayedFetch(Generic[T]):
             if wanted.topic is None:
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {wanted.topic_id}")
             partition = self._find(TopicPartition(wanted.topic, wanted.partition))
-            info = self._referral(partition, wanted) or partition.read(
+            info = None if self._prefer is None else self._referral(self._prefer, partition, wanted)
+            info = info or partition.read(
                 params,
                 wanted.fetch_offset,
                 min(wanted.max_bytes, max(params.max_bytes - size, 0)),
@@ -137,10 +138,10 @@ class DelayedFetch(Generic[T]):
         elif _is_told_at_once(info):
             self._reasons += 1
 
-    def _referral(self, partition: Partition, wanted: FetchPartition) -> LogReadInfo | None:
-        if self._prefer is None or not partition.is_leader:
+    def _referral(self, prefer: Prefer, partition: Partition, wanted: FetchPartition) -> LogReadInfo | None:
+        if not partition.is_leader:
             return None
-        broker_id = self._prefer(partition, self.params, wanted.fetch_offset)
+        broker_id = prefer(partition, self.params, wanted.fetch_offset)
         return None if broker_id < 0 else partition.refer_to(broker_id, wanted.current_leader_epoch)
 
     def _forget(self, at: int, before: LogReadInfo | ApiError) -> None:

@@ -158,11 +158,14 @@ class Partition:
         Raises what `check_leader` raises, INCONSISTENT_TOPIC_ID, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_LEADER_EPOCH or
         NOT_LEADER_OR_FOLLOWER for a broker that is no replica, and what `UnifiedLog.read` raises.
         """
-        self._check_reader(params, topic_id, current_leader_epoch)
-        info = self._nothing_read()
+        (self.check_leader if params.leader_only else self.check_epoch)(current_leader_epoch)
+        log = self.log
+        check_log(log, params, topic_id)
+        if params.replica_id >= 0:
+            self._check_follower(params, current_leader_epoch)
+        info = LogReadInfo(self.high_watermark, self.last_stable_offset, log.local.log_start_offset)
         if params.isolation is IsolationLevel.READ_COMMITTED:
             info.aborted = ()
-        log = self.log
         if last_fetched_epoch >= 0:
             info.diverging_epoch = diverging_epoch(log, last_fetched_epoch, fetch_offset)
             if info.diverging_epoch is not None:
@@ -187,19 +190,15 @@ class Partition:
     def refer_to(self, broker_id: int, current_leader_epoch: int) -> LogReadInfo:
         """As `read`, for a consumer that shall ask another replica."""
         self.check_epoch(current_leader_epoch)
-        info = self._nothing_read()
-        info.preferred_read_replica = broker_id
-        return info
+        return LogReadInfo(
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log.local.log_start_offset,
+            preferred_read_replica=broker_id,
+        )
 
-    def _nothing_read(self) -> LogReadInfo:
-        return LogReadInfo(self.high_watermark, self.last_stable_offset, self.log.local.log_start_offset)
-
-    def _check_reader(self, params: FetchParams, topic_id: UUID, leader_epoch: int) -> None:
-        (self.check_leader if params.leader_only else self.check_epoch)(leader_epoch)
-        check_log(self.log, params, topic_id)
+    def _check_follower(self, params: FetchParams, leader_epoch: int) -> None:
         in_sync = self.in_sync
-        if params.replica_id < 0:
-            return
         if in_sync is None or in_sync.follower(params.replica_id, params.replica_epoch) is None:
             raise not_a_replica(self.topic_partition, params, knows_epoch=leader_epoch != NO_EPOCH)
 
