@@ -1,6 +1,7 @@
 """The group coordinators of this broker: one shard for each partition of __consumer_offsets that it leads.
 
-The decisions are in `cluster.groups`; here are time, waiting and the log.
+The decisions are in `cluster.groups`; here are time, waiting and the log. A broker that coordinates no groups imports
+none of the decisions.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from broker.coordinators.coordinator_runtime import CoordinatorLog, CoordinatorRuntime
 from broker.coordinators.coordinator_service import CoordinatorService, ShardLoader
 from broker.environment.contract import Clock, Executor, Random
 from broker.network.slices import in_slices
 from cluster.coordinators.results import Moment
-from cluster.groups.group import GroupState
-from cluster.groups.group_table import GroupConfig
-from cluster.groups.loader import GroupLoader
-from cluster.groups.shard import GroupShard
+from cluster.groups.group_config import GroupConfig
 from config.broker_config import BrokerConfig
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS
+
+if TYPE_CHECKING:
+    from cluster.groups.group import GroupState
+    from cluster.groups.loader import GroupLoader
+    from cluster.groups.shard import GroupShard
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
@@ -36,7 +40,7 @@ def group_config(config: BrokerConfig) -> GroupConfig:
     )
 
 
-class GroupCoordinatorService(CoordinatorService[GroupShard]):
+class GroupCoordinatorService(CoordinatorService["GroupShard"]):
     """The groups coordinated here. Methods raise ApiError for groups that are not, or not yet."""
 
     def __init__(
@@ -49,10 +53,14 @@ class GroupCoordinatorService(CoordinatorService[GroupShard]):
         """The last announced deletion of topics; it ends after the earlier ones."""
 
     def _loader(self, partition: int) -> ShardLoader[GroupShard]:  # noqa: ARG002
+        from cluster.groups.loader import GroupLoader
+
         loader = GroupLoader()
         return ShardLoader(loader.take, partial(self._restored_shard, loader))
 
     def _restored_shard(self, loader: GroupLoader, now: Moment) -> GroupShard:
+        from cluster.groups.shard import GroupShard
+
         shard = GroupShard(self._config, self._new_id, loader.finish())
         shard.restore(now)
         return shard

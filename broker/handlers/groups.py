@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, api
@@ -22,7 +22,6 @@ from cluster.groups.membership_events import (
     join_error,
     sync_error,
 )
-from cluster.groups.shard import GroupDescription
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -41,6 +40,9 @@ from protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+
+if TYPE_CHECKING:
+    from cluster.groups.shard import GroupDescription
 
 FIRST_JOIN_WITH_REQUIRED_MEMBER_ID: Final = 4
 FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT: Final = 9

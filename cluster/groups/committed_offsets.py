@@ -13,6 +13,7 @@ from cluster.groups.durable_groups import DurableGroup
 from cluster.groups.group import Group, GroupState
 from cluster.groups.group_table import GroupTable, unattended
 from cluster.groups.membership_events import GroupMember
+from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import (
     NO_TIMESTAMP,
@@ -26,15 +27,8 @@ from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ApiError, ErrorCode
 from protocol.records.control_records import EndTxnMarker
 from protocol.topic_partition import TopicPartition
-from protocol.value import Value, field
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
-
-Offsets = dict[TopicPartition, CommittedOffset]
-PartitionErrors = dict[TopicPartition, ErrorCode]
-
-NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
-"""The answer of a fetch where nothing is committed."""
 
 _LATEST_TIMESTAMP_MS: Final = 2**63 - 1
 _MAX_TOMBSTONES: Final = 500
@@ -50,13 +44,6 @@ _COMMIT_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-
-
-class OffsetDeletion(Value, frozen=False):
-    """The outcome for the group; with NONE, for each partition as well."""
-
-    error_code: ErrorCode
-    partitions: PartitionErrors = field(default_factory=dict)
 
 
 class CommittedOffsets:
@@ -335,8 +322,3 @@ def _log_failure(what: str, group: Group) -> Settled:
 def _is_unstable(group: Group, durable: DurableGroup | None, topic_partition: TopicPartition) -> bool:
     in_transaction = durable is not None and any(topic_partition in pending for pending in durable.pending.values())
     return in_transaction or topic_partition in group.pending_commits
-
-
-def metadata_length(metadata: str) -> int:
-    """Length of the metadata as offset.metadata.max.bytes limits it: in Java characters."""
-    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2

@@ -5,30 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
+from cluster.groups.group_config import GroupConfig
 from cluster.groups.records import CoordinatorRecord
 from protocol.errors import ErrorCode
-from protocol.value import Value
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
-
-INT_MAX: Final = 0x7FFFFFFF
-
-
-class GroupConfig(Value):
-    """Kafka's group.* and offsets.* settings, under their names, in the units that the names say."""
-
-    group_min_session_timeout_ms: int = 6000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_initial_rebalance_delay_ms: int = 3000
-    group_max_size: int = INT_MAX
-    offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 10_080 * 60_000
 
 
 class GroupTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.groups.group import GroupState
-from cluster.groups.group_table import GroupConfig
+from cluster.groups.group_config import GroupConfig
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition

@@ -1,0 +1,28 @@
+"""What a client says to a coordinator about committed offsets, and what it is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
+from protocol.errors import ErrorCode
+from protocol.topic_partition import TopicPartition
+from protocol.value import Value, field
+
+Offsets = dict[TopicPartition, CommittedOffset]
+PartitionErrors = dict[TopicPartition, ErrorCode]
+
+NO_OFFSET: Final = CommittedOffset(-1, -1, "", NO_TIMESTAMP)
+"""The answer of a fetch where nothing is committed."""
+
+
+class OffsetDeletion(Value, frozen=False):
+    """The outcome for the group; with NONE, for each partition as well."""
+
+    error_code: ErrorCode
+    partitions: PartitionErrors = field(default_factory=dict)
+
+
+def metadata_length(metadata: str) -> int:
+    """Length of the metadata as offset.metadata.max.bytes limits it: in Java characters."""
+    return len(metadata) if metadata.isascii() else len(metadata.encode("utf-16-le", "surrogatepass")) // 2
