@@ -7,6 +7,7 @@ bytes that arrive and never on the word of the length. An idle connection holds 
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import Final
 
@@ -35,7 +36,8 @@ class ReceiveBuffer:
     __slots__ = ("_spare_bytes", "_spares", "view")
 
     def __init__(self, size: int = SHARED_BYTES) -> None:
-        self.view = memoryview(bytearray(size))
+        # A map takes memory page by page as it is written: small requests alone never need all of it.
+        self.view = memoryview(mmap.mmap(-1, size))
         self._spares: list[bytearray] = []
         self._spare_bytes = 0
 
