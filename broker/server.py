@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.socket_server import Endpoint, ListenerSecurity, SocketServer
-from broker.observability.metrics import MetricsServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
@@ -29,6 +29,9 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from protocol.errors import ApiError
 from storage.directory.meta_properties import LogDirError
+
+if TYPE_CHECKING:
+    from broker.observability.metrics import MetricsServer
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
@@ -109,6 +112,8 @@ class KafkaServer:
         config, environment = self._config, self._environment
         await self._socket_server.bind(self._endpoints())
         if config.metrics_listener:
+            from broker.observability.metrics import MetricsServer
+
             self.metrics_server = MetricsServer(config.metrics_listener)
         failures = DirectoryFailures(self.failed)
         self._directories = directories = LockedDirectories.lock(config, environment, failures)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.environment.contract import Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
@@ -31,7 +33,6 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
 from broker.observability.logger_levels import LoggerLevels
-from broker.observability.metrics import BrokerCollector, MetricsServer
 from broker.replication.fetch_session import FetchSessionCache
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
@@ -41,6 +42,9 @@ from broker.supervisor import Supervisor
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
 from config.broker_config import BrokerConfig
 from protocol.value import Value
+
+if TYPE_CHECKING:
+    from broker.observability.metrics import MetricsServer
 
 
 class ServingBroker(Value):
@@ -101,6 +105,8 @@ class ServingBroker(Value):
         logs, supervisor, space = self.logs, self.supervisor, self.directories.space
         groups, transactions = self.member.coordinators.groups, self.member.coordinators.transactions
         if metrics_server is not None:
+            from broker.observability.metrics import BrokerCollector
+
             collector = BrokerCollector(
                 self.registry,
                 logs.replicas,
