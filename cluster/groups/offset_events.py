@@ -1,4 +1,4 @@
-"""What a client says to a coordinator about committed offsets, and what it is told."""
+"""Committed offsets as a client and a coordinator exchange them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def field(
 
 
 _PLAIN: Final[_FieldOptions] = field()
-"""What all fields that say nothing share."""
+"""The options of every field that says nothing, shared."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
