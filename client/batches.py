@@ -149,14 +149,15 @@ class PartitionQueue:
     given up. Those that have a number keep it then, so that the broker still recognizes duplicates. The partition
     begins anew, with a higher epoch and sequence 0, when no batch is left with an old number, or the broker misses one.
 
-    A broker takes any number for the first of a producer that it does not know, so the first batch travels alone. It
-    recognizes the last `BATCHES_KEPT` batches. No more than that leave while the outcome of one is open: a batch that
-    waits for a leader cut off, while a new one takes those behind it, has to be recognized when it is sent again.
+    A broker takes any number for the first of a producer that it does not know, so the first batch that leaves for it
+    travels alone, and only when none is in flight to another leader. It recognizes the last `BATCHES_KEPT` batches. No
+    more than that leave while the outcome of one is open, which has to be recognized when it is sent again.
     """
 
     __slots__ = (
         "_is_in_doubt",
         "_is_known",
+        "_leader",
         "_newest_delivered",
         "_next_sequence",
         "_sent",
@@ -186,6 +187,8 @@ class PartitionQueue:
         """Whether the broker misses a sequence number that it will never get."""
         self._is_in_doubt = False
         self._is_known = False
+        self._leader = -1
+        """The broker that batches left for last."""
 
     def append(
         self,
@@ -218,6 +221,16 @@ class PartitionQueue:
             # Alone: an older one may be refused, and the broker take this one for the first of a producer new to it.
             return None if self.in_flight else self.not_before_s
         return max(self.not_before_s, batch.created_s + (0 if batch.is_full else linger_s))
+
+    def may_go_to(self, leader: int) -> bool:
+        """Whether a batch may leave to `leader`: not before the outcome of those in flight to another one is known."""
+        return not self.in_flight or self._leader == leader
+
+    def go_to(self, leader: int) -> None:
+        """Note where the next batch leaves for; a new leader may not know the producer."""
+        if leader != self._leader:
+            self._leader = leader
+            self._is_known = False
 
     @property
     def _has_to_wait(self) -> bool:

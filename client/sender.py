@@ -1,11 +1,12 @@
 """Brings a producer's batches to their leaders: several requests in flight, retries in order (Kafka class `Sender`).
 
 Batches leave their queue once their leader is connected: of several that wait for a connection each on its own, a later
-one could arrive first. A batch that fails in passing goes back to its place, and what is behind it in the partition
-waits until everything in flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops
-what it has already. When it misses a sequence number that will never come, as the batch was given up or the broker has
-lost it, the gap would block the partition, which therefore goes on under a higher epoch (KIP-360). In a transaction,
-that epoch comes behind its abort: see `TransactionManager`.
+one could arrive first. Nor does one leave for a new leader while others are in flight to the old one, though Kafka's
+producer lets it. A batch that fails in passing goes back to its place, and what is behind it in the partition waits
+until everything in flight is back, so that records keep their order. With idempotence (KIP-98) the broker drops what it
+has already. When it misses a sequence number that will never come, as the batch was given up or the broker has lost it,
+the gap would block the partition, which therefore goes on under a higher epoch (KIP-360). In a transaction, that epoch
+comes behind its abort: see `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ class Sender:
             if due_s is None or due_s > now_s:
                 continue
             known = self._metadata.leader_of(queue.partition)
-            if known is None or not self._is_ready(known.leader):
+            if known is None or not self._is_ready(known.leader) or not queue.may_go_to(known.leader):
                 continue
             size = queue.batches[0].size_bytes
             if sizes[known.leader] and sizes[known.leader] + size > self._settings.max_request_bytes:
@@ -209,6 +210,7 @@ class Sender:
             if not (self._is_in_transaction(queue) if self._transactions else self._has_epoch(queue)):
                 continue
             sizes[known.leader] += size
+            queue.go_to(known.leader)
             requests[known.leader].append(queue.take(self._producer if self._settings.enable_idempotence else None))
         for leader, batches in requests.items():
             self._requests_in_flight[leader] += 1
