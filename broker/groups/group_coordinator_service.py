@@ -51,6 +51,8 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         self._random = random
         self._forgetting: asyncio.Future[None] | None = None
         """The last announced deletion of topics; it ends after the earlier ones."""
+        self._deleted_while_loading: dict[int, set[str]] = {}
+        """Topics that were deleted while a partition of __consumer_offsets was loaded."""
 
     def _loader(self, partition: int) -> ShardLoader[GroupShard]:  # noqa: ARG002
         from cluster.groups.loader import GroupLoader
@@ -64,6 +66,16 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
         shard = GroupShard(self._config, self._new_id, loader.finish())
         shard.restore(now)
         return shard
+
+    def resigned(self, partition: int) -> None:
+        """See CoordinatorService."""
+        self._deleted_while_loading.pop(partition, None)
+        super().resigned(partition)
+
+    def _serve(self, partition: int, shard: GroupShard) -> None:
+        super()._serve(partition, shard)
+        if topics := self._deleted_while_loading.pop(partition, None):
+            self._begin_to_forget(topics, [self._shards[partition]])
 
     def _summary(self, shard: GroupShard) -> str:
         return f"{len(shard.groups)} groups"
@@ -97,7 +109,12 @@ class GroupCoordinatorService(CoordinatorService["GroupShard"]):
 
     def topics_deleted(self, topics: Collection[str]) -> None:
         """Forget what was committed until now in topics that exist no more. `topics_forgotten` waits for it."""
-        served = [(runtime, runtime.shard.offsets.next_number) for runtime in self.runtimes()]
+        for partition in self._loading:
+            self._deleted_while_loading.setdefault(partition, set()).update(topics)
+        self._begin_to_forget(topics, self.runtimes())
+
+    def _begin_to_forget(self, topics: Collection[str], runtimes: Sequence[CoordinatorRuntime[GroupShard]]) -> None:
+        served = [(runtime, runtime.shard.offsets.next_number) for runtime in runtimes]
         self._forgetting = asyncio.ensure_future(self._forget(frozenset(topics), served, self._forgetting))
 
     async def _forget(

@@ -66,6 +66,25 @@ def test_what_is_committed_right_after_the_deletion_stays(place: Local) -> None:
     assert offsets(place) == {1: 0}
 
 
+def test_topics_may_be_deleted_while_groups_are_loaded(place: Local) -> None:
+    commit_offsets(place, {0: 5, 1: 5})
+
+    def elect() -> None:
+        for partition in range(OFFSETS_PARTITIONS):
+            place.service.elected(partition)
+
+    place.run(elect)
+    assert place.service.is_loading
+    make_again(place)
+    place.sleep(1)
+    assert not place.service.is_loading
+    assert offsets(place) == {}
+    commit_offsets(place, {1: 0})
+    place.run(elect)
+    place.sleep(1)
+    assert offsets(place) == {1: 0}
+
+
 def test_a_coordinator_that_has_resigned_leaves_them(place: Local) -> None:
     commit_offsets(place, {0: 5})
     timers = place.timers()
