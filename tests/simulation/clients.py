@@ -64,8 +64,6 @@ class Clients:
         self.topics = Topics(world, plan, self.cluster, feed, self._topic_deleted)
         self.damaged: dict[str, dict[int, None]] = {}
         """Offsets whose records the disk has lost, by log."""
-        self.cut_at_start: dict[str, None] = {}
-        """The logs of which an administrator has deleted records."""
         self.feed = feed
         self._lives: dict[str, int] = {}
         self._mains: dict[str, tuple[Main, Mapping[str, str]]] = {}
@@ -179,9 +177,7 @@ class Clients:
         self._settle(plan.name, log, value, FAILED if code in _REFUSED_SEND else UNKNOWN, -1)
         assert isinstance(error, Exception)
         # A topic made again takes any sequence for the producer's first, also that of a batch that others stand before.
-        # So does a replica that began anew where its leader's log starts, as all its records were deleted.
-        forgets_producers = self.topics.was_renewed(plan.topic) or log in self.cut_at_start
-        if code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not forgets_producers:
+        if code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or not self.topics.was_renewed(plan.topic):
             self.trouble(plan.name, error)
 
     def _settle(self, _name: str, log: str, value: bytes, outcome: str, offset: int) -> None:

@@ -79,6 +79,5 @@ class Moves:
         partition, end = rng.choice(reached)
         before = int(end * rng.choice([0.3, 0.9, 1.0]))
         log = clients.log_of(partition)
-        clients.cut_at_start[log] = None
         clients.feed(history.RecordsDeleted(clients.now_s, log, before))
         await admin.delete_records(client, {partition: before})
