@@ -1,4 +1,4 @@
-"""What the requests of a connection have to wait for: those before them that are not done."""
+"""The requests of a connection that wait, and those that they let pass."""
 
 from __future__ import annotations
 

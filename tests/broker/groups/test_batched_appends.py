@@ -81,7 +81,7 @@ def commit_at_once(place: Local, commits: Commits) -> list[PartitionErrors | Rep
 
 
 def codes(outcomes: Sequence[PartitionErrors | Reply[PartitionErrors]]) -> list[ErrorCode | None]:
-    """What became of the commits; None: that is not known yet."""
+    """The codes of the commits; None for one that is under way."""
     values = [outcome.value if isinstance(outcome, Reply) else outcome for outcome in outcomes]
     return [None if value is None else value[PARTITION] for value in values]
 
@@ -188,7 +188,7 @@ def test_nothing_is_acknowledged_before_it_is_committed(place: Local, log: Small
 
 
 def test_a_crash_between_append_and_answer(place: Local, log: SmallLog) -> None:
-    """What is in the log counts, though nobody was told; a batch counts as a whole."""
+    """Records in the log count, though nobody was told; a batch counts as a whole."""
     groups = in_one_partition(place, 6)
     commit_at_once(place, [(group, 1, "") for group in groups])
     place.sleep(1)
