@@ -60,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._failure: DisconnectedError | None = None
+        self._is_retiring = False
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -115,6 +116,15 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request that the broker does not answer (Produce with acks 0). Raises as `ask`."""
         self._write(request, self.version_of(type(request)))
 
+    def retire_after(self, seconds: float) -> None:
+        """Close the connection at its first moment without a request under way after so long."""
+        self._loop.call_later(seconds, self._retire)
+
+    def _retire(self) -> None:
+        self._is_retiring = True
+        if not self._pending:
+            self._fail("its session was about to end")
+
     def close(self) -> None:
         """Close the connection. Requests that wait for an answer get a DisconnectedError."""
         self._fail("it was closed")
@@ -163,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc) if exc else "the broker closed it")
+        self._fail(str(exc) if exc else "the broker closed it", exc)
 
     def eof_received(self) -> bool:
         return False
@@ -206,6 +216,8 @@ class Connection(asyncio.BufferedProtocol):
             raise
         if not pending.answer.done():
             pending.answer.set_result(response)
+        if self._is_retiring and not self._pending:
+            self._fail("its session was about to end")
 
     def _check_deadline(self) -> None:
         self._timer = None
@@ -218,12 +230,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._fail("a request was not answered in time")
 
-    def _disconnected(self, reason: str) -> DisconnectedError:
-        return DisconnectedError(f"Connection to {self.address} ended: {reason}")
+    def _disconnected(self, reason: str, cause: Exception | None = None) -> DisconnectedError:
+        error = DisconnectedError(f"Connection to {self.address} ended: {reason}")
+        error.__cause__ = cause
+        return error
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, cause: Exception | None = None) -> None:
         if self._failure is None:
-            self._failure = self._disconnected(reason)
+            self._failure = self._disconnected(reason, cause)
             logger.debug("%s", self._failure)
         if self._timer is not None:
             self._timer.cancel()
@@ -234,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._pending:
             answer = self._pending.popleft().answer
             if not answer.done():
-                answer.set_exception(self._disconnected(reason))
+                answer.set_exception(self._disconnected(reason, cause))
 
 
 def _is_unsupported_version(body: memoryview) -> bool:
@@ -267,7 +281,7 @@ async def connect(
         if isinstance(error, ConnectionRefusedError):
             reason = "Connection refused"  # asyncio has the address in place of the operating system's words
         raise DisconnectedError(f"Connection to {address} could not be established: {reason}") from error
-    if not negotiate:
+    if not negotiate or connection.versions:
         return connection
     try:
         await connection.negotiate()

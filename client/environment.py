@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -43,3 +44,8 @@ class LoopNetwork:
 def system_random() -> Random:
     """Another sequence each time."""
     return random.Random()  # noqa: S311  no secrets
+
+
+def new_nonce() -> str:
+    """A text that nobody can guess, and that no other call gives."""
+    return uuid.uuid4().hex

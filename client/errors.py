@@ -17,6 +17,13 @@ class DisconnectedError(ClientError):
     """The connection ended, or never came to be, before the answer arrived. Asking again may help."""
 
 
+class AuthenticationError(ApiError):
+    """A broker does not accept this client, or this client does not accept it. Asking again does not help."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, message)
+
+
 class ClientTimeoutError(ClientError):
     """A call did not succeed within the time that the settings allow."""
 

@@ -16,7 +16,7 @@ from typing import Final, Self, TypeVar
 
 from client.broker_connection import Connection, connect
 from client.environment import LoopNetwork, Network, Random, system_random
-from client.errors import ClientTimeoutError, DisconnectedError
+from client.errors import ClientTimeoutError, DisconnectedError, SettingsError
 from client.metadata import Metadata, Node
 from client.settings import ClientSettings
 from protocol.errors import ApiError, ErrorCode
@@ -73,7 +73,7 @@ class KafkaClient:
     def __init__(self, settings: ClientSettings, rng: Random | None = None, network: Network | None = None) -> None:
         self.settings = settings
         self.rng = system_random() if rng is None else rng
-        self._network = LoopNetwork() if network is None else network
+        self._network = _network(settings) if network is None else network
         self._receive_buffer = ReceiveBuffer()
         self._nodes: dict[int, Node] = {}
         self._unreachable: set[int] = set()
@@ -314,6 +314,19 @@ class KafkaClient:
     async def describe_topics(self, topics: list[str] | None) -> Metadata:
         """`fetch_metadata`, asked again while no broker is reachable. Raises ClientTimeoutError."""
         return await self.retry("describeTopics", lambda: self.fetch_metadata(topics))
+
+
+def _network(settings: ClientSettings) -> Network:
+    """Raises SettingsError for stores of TLS that cannot be used."""
+    if settings.channel is None:
+        return LoopNetwork()
+    from client.security.secured_network import SecuredNetwork
+    from config.definitions import ConfigError
+
+    try:
+        return SecuredNetwork(settings.channel)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _timed_out(what: str, failure: ApiError | DisconnectedError | None) -> ClientTimeoutError:

@@ -7,11 +7,14 @@ Keys that mean nothing here (serializers, metrics, buffers of its threads) are a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from client.errors import SettingsError
 from protocol.records.compression import CompressionType
 from protocol.value import Value
+
+if TYPE_CHECKING:
+    from config.security.channel_config import ChannelConfig
 
 MAX_FRAME_BYTES: Final = 1 << 30
 """The largest answer that is accepted: above anything that a broker sends to the fetch sizes used here."""
@@ -74,6 +77,8 @@ class ClientSettings(Value):
     retry_backoff_max_ms: int
     connection_setup_timeout_ms: int
     metadata_max_age_ms: int
+    channel: ChannelConfig | None = None
+    """TLS and SASL; None for plain text."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Self:
@@ -82,10 +87,6 @@ class ClientSettings(Value):
         protocol = properties.choice(
             "security.protocol", "PLAINTEXT", ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
         )
-        if protocol != "plaintext":
-            raise SettingsError(
-                f"Invalid value {protocol.upper()} for configuration security.protocol: only PLAINTEXT is supported yet"
-            )
         return cls(
             bootstrap_servers=parse_addresses(properties.text("bootstrap.servers", "")),
             client_id=properties.text("client.id", ""),
@@ -95,7 +96,18 @@ class ClientSettings(Value):
             retry_backoff_max_ms=properties.number("retry.backoff.max.ms", 1_000),
             connection_setup_timeout_ms=properties.number("socket.connection.setup.timeout.ms", 10_000),
             metadata_max_age_ms=properties.number("metadata.max.age.ms", 300_000),
+            channel=None if protocol == "plaintext" else _channel(protocol.upper(), values),
         )
+
+
+def _channel(protocol: str, values: Mapping[str, str]) -> ChannelConfig:
+    from config.definitions import ConfigError
+    from config.security.channel_config import client_channel
+
+    try:
+        return client_channel(protocol, values)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from error
 
 
 def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:

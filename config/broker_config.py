@@ -26,6 +26,7 @@ from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from config.security.channel_config import ChannelConfig
     from config.security.sasl_config import SaslConfig
     from config.security.ssl_config import SslConfig
     from config.zookeeper.connect import ZookeeperAddress
@@ -332,21 +333,12 @@ class BrokerConfig:
         """TLS of each listener that has it."""
         self.sasl: dict[str, SaslConfig] = {}
         """SASL of each listener that has it."""
-        for each in self.listeners:
-            if each.security_protocol.startswith("SASL"):
-                from config.security.sasl_config import parse_sasl
+        self.inter_broker_channel: ChannelConfig | None = None
+        """How brokers reach one another; None for plain text."""
+        if any(each.security_protocol != "PLAINTEXT" for each in self.listeners):
+            from config.security.secured_listeners import security_of
 
-                name = each.listener_name
-                self.sasl[name] = parse_sasl(name, self.values, self.originals, BROKER_KEYS)
-        secure = [each for each in self.listeners if each.security_protocol.endswith("SSL")]
-        if secure:
-            from config.security.ssl_config import parse_ssl
-
-            for each in secure:
-                is_sasl = each.security_protocol == "SASL_SSL"
-                self.ssl[each.listener_name] = parse_ssl(
-                    each.listener_name, self.values, self.originals, BROKER_KEYS, is_sasl=is_sasl
-                )
+            self.ssl, self.sasl, self.inter_broker_channel = security_of(self, BROKER_KEYS)
 
     def _read_zookeeper(self) -> None:
         self.zookeeper_address: ZookeeperAddress | None = None

@@ -12,7 +12,6 @@ from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
 from broker.network.tls_transport import Tls, TlsTransport
 from broker.security.sasl_session import SaslSession
-from broker.security.tls_context import server_context
 from cluster.security.distinguished_name import subject_of
 from cluster.security.sasl_exchange import (
     AuthenticationError,
@@ -25,6 +24,7 @@ from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from config.security.principal_rules import PrincipalRules
 from config.security.sasl_config import SaslConfig
+from config.security.tls_context import server_context
 
 logger = logging.getLogger("kafka.security.SaslListener")
 

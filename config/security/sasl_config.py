@@ -29,6 +29,17 @@ class SaslConfig(NamedTuple):
     """For each mechanism how long an authentication counts; 0 for ever."""
 
 
+class Login(NamedTuple):
+    """Who one is towards a server."""
+
+    mechanism: str
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.mechanism}, {self.username})"
+
+
 def parse_sasl(
     listener: str, values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
 ) -> SaslConfig:
@@ -58,6 +69,20 @@ def parse_sasl(
             plain_users = _checked(name, users)
     size = value("sasl.server.max.receive.size")[1]
     return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms)
+
+
+def login_of(name: str, mechanism: str, text: str | None) -> Login:
+    """Whom the login module in `text`, the value of the key `name`, names. Raises ConfigError."""
+    if mechanism not in _MODULES:
+        raise ConfigError(name, "[hidden]", f"the mechanism must be one of: {', '.join(MECHANISMS)}")
+    example = f'{_MODULES[mechanism]} required username="alice" password="...";'
+    if not text:
+        raise ConfigError(name, None, f"it must look like {example}")
+    options = _login_options(name, mechanism, text)
+    username, password = options.get("username"), options.get("password")
+    if not username or not password or options.get("tokenauth", "false").lower() == "true":
+        raise ConfigError(name, "[hidden]", f"it needs a user and its password: {example}")
+    return Login(mechanism, username, password)
 
 
 def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mapping[str, str]) -> None:

@@ -82,6 +82,7 @@ _TEXTS: dict[ErrorCode, tuple[str, str]] = {
         "ElectionNotNeededException",
         "Leader election not needed for topic partition.",
     ),
+    ErrorCode.SASL_AUTHENTICATION_FAILED: ("SaslAuthenticationException", "SASL Authentication failed."),
     ErrorCode.TOPIC_DELETION_DISABLED: ("TopicDeletionDisabledException", "Topic deletion is disabled."),
 }
 

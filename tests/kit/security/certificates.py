@@ -81,12 +81,14 @@ class Authority:
         path.write_bytes(pkcs12.serialize_java_truststore([trusted], _encryption(password)))
         return path
 
-    def issue(self, name: str | x509.Name, *, days: int = 30) -> Identity:
-        """A certificate for localhost; with `days` below 0 it has expired so long ago."""
+    def issue(self, name: str | x509.Name, *, days: int = 30, hosts: tuple[str, ...] = ()) -> Identity:
+        """A certificate for localhost, or for `hosts`; with `days` below 0 it has expired so long ago."""
         key = ec.generate_private_key(ec.SECP256R1())
         own = subject(name) if isinstance(name, str) else name
         builder = _builder(own, self.identity.certificate.subject, key, days)
-        builder = builder.add_extension(x509.SubjectAlternativeName(_HOSTS), critical=False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(each) for each in hosts] or _HOSTS), critical=False
+        )
         return Identity(key, builder.sign(self.identity.key, hashes.SHA256()))
 
 

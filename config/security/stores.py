@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.environment.secret_files import read_bytes
 from config.definitions import ConfigError
-from config.security.ssl_config import Store
+from config.security.secret_files import read_bytes
+from config.security.store_config import Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates

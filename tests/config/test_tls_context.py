@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.tls_context import server_context
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
+from config.security.tls_context import server_context
 from tests.kit.security.certificates import Authority
 
 AUTHORITY = Authority()

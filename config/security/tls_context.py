@@ -1,14 +1,15 @@
-"""An OpenSSL context for one listener, from its configuration."""
+"""OpenSSL contexts for a listener and for one who connects, from their configuration."""
 
 from __future__ import annotations
 
 import ssl
 from typing import Final
 
-from broker.environment.secret_files import secret_file
-from broker.security.stores import read_key, read_trusted
 from config.definitions import ConfigError
-from config.security.ssl_config import SslConfig, Store
+from config.security.secret_files import secret_file
+from config.security.ssl_config import ClientSsl, SslConfig
+from config.security.store_config import Store
+from config.security.stores import read_key, read_trusted
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -22,17 +23,36 @@ def server_context(config: SslConfig) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     # Clients do not resume sessions, and tickets of TLS 1.3 would be made for each handshake.
     context.num_tickets = 0
+    _limit(context, config)
+    _load_key(context, config.key_store)
+    if config.trust_store is not None:
+        _load_trusted(context, config.trust_store)
+    context.verify_mode = _CLIENT_AUTH[config.client_auth]
+    return context
+
+
+def client_context(config: ClientSsl) -> ssl.SSLContext:
+    """The context in which one connects. Raises ConfigError as `server_context`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = config.checks_host_name
+    _limit(context, config)
+    if config.key_store is not None:
+        _load_key(context, config.key_store)
+    if config.trust_store is None:
+        context.load_default_certs()
+    else:
+        _load_trusted(context, config.trust_store)
+    return context
+
+
+def _limit(context: ssl.SSLContext, config: ClientSsl | SslConfig) -> None:
+    """To the versions and suites that are allowed."""
     versions = [_VERSIONS[each] for each in config.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     for suite in config.cipher_suites:
         _set_ciphers(context, suite)
     if config.cipher_suites:
         _set_ciphers(context, ":".join(config.cipher_suites))
-    _load_key(context, config.key_store)
-    if config.trust_store is not None:
-        _load_trusted(context, config.trust_store)
-    context.verify_mode = _CLIENT_AUTH[config.client_auth]
-    return context
 
 
 def _set_ciphers(context: ssl.SSLContext, suites: str) -> None:

@@ -1,0 +1,74 @@
+"""How one connects to a listener: what the keys of clients ask for, and those of brokers among themselves (Kafka class
+`ChannelBuilders`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from config.definitions import ConfigError, ConfigKey, RefusedKeyError, Value
+from config.keys_sasl import KEYS as SASL_KEYS
+from config.keys_security import KEYS as SECURITY_KEYS
+from config.security.sasl_config import MECHANISMS, Login, login_of
+from config.security.ssl_config import ClientSsl, parse_client_ssl
+from config.security.store_config import SslKeys
+
+_CLIENT_KEYS: Final = {key.name: key for key in (*SECURITY_KEYS, *SASL_KEYS) if key.name.startswith(("ssl.", "sasl."))}
+_BETWEEN_BROKERS: Final = "sasl.mechanism.inter.broker.protocol"
+
+
+class ChannelConfig(NamedTuple):
+    """TLS, a login or both."""
+
+    ssl: ClientSsl | None
+    login: Login | None
+
+
+def client_channel(protocol: str, properties: Mapping[str, str]) -> ChannelConfig:
+    """TLS and SASL of a client with these properties. `protocol` is not PLAINTEXT. Raises ConfigError."""
+    ssl, login = None, None
+    if protocol.endswith("SSL"):
+        values = _values(properties, "ssl.")
+        ssl = parse_client_ssl(SslKeys("", values, properties, _CLIENT_KEYS))
+    if protocol.startswith("SASL"):
+        _values(properties, "sasl.")
+        mechanism = properties.get("sasl.mechanism", "GSSAPI")
+        if mechanism not in MECHANISMS:
+            raise ConfigError("sasl.mechanism", mechanism, f"it must be one of: {', '.join(MECHANISMS)}")
+        login = login_of("sasl.jaas.config", mechanism, properties.get("sasl.jaas.config"))
+    return ChannelConfig(ssl, login)
+
+
+def _values(properties: Mapping[str, str], begin: str) -> dict[str, Value]:
+    """Of all keys that begin so. Raises ConfigError, also for what only Java could do."""
+    values: dict[str, Value] = {}
+    for name, key in _CLIENT_KEYS.items():
+        if name.startswith(begin):
+            values[name] = key.parse(properties[name]) if name in properties else key.default
+            if key.refusal and values[name] not in (key.default, "", ()):
+                raise RefusedKeyError(name, "[hidden]" if key.is_sensitive else properties[name], key.refusal)
+    return values
+
+
+def broker_channel(
+    listener: str,
+    protocol: str,
+    values: Mapping[str, Value],
+    originals: Mapping[str, str],
+    keys: Mapping[str, ConfigKey],
+    enabled: tuple[str, ...],
+) -> ChannelConfig:
+    """How brokers reach one another on `listener`, which has the SASL mechanisms `enabled`. Raises ConfigError."""
+    prefix = f"listener.name.{listener.lower()}."
+    ssl, login = None, None
+    if protocol.endswith("SSL"):
+        ssl = parse_client_ssl(SslKeys(prefix, values, originals, keys))
+    if protocol.startswith("SASL"):
+        mechanism = str(values[_BETWEEN_BROKERS])
+        if mechanism not in enabled:
+            reason = f"brokers use {listener}, so it must be in its sasl.enabled.mechanisms: {', '.join(enabled)}"
+            raise ConfigError(_BETWEEN_BROKERS, mechanism, reason)
+        name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
+        login = login_of(name, mechanism, originals.get(name))
+    return ChannelConfig(ssl, login)
