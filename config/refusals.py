@@ -35,9 +35,6 @@ class Configuration(Protocol):
     @property
     def listeners(self) -> Sequence[EndPoint]: ...
 
-    @property
-    def inter_broker_listener_name(self) -> str: ...
-
 
 def refusals(config: Configuration) -> list[ConfigError]:
     """An error for each set key about security, durability or KRaft that is refused; `process.roles` first."""
@@ -49,8 +46,6 @@ def refusals(config: Configuration) -> list[ConfigError]:
             errors.append(error)
         except ConfigError:
             continue  # A bad value for a listener's key; whoever needs it says so.
-    if refusal := _between_brokers(config):
-        errors.append(refusal)
     return errors
 
 
@@ -86,14 +81,3 @@ def _check_listener(name: str, config: Configuration) -> None:
     if found[1] not in names:
         allowed = ", ".join(f"listener.name.{each}.{found[2]}" for each in names) or f"no listener has {kind}"
         raise RefusedKeyError(name, "[hidden]", f"it is of no listener with {kind}; allowed: {allowed}")
-
-
-def _between_brokers(config: Configuration) -> RefusedKeyError | None:
-    protocols = {each.listener_name: each.security_protocol for each in config.listeners}
-    name = config.inter_broker_listener_name
-    if not config.values["zookeeper.connect"] or protocols.get(name, "PLAINTEXT") == "PLAINTEXT":
-        return None
-    key = "security.inter.broker.protocol" if name in protocols.values() else "inter.broker.listener.name"
-    key = key if key in config.originals else "inter.broker.listener.name"
-    reason = f"listener {name} speaks {protocols[name]}, and brokers among themselves speak only PLAINTEXT yet"
-    return RefusedKeyError(key, name, reason)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from client.broker_connection import Connection, connect
 from client.environment import Network
-from client.errors import DisconnectedError
+from client.errors import AuthenticationError, DisconnectedError
 from protocol.wire.frames import ReceiveBuffer
 from protocol.wire.schema import Request, Response
+
+logger = logging.getLogger("kafka.clients.NetworkClient")
 
 Address = tuple[str, int]
 """Host and port."""
@@ -51,6 +54,8 @@ class InterBrokerClient:
         self._connection: Connection | None = None
         self._connected_to: Address | None = None
         self._is_closed = False
+        self._refusal = ""
+        """Why the broker did not accept this one, or the other way round, when it was last tried."""
 
     @property
     def is_connected(self) -> bool:
@@ -116,7 +121,13 @@ class InterBrokerClient:
             )
         )
         try:
-            return await connecting
+            connection = await connecting
+        except AuthenticationError as error:
+            # The others may learn of a user or a certificate a moment later, so it is tried again; but said once.
+            if error.message != self._refusal:
+                self._refusal = error.message
+                logger.error("Connection to %s:%d failed authentication due to: %s", host, port, error.message)
+            raise DisconnectedError(f"Connection to {host}:{port} failed authentication: {error.message}") from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed and (task is None or not task.cancelling()):
@@ -124,3 +135,5 @@ class InterBrokerClient:
             raise
         finally:
             self._connecting = None
+        self._refusal = ""
+        return connection

@@ -1,4 +1,4 @@
-"""The fetchers of a broker in a cluster: over TCP, as its configuration says."""
+"""The fetchers of a broker in a cluster, as its configuration says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replica_fetcher_manager import ReplicaFetcherManager
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.replication_quota import ReplicationQuota
+from client.environment import Network
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
 from protocol.wire.frames import ReceiveBuffer
@@ -22,6 +23,7 @@ def fetchers_of(
     broker_id: int,
     config: BrokerConfig,
     environment: Environment,
+    network: Network,
     metadata: MetadataCache,
     fence: CommandFence,
     replicas: ReplicaManager,
@@ -43,7 +45,7 @@ def fetchers_of(
 
     def connect(leader_id: int) -> InterBrokerClient:
         return InterBrokerClient(
-            environment.network,
+            network,
             lambda: metadata.image.address_of(leader_id, config.inter_broker_listener_name),
             f"broker-{broker_id}-fetcher",
             config.replica_socket_timeout_ms,

@@ -19,6 +19,7 @@ from broker.stages.logs import LoadedLogs
 from broker.transactions.marker_writer import Marker, Outcome
 from broker.transactions.remote_transactions import ask_coordinator, write_markers
 from broker.transactions.transaction_guards import Question, Verdict
+from client.environment import Network
 from cluster.controller.commands import CommandFence
 from config.broker_config import BrokerConfig
 from protocol.value import Value
@@ -49,20 +50,19 @@ class ClusterLinks(Value):
     ) -> ClusterLinks:
         """Connections are made when they are needed. From now on the replicas of `logs` that follow are fetched for."""
         listener, timeout_ms = config.inter_broker_listener_name, config.controller_socket_timeout_ms
+        network = _network(config, environment)
         client = InterBrokerClient(
-            environment.network, lambda: controller_address(metadata.image, listener), str(broker_id), timeout_ms
+            network, lambda: controller_address(metadata.image, listener), str(broker_id), timeout_ms
         )
-        channels = remote_channels(environment.network, listener, broker_id, timeout_ms)
+        channels = remote_channels(network, listener, broker_id, timeout_ms)
         keep = logs.maintenance.checkpoint_log_start_offsets
         fetchers = fetchers_of(
-            broker_id, config, environment, metadata, fence, logs.replicas, logs.quotas.follower, keep
+            broker_id, config, environment, network, metadata, fence, logs.replicas, logs.quotas.follower, keep
         )
 
         def clients() -> BrokerClients:
             request_timeout_ms = config.request_timeout_ms
-            return BrokerClients(
-                environment.network, lambda: metadata.image, listener, str(broker_id), request_timeout_ms
-            )
+            return BrokerClients(network, lambda: metadata.image, listener, str(broker_id), request_timeout_ms)
 
         return cls(channels, fetchers, logs.replicas, client, clients(), clients())
 
@@ -95,3 +95,12 @@ class ClusterLinks(Value):
         self.controller_client.close()
         self.marker_clients.close()
         self.verification_clients.close()
+
+
+def _network(config: BrokerConfig, environment: Environment) -> Network:
+    """How other brokers are reached. Raises ConfigError for stores of TLS that cannot be used."""
+    if config.inter_broker_channel is None:
+        return environment.network
+    from client.security.secured_network import SecuredNetwork
+
+    return SecuredNetwork(config.inter_broker_channel)

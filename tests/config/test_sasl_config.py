@@ -19,6 +19,12 @@ BASE = {
     JAAS: f'{PLAIN} required\n username="broker" password="hidden" user_broker="hidden"\n user_alice="a \\"b\\"";',
 }
 
+BETWEEN = {
+    "inter.broker.listener.name": "OUT",
+    "zookeeper.connect": "localhost:1",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+}
+
 
 def sasl_of(overrides: dict[str, str]) -> SaslConfig:
     return BrokerConfig.of({**BASE, **overrides}).sasl["OUT"]
@@ -72,7 +78,15 @@ def test_the_keys_of_listener_and_mechanism_go_first() -> None:
         ({"listener.name.out.sasl.server.callback.handler.class": "a.B"}, "Java classes are not implemented"),
         (
             {"inter.broker.listener.name": "OUT", "zookeeper.connect": "localhost:1"},
-            "listener OUT speaks SASL_PLAINTEXT, and brokers among themselves speak only PLAINTEXT yet",
+            "brokers use OUT, so it must be in its sasl.enabled.mechanisms: PLAIN, SCRAM-SHA-512",
+        ),
+        (
+            {**BETWEEN, "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512"},
+            "out.scram-sha-512.sasl.jaas.config: it must look like .*ScramLoginModule required username=",
+        ),
+        (
+            {**BETWEEN, JAAS: f'{PLAIN} required user_broker="hidden";'},
+            f"{JAAS}: it needs a user and its password",
         ),
     ],
 )
@@ -86,3 +100,11 @@ def test_plain_needs_users() -> None:
     without = {name: value for name, value in BASE.items() if name != JAAS}
     with pytest.raises(ConfigError, match=f"{JAAS}: it must look like {PLAIN} required user_alice"):
         BrokerConfig.of(without)
+
+
+def test_a_broker_logs_in_as_the_listeners_module_says() -> None:
+    channel = BrokerConfig.of({**BASE, **BETWEEN}).inter_broker_channel
+    assert channel is not None
+    assert channel.ssl is None
+    assert channel.login == ("PLAIN", "broker", "hidden")
+    assert "hidden" not in repr(channel)

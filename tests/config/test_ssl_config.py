@@ -80,16 +80,12 @@ def test_suites_decide_which_versions_are_spoken() -> None:
         ({"listener.name.SSL.ssl.client.auth": "required"}, r"allowed: listener\.name\.ssl\.ssl\.client\.auth"),
         ({"listener.name.plaintext.ssl.keystore.location": "/k"}, "it is of no listener with TLS"),
         (
-            {"security.inter.broker.protocol": "SSL", "zookeeper.connect": "localhost:1"},
-            r"security\.inter\.broker\.protocol=SSL .*brokers among themselves speak only PLAINTEXT yet",
-        ),
-        (
             {
-                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL",
-                "inter.broker.listener.name": "SSL",
+                "security.inter.broker.protocol": "SSL",
                 "zookeeper.connect": "localhost:1",
+                "listener.name.ssl.ssl.endpoint.identification.algorithm": "ldaps",
             },
-            r"inter\.broker\.listener\.name=SSL .*brokers among themselves speak only PLAINTEXT yet",
+            r"listener\.name\.ssl\.ssl\.endpoint\.identification\.algorithm: it must be https, or empty",
         ),
     ],
 )
@@ -101,3 +97,24 @@ def test_what_stops_the_start(overrides: dict[str, str], complaint: str) -> None
 def test_a_broker_of_its_own_may_have_no_other_listener() -> None:
     alone = {"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}
     assert ssl_of(alone).client_auth == "none"
+
+
+def test_brokers_reach_one_another_as_the_listeners_keys_say() -> None:
+    between = {
+        "security.inter.broker.protocol": "SSL",
+        "zookeeper.connect": "localhost:1",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/trusted.pem",
+        "listener.name.ssl.ssl.enabled.protocols": "TLSv1.3",
+    }
+    channel = BrokerConfig.of({"broker.id": "0", **BASE, **between}).inter_broker_channel
+    assert channel is not None
+    assert channel.ssl is not None
+    assert channel.login is None
+    assert [store and store.location for store in channel.ssl[:2]] == ["/keys.pem", "/trusted.pem"]
+    assert (channel.ssl.protocols, channel.ssl.checks_host_name) == (("TLSv1.3",), True)
+    unchecked = {**between, "ssl.endpoint.identification.algorithm": ""}
+    channel = BrokerConfig.of({"broker.id": "0", **BASE, **unchecked}).inter_broker_channel
+    assert channel is not None
+    assert channel.ssl is not None
+    assert not channel.ssl.checks_host_name

@@ -29,7 +29,9 @@ async def test_a_follower_fetches_from_its_leaders_address(nodes: Nodes) -> None
     fence = follower.metadata._fence
     environment: Any = ENVIRONMENT
     quota, keep = follower.quotas.follower, follower._keep_log_starts
-    fetchers = fetchers_of(2, CONFIG, environment, follower.metadata, fence, follower.replicas, quota, keep)
+    fetchers = fetchers_of(
+        2, CONFIG, environment, environment.network, follower.metadata, fence, follower.replicas, quota, keep
+    )
 
     def move(port: int) -> None:
         address = Endpoint("PLAINTEXT", "127.0.0.1", port, "PLAINTEXT")

@@ -1,0 +1,230 @@
+"""Brokers that know each other only over TLS and SASL: three of Odradek, and one beside an Apache Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    NewTopic,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from kazoo.client import KazooClient
+
+from cluster.security.sasl_exchange import ScramCredential
+from tests.kit.apache_kafka import java_server, zookeeper
+from tests.kit.broker_cluster import BrokerCluster
+from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.security.certificates import Authority
+from tests.kit.waiting import eventually
+from tests.kit.zookeeper import served_tree
+
+pytestmark = pytest.mark.timeout(240)
+
+MECHANISM = "SCRAM-SHA-512"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+BROKERS_PASSWORD = "brokers' own"
+PASSWORDS = {"broker": BROKERS_PASSWORD, "alice": "alice's"}
+COUNT = 1000
+
+
+def create_users(zookeeper_address: str) -> None:
+    """As `kafka-configs.sh --zookeeper` does before the brokers of a cluster start."""
+    client = KazooClient(zookeeper_address)
+    client.start()
+    for user, password in PASSWORDS.items():
+        salted = hashlib.pbkdf2_hmac("sha512", password.encode(), b"salt", 4096)
+        credential = ScramCredential.from_salted_password(MECHANISM, salted, b"salt", 4096).to_text()
+        config = json.dumps({"version": 1, "config": {MECHANISM: credential}}).encode()
+        client.create(f"/config/users/{user}", config, makepath=True)
+    client.stop()
+    client.close()
+
+
+class Security:
+    """Certificates and settings. The brokers speak SASL_SSL, or SSL with certificates on both sides."""
+
+    def __init__(self, directory: Path, *, has_sasl: bool) -> None:
+        authority = Authority()
+        self.trusted = str(authority.write_pem(directory / "trusted.pem"))
+        self.protocol = "SASL_SSL" if has_sasl else "SSL"
+        self.broker = {
+            "security.inter.broker.protocol": self.protocol,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(authority.issue("broker").write_pem(directory / "broker.pem")),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.trusted,
+        }
+        self.client = {"security.protocol": self.protocol, "ssl.ca.location": self.trusted, "log_level": 0}
+        if has_sasl:
+            jaas = f'{SCRAM_MODULE} required username="broker" password="{BROKERS_PASSWORD}";'
+            self.broker |= {
+                "sasl.enabled.mechanisms": MECHANISM,
+                "sasl.mechanism.inter.broker.protocol": MECHANISM,
+                f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": jaas,
+            }
+            alice = {"sasl.mechanism": MECHANISM, "sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
+            self.client |= alice
+        else:
+            self.broker["ssl.client.auth"] = "required"
+            alice_pem = str(authority.issue("alice").write_pem(directory / "alice.pem"))
+            self.client |= {"ssl.certificate.location": alice_pem, "ssl.key.location": alice_pem}
+
+    def listeners(self, plain: str, secured: str) -> str:
+        """Both: the test itself looks at a broker in plain text."""
+        return f"PLAINTEXT://{plain},{self.protocol}://{secured}"
+
+
+def produce(client: Mapping[str, Any], topic: str, first: int) -> None:
+    """Values from `first` on; all of them are acknowledged."""
+    failures: list[object] = []
+    producer = Producer({**client, "enable.idempotence": True, "topic.metadata.refresh.interval.ms": 100})
+    for number in range(first, first + COUNT):
+        producer.produce(topic, str(number), on_delivery=lambda error, _: failures.append(error) if error else None)
+    assert producer.flush(60) == 0
+    assert not failures
+
+
+def consume(client: Mapping[str, Any], topic: str, count: int) -> None:
+    """Everything is there once, by a new group."""
+    consumer = Consumer({**client, "group.id": f"g-{count}", "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    values: list[int] = []
+
+    def read() -> int:
+        values.extend(int(each.value() or b"") for each in consumer.consume(500, 0.5) if each.error() is None)
+        return len(values)
+
+    eventually("all values", read, lambda seen: seen >= count)
+    consumer.close()
+    assert sorted(values) == list(range(count))
+
+
+@contextlib.contextmanager
+def secured_cluster(directory: Path, security: Security) -> Iterator[BrokerCluster]:
+    """Three brokers; those who ask in plain text find them at the addresses of the cluster."""
+    plain = {number: f"127.0.0.1:{free_port()}" for number in (1, 2, 3)}
+    secured = {number: f"127.0.0.1:{free_port()}" for number in plain}
+    security.client["bootstrap.servers"] = ",".join(secured.values())
+    own = {number: {"listeners": security.listeners(plain[number], secured[number])} for number in plain}
+    with served_tree(directory / "tree") as tree:
+        create_users(tree.address)
+        settings = {"min.insync.replicas": "2", **security.broker}
+        cluster = BrokerCluster(directory, settings=settings, own_settings=own, ensemble=[tree])
+        for number, broker in cluster.brokers.items():
+            broker.address = plain[number]
+        cluster.address = ",".join(plain.values())
+        with cluster:
+            yield cluster
+
+
+@pytest.mark.parametrize("has_sasl", [True, False], ids=["SASL_SSL", "SSL"])
+def test_a_secured_cluster_fails_over(has_sasl: bool, tmp_path: Path) -> None:
+    security = Security(tmp_path, has_sasl=has_sasl)
+    with secured_cluster(tmp_path, security) as cluster:
+        admin = AdminClient(security.client)
+        admin.create_topics([NewTopic("t", 3, 3)])["t"].result(30)
+        cluster.await_full_isr("t")
+        produce(security.client, "t", 0)
+        consume(security.client, "t", COUNT)
+        lost = cluster.controller()
+        cluster.brokers[lost].kill()
+        produce(security.client, "t", COUNT)
+        consume(security.client, "t", 2 * COUNT)
+        cluster.brokers[lost].start()
+        cluster.await_whole()
+        cluster.await_full_isr("t")
+        for partition in range(3):
+            eventually(
+                f"the same replicas of t-{partition}",
+                lambda number=partition: set(cluster.logs_of("t", number).values()),
+                lambda logs: len(logs) == 1,
+            )
+        if has_sasl:
+            check_a_broker_with_an_old_password(cluster)
+        assert cluster.traceback() is None
+
+
+def check_a_broker_with_an_old_password(cluster: BrokerCluster) -> None:
+    """It is told, and in again once its password is right."""
+    outside = next(number for number in cluster.brokers if number != cluster.controller())
+    cluster.brokers[outside].stop()
+    admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": 0})
+
+    def set_password(password: str) -> None:
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        change = UserScramCredentialUpsertion("broker", info, password.encode())
+        admin.alter_user_scram_credentials([change])["broker"].result(30)
+
+    set_password("another")
+    broker = cluster.brokers[outside]
+    broker.start()
+    refusal = "failed authentication due to: Authentication failed during authentication due to invalid"
+    others = [each for number, each in cluster.brokers.items() if number != outside]
+    eventually(
+        "a refusal",
+        lambda: [each.output.read_text() for each in (broker, *others)],
+        lambda outputs: any(refusal in output for output in outputs),
+    )
+    set_password(BROKERS_PASSWORD)
+    cluster.await_whole()
+    cluster.await_full_isr("t")
+
+
+@pytest.mark.slow
+@pytest.mark.java
+def test_beside_an_apache_kafka(tmp_path: Path) -> None:
+    security = Security(tmp_path, has_sasl=True)
+    apache, odradek = ({"plain": f"127.0.0.1:{free_port()}", "secured": f"127.0.0.1:{free_port()}"} for _ in range(2))
+    security.client["bootstrap.servers"] = f"{apache['secured']},{odradek['secured']}"
+    with zookeeper(tmp_path / "zookeeper") as address:
+        create_users(address)
+        common = {
+            **security.broker,
+            "zookeeper.connect": address,
+            "offsets.topic.replication.factor": "2",
+            "offsets.topic.num.partitions": "4",
+            "min.insync.replicas": "2",
+        }
+        own = {
+            "broker.id": "0",
+            "listeners": security.listeners(**apache),
+            "log.dirs": str(tmp_path / "apache"),
+            "controlled.shutdown.enable": "false",
+        }
+        properties = tmp_path / "apache.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in {**common, **own}.items()))
+        process = BrokerProcess(
+            tmp_path / "odradek", {**common, "broker.id": "7", "listeners": security.listeners(**odradek)}
+        )
+        process.address = odradek["plain"]
+        with java_server("kafka.Kafka", properties, int(apache["secured"].rpartition(":")[2])):
+            process.start()
+            try:
+                check_both(security, apache["plain"], odradek["plain"])
+            finally:
+                process.stop()
+
+
+def check_both(security: Security, *plain: str) -> None:
+    """Each leads one partition and follows in the other."""
+    for address in plain:
+        eventually(
+            f"both brokers at {address}",
+            lambda at=address: set(AdminClient({"bootstrap.servers": at, "log_level": 0}).list_topics().brokers),
+            lambda seen: seen == {0, 7},
+        )
+    admin = AdminClient(security.client)
+    admin.create_topics([NewTopic("t", 2, replica_assignment=[[0, 7], [7, 0]])])["t"].result(30)
+    # Acknowledged by two replicas each: both follow.
+    produce(security.client, "t", 0)
+    consume(security.client, "t", COUNT)
