@@ -37,7 +37,7 @@ logger = logging.getLogger("kafka.network.SaslServerAuthenticator")
 AUTHENTICATION_S: Final = 10.0
 """How long a client may take to authenticate."""
 LEAST_BETWEEN_S: Final = 1.0
-"""A client may authenticate again once in this time."""
+"""A client may begin to authenticate again once in this time."""
 _START: Final = struct.Struct(">hhi")
 _SIZE: Final = struct.Struct(">i")
 _VERSIONS: Final = {ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
@@ -70,7 +70,8 @@ class SaslSession:
         self._is_authenticated = False
         self._principal: Principal | None = None
         """Known from the first authentication on; another one may not change it."""
-        self._began_s = 0.0
+        self._again_s: float | None = None
+        """When the client last began to authenticate again."""
         self._expires_s: float | None = None
 
     def begin(self, connection: SecuredConnection) -> None:
@@ -95,6 +96,10 @@ class SaslSession:
         if api_key == ApiKey.API_VERSIONS and self._exchange is None and self._principal is None:
             return self._dispatcher.dispatch(connection, frame)
         expected = ApiKey.SASL_HANDSHAKE if self._exchange is None else ApiKey.SASL_AUTHENTICATE
+        if api_key == ApiKey.SASL_HANDSHAKE and expected != api_key and version <= 1:
+            reply = SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+            reason = "a second SaslHandshake came instead of a token"
+            return self._later(self._refuse(_encoded(reply, version, correlation_id), reason))
         low, high = _VERSIONS[expected]
         if api_key != expected or not low <= version <= high:
             raise CloseConnection(f"a request of API {api_key} in version {version} came instead of {expected.name}")
@@ -106,15 +111,19 @@ class SaslSession:
         return self._later(self._answer(bytes(token), version, correlation_id))
 
     def _begins_again(self) -> bool:
-        """Whether a handshake of an authenticated client begins another authentication, rather than be an error."""
-        if self._now_s() - self._began_s < LEAST_BETWEEN_S:
+        """Whether a handshake of an authenticated client begins another authentication, rather than be an error.
+
+        It is one where sessions do not end.
+        """
+        now_s = self._now_s()
+        if self._expires_s is None or (self._again_s is not None and now_s - self._again_s < LEAST_BETWEEN_S):
             return False
+        self._again_s = now_s
         self._is_authenticated = False
         self._await_authentication()
         return True
 
     def _await_authentication(self) -> None:
-        self._began_s = self._now_s()
         self._exchange = None
         self._has_no_headers = False
         self._deadline = asyncio.get_running_loop().call_later(AUTHENTICATION_S, self._on_deadline)
@@ -155,7 +164,7 @@ class SaslSession:
             return await self._refuse(_encoded(failed, version, correlation_id), str(error))
         lifetime_ms = self._config.max_reauth_ms[self._mechanism] if self._is_authenticated else 0
         reply = SaslAuthenticateResponse(
-            error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer, session_lifetime_ms=lifetime_ms
+            error_code=ErrorCode.NONE, error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms
         )
         return _encoded(reply, version, correlation_id)
 
@@ -174,9 +183,8 @@ class SaslSession:
             return answer
         principal = Principal("User", exchange.user)
         if self._principal is not None and principal != self._principal:
-            raise AuthenticationError(
-                f"Cannot change principals during re-authentication from {self._principal}: {principal}"
-            )
+            change = f"from {_dotted(self._principal)}: {_dotted(principal)}"
+            raise AuthenticationError(f"Cannot change principals during re-authentication {change}")
         self._principal = principal
         self._is_authenticated = True
         self._exchange = None
@@ -198,6 +206,11 @@ class SaslSession:
         # The answer is sent in the turn after this one.
         loop.call_soon(loop.call_soon, connection.end)
         return last_words
+
+
+def _dotted(principal: Principal) -> str:
+    """As Kafka writes it here alone."""
+    return f"{principal.kind}.{principal.name}"
 
 
 def _encoded(reply: Response, version: int, correlation_id: int) -> Parts:

@@ -15,7 +15,7 @@ MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384
 _BASE64: Final = r"[A-Za-z0-9+/]*={0,2}"
 _FIRST: Final = re.compile(
-    r"(?P<header>n,(?:a=(?P<authzid>[^,\0]*))?,)(?P<bare>(?:m=[^,]*,)?n=(?P<user>[^,\0]+),r=(?P<nonce>[!-+\--~]+)"
+    r"(?P<header>n,(?:a=(?P<authzid>[^,\0]+))?,)(?P<bare>(?:m=[^,]*,)?n=(?P<user>[^,\0]+),r=(?P<nonce>[!-+\--~]+)"
     r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]+)*))"
 )
 _FINAL: Final = re.compile(
@@ -150,7 +150,7 @@ class ScramExchange:
 
     async def _first(self, text: str) -> str:
         found = _FIRST.fullmatch(text)
-        if found is None or "tokenauth=" in found["extensions"]:
+        if found is None or "tokenauth=true" in found["extensions"].lower():
             raise AuthenticationError(self._wrong)
         self._asked = _plain_name(found["user"], self._wrong)
         if found["authzid"] and _plain_name(found["authzid"], self._wrong) != self._asked:

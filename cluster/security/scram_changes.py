@@ -50,6 +50,8 @@ def _mistake(change: CredentialChange) -> ApiError | None:
             return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
         if change.iterations < MIN_ITERATIONS:
             return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        if not change.salted_password:
+            return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is empty")
     return None
 
 

@@ -118,9 +118,12 @@ def await_controller(address: str) -> None:
 class ApacheKafka:
     """One broker and its ZooKeeper, under `directory`. Skips the test where Java or Maven is missing."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, *, address: str | None = None
+    ) -> None:
+        """`address` is where a listener of `settings` is in plain text, if they say which listeners there are."""
         directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = address or f"127.0.0.1:{free_port()}"
         self.data_directory = directory / "data"
         self._directory = directory
         self._zookeeper_port = free_port()

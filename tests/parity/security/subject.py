@@ -1,0 +1,118 @@
+"""A broker with listeners for SASL as a scenario sees it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from client.security.sasl_tokens import exchange
+from config.security.sasl_config import Login
+from protocol.messages import (
+    MetadataRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from tests.kit.wire_client import ConnectionClosed, WireClient
+from tests.parity.subject import Subject, Target
+from tests.parity.transcript import Plain
+
+SaslScenario = Callable[["SaslSubject"], None]
+_SCENARIOS: dict[str, SaslScenario] = {}
+
+
+class SaslTarget(NamedTuple):
+    """Addresses of a running broker: in plain text, with SASL, and with sessions that end."""
+
+    address: str
+    sasl_address: str
+    short_address: str
+
+
+class SaslSubject(Subject):
+    """Beside its connection in plain text, a scenario opens those of clients that authenticate."""
+
+    def __init__(self, target: SaslTarget, scenario: str) -> None:
+        super().__init__(Target(target.address), scenario)
+        self._target = target
+
+    @contextlib.contextmanager
+    def client(self, *, short: bool = False) -> Iterator[WireClient]:
+        """A connection that is not authenticated; `short` for sessions that end."""
+        address = self._target.short_address if short else self._target.sasl_address
+        host, _, port = address.rpartition(":")
+        with WireClient(host, int(port), "parity") as connection:
+            yield connection
+
+    def shake(self, connection: WireClient, mechanism: str, version: int = 1) -> None:
+        """SaslHandshake. Kafka tells the mechanisms in the order of a hash table."""
+        label = f"SaslHandshake v{version}"
+        try:
+            answer = connection.ask(SaslHandshakeRequest(mechanism=mechanism), version)
+        except ConnectionClosed:
+            self.note(label, "<connection closed>")
+            return
+        assert isinstance(answer, SaslHandshakeResponse)
+        self.note(label, {"error_code": answer.error_code, "mechanisms": ",".join(sorted(answer.mechanisms))})
+
+    def token(self, connection: WireClient, token: bytes, version: int = 2) -> Any:
+        """SaslAuthenticate."""
+        return self.ask(SaslAuthenticateRequest(auth_bytes=token), version, connection)
+
+    def log_in(self, connection: WireClient, login: Login, version: int = 2) -> None:
+        """All of an authentication. What is random in tokens is left out of the transcript."""
+        self.shake(connection, login.mechanism)
+        tokens = exchange(login, "c" * 32)
+        token = next(tokens)
+        while True:
+            try:
+                answer = connection.ask(SaslAuthenticateRequest(auth_bytes=token), version)
+            except ConnectionClosed:
+                self.note("SaslAuthenticate", "<connection closed>")
+                return
+            assert isinstance(answer, SaslAuthenticateResponse)
+            self.note("SaslAuthenticate", (answer.error_code, answer.error_message, answer.session_lifetime_ms))
+            if answer.error_code:
+                return
+            try:
+                token = tokens.send(bytes(answer.auth_bytes))
+            except StopIteration:
+                return
+
+    def serves(self, connection: WireClient) -> None:
+        """Whether an authenticated client's request is answered."""
+        try:
+            connection.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False), 9)
+        except ConnectionClosed:
+            self.note("Metadata", "<connection closed>")
+        else:
+            self.note("Metadata", "served")
+
+    def ends(self, connection: WireClient) -> None:
+        """Whether the broker hangs up."""
+        self.note("hangs up", connection.is_closed())
+
+
+def sasl_scenario(function: SaslScenario) -> SaslScenario:
+    """Register a scenario under `<file>.<function>`."""
+    _SCENARIOS[f"{function.__module__.rpartition('.')[2]}.{function.__name__}"] = function
+    return function
+
+
+def sasl_scenarios() -> dict[str, SaslScenario]:
+    """All of them by name."""
+    from tests.parity.security import sasl, scram_users  # noqa: F401  they register themselves
+
+    return _SCENARIOS
+
+
+def play_sasl(name: str, target: SaslTarget) -> dict[str, Plain]:
+    """Play one scenario against a broker; gives its transcript."""
+    subject = SaslSubject(target, name)
+    try:
+        sasl_scenarios()[name](subject)
+    finally:
+        subject.close()
+    return subject.transcript
