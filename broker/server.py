@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from broker.environment.contract import Environment
 from broker.logs.directory_failures import DirectoryFailures
 from broker.network.limits import ConnectionLimits, RequestMemory
-from broker.network.socket_server import Endpoint, ListenerSecurity, SocketServer
+from broker.network.socket_server import Endpoint, SocketServer
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
@@ -32,6 +32,7 @@ from storage.directory.meta_properties import LogDirError
 
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
+    from broker.security.listener_security import SecuredListener
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
@@ -82,6 +83,7 @@ class KafkaServer:
         self._directories: LockedDirectories | None = None
         self._coordination: OpenCoordination | None = None
         self._serving: ServingBroker | None = None
+        self._security: Mapping[str, SecuredListener] = {}
 
     @property
     def ports(self) -> dict[str, int]:
@@ -101,6 +103,8 @@ class KafkaServer:
         try:
             self._serving = serving = await self._open()
             await serving.start(self._config, self._socket_server, self.metrics_server)
+            if self._config.ssl:
+                self._renew_certificates(serving)
         except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError, ConfigError) as error:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
@@ -139,20 +143,29 @@ class KafkaServer:
 
     def _endpoints(self) -> list[Endpoint]:
         """The listeners to open. Raises ConfigError for stores of TLS that cannot be used."""
-        security: Mapping[str, ListenerSecurity] = {}
         if self._config.ssl or self._config.sasl:
             from broker.security.listener_security import security_of_listeners
 
-            security = security_of_listeners(self._config, self._environment, self._scram_credential)
+            self._security = security_of_listeners(self._config, self._environment, self._scram_credential)
         return [
             Endpoint(
                 each.listener_name,
                 each.host,
                 each.port,
-                None if each.security_protocol == "PLAINTEXT" else security[each.listener_name],
+                None if each.security_protocol == "PLAINTEXT" else self._security[each.listener_name],
             )
             for each in self._config.listeners
         ]
+
+    def _renew_certificates(self, serving: ServingBroker) -> None:
+        """From now on, of listeners and of the connections to other brokers."""
+        from broker.security.listener_security import renewables_of
+        from broker.security.renewal import CHECK_MS, CertificateRenewal
+
+        links, configs = serving.member.links, serving.coordination.configs
+        renewables = renewables_of(self._security, None if links is None else links.network)
+        renewal = CertificateRenewal(self._environment.executor, lambda: configs.current, self._config, renewables)
+        serving.supervisor.every(CHECK_MS, "certificates", renewal.check)
 
     async def _scram_credential(self, user: str, mechanism: str) -> str | None:
         """A user's credential as the tree has it; None where there is none. Raises CoordinationError."""

@@ -12,7 +12,6 @@ from config.vocabulary import (
     NO_AUTHORIZER,
     NO_ENCODER,
     NO_PLUGINS,
-    NO_RENEWAL,
     NO_TOKENS,
     PASSWORD,
     PER_BROKER,
@@ -98,14 +97,12 @@ KEYS = (
         BOOLEAN,
         False,
         "Whether a renewed certificate may have another subject.",
-        refusal=NO_RENEWAL,
     ),
     ConfigKey(
         "ssl.allow.san.changes",
         BOOLEAN,
         False,
-        "Whether a renewed certificate may have other alternative names.",
-        refusal=NO_RENEWAL,
+        "Whether a renewed certificate may lack alternative names.",
     ),
     ConfigKey(
         "ssl.cipher.suites",

@@ -40,7 +40,6 @@ REPLICA_SELECTORS = Matching(
 )
 
 NO_MECHANISM = "GSSAPI, OAUTHBEARER and Java classes are not implemented; use PLAIN or SCRAM and remove it"
-NO_RENEWAL = "certificates cannot change while the broker runs yet; remove it"
 NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
 NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remove password.encoder.*"
 NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"

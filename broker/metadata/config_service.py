@@ -46,7 +46,8 @@ _SYNONYM_GROUPS = (
 _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name != "log.flush.scheduler.interval.ms"}
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
 _NOT_YET_DYNAMIC = re.compile(
-    r"(listeners|advertised\.listeners|listener\.security\.protocol\.map|(listener\.name\..*\.)?(ssl|sasl)\..*"
+    r"(listeners|advertised\.listeners|listener\.security\.protocol\.map"
+    r"|(listener\.name\..*\.)?(ssl\.(?!(key|trust)store\.(location|type)\Z)|sasl\.).*"
     r"|(listener\.name\..*\.)?connections\.max\.reauth\.ms)\Z"
 )
 """Kafka changes these while it runs; this broker reads them at its start."""
@@ -292,6 +293,10 @@ class ConfigService:
             proposed = self._proposed(properties, per_broker=per_broker)
             for name in properties:
                 check_promise(name, proposed)
+            if proposed.ssl != self.current.ssl:
+                from broker.security.renewal import check_stores
+
+                check_stores(self.current, proposed)
         except ConfigRuleError as error:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"requirement failed: {error}") from error
         except ConfigError as error:

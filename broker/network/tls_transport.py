@@ -23,7 +23,7 @@ _RECORD_BYTES: Final = 16 * 1024
 
 
 class Tls:
-    """TLS of one listener. A new `context` counts for connections that come later."""
+    """TLS of one listener."""
 
     def __init__(
         self,
@@ -41,6 +41,10 @@ class Tls:
         self.failure_delay_s = failure_delay_s
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         """Shared by all connections: nothing stays in it."""
+
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Accept new connections in another context."""
+        self.context = context
 
 
 class Secured(Protocol):

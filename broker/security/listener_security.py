@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from broker.environment.contract import Clock, Environment, Random
 from broker.network.connection_contract import ConnectionOwner, Dispatch
 from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
 from broker.network.tls_transport import Tls, TlsTransport
+from broker.security.renewal import Renewable
 from broker.security.sasl_session import SaslSession
+from client.environment import Network
+from client.security.secured_network import SecuredNetwork
 from cluster.security.distinguished_name import subject_of
 from cluster.security.sasl_exchange import (
     AuthenticationError,
@@ -24,6 +27,7 @@ from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from config.security.principal_rules import PrincipalRules
 from config.security.sasl_config import SaslConfig
+from config.security.ssl_config import ClientSsl
 from config.security.tls_context import server_context
 
 logger = logging.getLogger("kafka.security.SaslListener")
@@ -95,6 +99,22 @@ def security_of_listeners(
         for name, each in config.sasl.items()
     }
     return {name: SecuredListener(tls.get(name), sasl.get(name)) for name in dict.fromkeys((*tls, *sasl))}
+
+
+def renewables_of(listeners: Mapping[str, SecuredListener], network: Network | None) -> list[Renewable]:
+    """All that have certificates: listeners, and the `network` to other brokers where it has TLS."""
+    found = [_of_listener(name, each.tls) for name, each in listeners.items() if each.tls is not None]
+    if isinstance(network, SecuredNetwork) and network.context is not None:
+        found.append(Renewable("The connection to other brokers", network.renew, _channel_ssl))
+    return found
+
+
+def _of_listener(name: str, tls: Tls) -> Renewable:
+    return Renewable(f"Listener {name}", tls.renew, lambda config: config.ssl.get(name))
+
+
+def _channel_ssl(config: BrokerConfig) -> ClientSsl | None:
+    return None if config.inter_broker_channel is None else config.inter_broker_channel.ssl
 
 
 def _users_by(rules: PrincipalRules) -> Callable[[bytes], str | None]:

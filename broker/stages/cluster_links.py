@@ -30,6 +30,8 @@ class ClusterLinks(Value):
     transactions, and to coordinators of transactions.
     """
 
+    network: Network
+    """By which other brokers are reached."""
     new_channel: NewChannel
     fetchers: ReplicaFetcherManager
     replicas: ReplicaManager
@@ -64,7 +66,7 @@ class ClusterLinks(Value):
             request_timeout_ms = config.request_timeout_ms
             return BrokerClients(network, lambda: metadata.image, listener, str(broker_id), request_timeout_ms)
 
-        return cls(channels, fetchers, logs.replicas, client, clients(), clients())
+        return cls(network, channels, fetchers, logs.replicas, client, clients(), clients())
 
     def router(
         self, broker_id: int, config: BrokerConfig, metadata: MetadataCache, controller: ControllerApi

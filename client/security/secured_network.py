@@ -42,6 +42,10 @@ class SecuredNetwork:
         self._login = channel.login
         self.context = None if channel.ssl is None else client_context(channel.ssl)
 
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Open new connections in another context."""
+        self.context = context
+
     async def connect(self, protocol_factory: Callable[[], P], host: str, port: int) -> tuple[asyncio.BaseTransport, P]:
         """See `client.environment.Network`. Raises AuthenticationError too: asking again does not help."""
         loop = asyncio.get_running_loop()

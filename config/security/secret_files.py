@@ -7,6 +7,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+FileStamp = tuple[int, int, int]
+"""Changes when a file is written anew, or replaced by another one."""
+
+
+def stamp_of(path: str) -> FileStamp | None:
+    """The stamp of a file, None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
 
 def read_bytes(path: str) -> bytes:
     """The content of a file. Raises OSError."""

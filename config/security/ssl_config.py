@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from config.definitions import ConfigError, ConfigKey, Value
 from config.security.cipher_suites import openssl_name
 from config.security.principal_rules import PrincipalRules
-from config.security.store_config import SslKeys, Store, key_store, trust_store
+from config.security.store_config import AllowedChanges, SslKeys, Store, allowed_changes, key_store, trust_store
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 _SUITES_OF_TLS_1_3: Final = frozenset(
@@ -27,6 +27,7 @@ class ClientSsl(NamedTuple):
     protocols: tuple[str, ...]
     cipher_suites: tuple[str, ...]
     checks_host_name: bool
+    allowed_changes: AllowedChanges
 
 
 class SslConfig(NamedTuple):
@@ -41,6 +42,7 @@ class SslConfig(NamedTuple):
     protocols: tuple[str, ...]
     cipher_suites: tuple[str, ...]
     principal_rules: PrincipalRules
+    allowed_changes: AllowedChanges
 
 
 def parse_ssl(
@@ -70,7 +72,7 @@ def parse_ssl(
     protocols, suites = _suites(own, _protocols(own))
     rules = own.text("ssl.principal.mapping.rules") or "DEFAULT"
     parsed = PrincipalRules.parse(own.name("ssl.principal.mapping.rules"), rules)
-    return SslConfig(own_key, trusted, client_auth, protocols, suites, parsed)
+    return SslConfig(own_key, trusted, client_auth, protocols, suites, parsed, allowed_changes(own))
 
 
 def parse_client_ssl(own: SslKeys) -> ClientSsl:
@@ -80,7 +82,7 @@ def parse_client_ssl(own: SslKeys) -> ClientSsl:
     if algorithm.lower() not in ("https", ""):
         raise ConfigError(own.name(name), algorithm, "it must be https, or empty for no check of host names")
     protocols, suites = _suites(own, _protocols(own))
-    return ClientSsl(key_store(own), trust_store(own), protocols, suites, bool(algorithm))
+    return ClientSsl(key_store(own), trust_store(own), protocols, suites, bool(algorithm), allowed_changes(own))
 
 
 def _protocols(own: SslKeys) -> tuple[str, ...]:

@@ -26,6 +26,13 @@ class Store(NamedTuple):
     key_password_name: str = ""
 
 
+class AllowedChanges(NamedTuple):
+    """Whether a new certificate may be for another subject, and lack alternative names that the old one has."""
+
+    subject: bool = False
+    alternative_names: bool = False
+
+
 class SslKeys:
     """The keys that count: those with `prefix` go before those without."""
 
@@ -91,6 +98,11 @@ def trust_store(own: SslKeys) -> Store | None:
     if kind == "PEM" and password is not None:
         raise ConfigError(password_name, "[hidden]", "a PEM trust store has no password")
     return Store(own.name("ssl.truststore.location"), kind, location, None, password, password_name)
+
+
+def allowed_changes(own: SslKeys) -> AllowedChanges:
+    """Of a key store while it is used."""
+    return AllowedChanges(own.value("ssl.allow.dn.changes") is True, own.value("ssl.allow.san.changes") is True)
 
 
 def _check_inline(own: SslKeys, store: str, kind: str, location: str | None, password: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from config.definitions import ConfigError
 from config.security.secret_files import read_bytes
-from config.security.store_config import Store
+from config.security.store_config import AllowedChanges, Store
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
@@ -22,6 +22,42 @@ class KeyPem(NamedTuple):
 
     key: str
     chain: str
+
+
+class Identity(NamedTuple):
+    """Whom a certificate is for."""
+
+    subject: str
+    alternative_names: frozenset[str]
+
+
+def identity_of(store: Store) -> Identity:
+    """Whom the certificate of a key store is for. Raises ConfigError."""
+    from cryptography.x509 import ExtensionNotFound, SubjectAlternativeName, load_pem_x509_certificate
+
+    try:
+        certificate = load_pem_x509_certificate(read_key(store).chain.encode())
+        try:
+            names = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+        except ExtensionNotFound:
+            return Identity(certificate.subject.rfc4514_string(), frozenset())
+    except ValueError as error:
+        raise ConfigError(
+            store.name, store.location or "[hidden]", f"its certificate cannot be read: {error}"
+        ) from error
+    return Identity(certificate.subject.rfc4514_string(), frozenset(str(each.value) for each in names))
+
+
+def check_identity(store: Store, before: Identity, after: Identity, allowed: AllowedChanges) -> None:
+    """Raise ConfigError for a renewed certificate of somebody else (Kafka class `SslFactory`)."""
+    shown = store.location or "[hidden]"
+    if not allowed.subject and after.subject != before.subject:
+        reason = f"its subject {after.subject} is not the present one, {before.subject} (ssl.allow.dn.changes)"
+        raise ConfigError(store.name, shown, reason)
+    lacking = before.alternative_names - after.alternative_names
+    if not allowed.alternative_names and lacking:
+        reason = f"it lacks the present alternative names {', '.join(sorted(lacking))} (ssl.allow.san.changes)"
+        raise ConfigError(store.name, shown, reason)
 
 
 def read_key(store: Store) -> KeyPem:

@@ -54,7 +54,7 @@ class Security:
     """Certificates and settings. The brokers speak SASL_SSL, or SSL with certificates on both sides."""
 
     def __init__(self, directory: Path, *, has_sasl: bool) -> None:
-        authority = Authority()
+        self.authority = authority = Authority()
         self.trusted = str(authority.write_pem(directory / "trusted.pem"))
         self.protocol = "SASL_SSL" if has_sasl else "SSL"
         self.broker = {
@@ -151,7 +151,22 @@ def test_a_secured_cluster_fails_over(has_sasl: bool, tmp_path: Path) -> None:
             )
         if has_sasl:
             check_a_broker_with_an_old_password(cluster)
+        else:
+            check_new_certificates(cluster, security)
         assert cluster.traceback() is None
+
+
+def check_new_certificates(cluster: BrokerCluster, security: Security) -> None:
+    """They are taken over by listeners and connections to other brokers, which are made anew after a restart."""
+    security.authority.issue("broker").write_pem(Path(security.broker["ssl.keystore.location"]))
+    for broker in cluster.brokers.values():
+        for title in ("Listener SSL", "The connection to other brokers"):
+            wanted = f"{title} has taken over its new certificates"
+            eventually(wanted, broker.output.read_text, lambda output, wanted=wanted: wanted in output)
+    leader = cluster.leader("t", 0)
+    cluster.brokers[leader].stop()
+    cluster.await_whole()
+    cluster.await_full_isr("t")
 
 
 def check_a_broker_with_an_old_password(cluster: BrokerCluster) -> None:

@@ -1,0 +1,143 @@
+"""Certificates that are taken over while the broker runs: files written anew, and stores that kafka-configs names."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.security.certificates import Authority, Identity
+from tests.kit.waiting import eventually
+
+KEY = "listener.name.ssl.ssl.keystore.location"
+
+
+class Site:
+    """A broker with a listener in plain text and one that demands certificates."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.authority = Authority()
+        self.trusted = self.authority.write_pem(directory / "trusted.pem")
+        self.client = self.authority.issue("client").write_pem(directory / "client.pem")
+        self.first = self.authority.issue("broker")
+        self.key = self.first.write_pem(directory / "broker.pem")
+        plain, secure = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        self.port = int(secure.rpartition(":")[2])
+        self.process = BrokerProcess(
+            directory / "broker",
+            {
+                "listeners": f"PLAINTEXT://{plain},SSL://{secure}",
+                "listener.name.ssl.ssl.keystore.type": "PEM",
+                KEY: str(self.key),
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(self.trusted),
+                "ssl.client.auth": "required",
+            },
+        )
+        self.process.address = plain
+
+    def serial(self) -> int:
+        """Of the certificate that the listener shows to a new client. Raises OSError for one that is not let in."""
+        context = ssl.create_default_context(cadata=self.authority.pem)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.client)
+        with (
+            socket.create_connection(("127.0.0.1", self.port), 10) as connection,
+            context.wrap_socket(connection, server_hostname="localhost") as secured,
+        ):
+            shown = secured.getpeercert()
+        assert shown is not None
+        return int(str(shown["serialNumber"]), 16)
+
+    def await_serial(self, wanted: Identity) -> None:
+        """Until the listener shows this certificate."""
+        number = wanted.certificate.serial_number
+        eventually("the new certificate", self.serial, lambda serial: serial == number, pause_s=0.2)
+
+    def replace_key(self, content: str) -> None:
+        """As tools that renew certificates do: a new file in the place of the old one."""
+        fresh = self.directory / "fresh.pem"
+        fresh.write_text(content)
+        os.replace(fresh, self.key)
+
+    def await_complaint(self, text: str) -> None:
+        """Until the broker has logged it."""
+        eventually("a complaint", self.process.output.read_text, lambda output: text in output, pause_s=0.2)
+
+    def alter(self, key: str, value: str) -> None:
+        """As kafka-configs. Raises KafkaException."""
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": self.process.address, "log_level": 0})
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result(30)
+
+
+def pem(identity: Identity) -> str:
+    return identity.key_pem() + identity.certificate_pem
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    made.process.start()
+    yield made
+    assert made.process.stop() == 0
+    assert "Traceback" not in made.process.output.read_text()
+
+
+def test_files_that_are_written_anew(site: Site) -> None:
+    assert site.serial() == site.first.certificate.serial_number
+    second = site.authority.issue("broker")
+    site.replace_key(pem(second))
+    site.await_serial(second)
+    site.replace_key(pem(site.authority.issue("somebody")))
+    site.await_complaint("Listener SSL keeps its certificates: Invalid value")
+    site.await_complaint("its subject CN=somebody is not the present one, CN=broker (ssl.allow.dn.changes)")
+    site.replace_key(pem(site.authority.issue("broker", hosts=("localhost",))))
+    site.await_complaint("it lacks the present alternative names 127.0.0.1 (ssl.allow.san.changes)")
+    site.replace_key(site.first.key_pem() + second.certificate_pem)
+    site.await_complaint("the private key is not that of the first certificate")
+    site.key.unlink()
+    site.await_complaint("it cannot be read: No such file or directory")
+    assert site.serial() == second.certificate.serial_number, "what cannot be used changes nothing"
+    third = site.authority.issue("broker")
+    site.replace_key(pem(third))
+    site.await_serial(third)
+
+
+def test_whom_a_listener_trusts(site: Site) -> None:
+    others = Authority("others")
+    site.client = others.issue("client").write_pem(site.directory / "other.pem")
+    with pytest.raises(OSError, match=r"UNKNOWN_CA|unknown ca|reset"):
+        site.serial()
+    site.trusted.write_text(site.authority.pem + others.pem)
+    eventually("trust", site.serial, lambda _: True, not_yet=(OSError,), pause_s=0.2)
+
+
+def test_stores_that_kafka_configs_names(site: Site) -> None:
+    second = site.authority.issue("broker")
+    site.alter(KEY, str(second.write_pem(site.directory / "second.pem")))
+    site.await_serial(second)
+    with pytest.raises(KafkaException, match="it cannot be read: No such file"):
+        site.alter(KEY, "/none.pem")
+    somebody = site.authority.issue("somebody").write_pem(site.directory / "somebody.pem")
+    with pytest.raises(KafkaException, match="is not the present one"):
+        site.alter(KEY, str(somebody))
+    with pytest.raises(KafkaException, match="only per-listener using the listener prefix"):
+        site.alter("ssl.keystore.location", str(somebody))
+    with pytest.raises(KafkaException, match="Cannot update these configs dynamically"):
+        site.alter("listener.name.ssl.ssl.keystore.password", "x")
+    assert site.serial() == second.certificate.serial_number
+    # After a restart the dynamic configuration counts as well.
+    site.process.stop()
+    site.process.start()
+    site.await_serial(second)
