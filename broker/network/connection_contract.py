@@ -1,4 +1,4 @@
-"""What a connection needs: somebody who serves its requests, and the server that it belongs to."""
+"""Whom a connection needs: somebody who serves its requests, and the server that it belongs to."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from tests.chaos.cluster_load import TimedSender, goes_on
 from tests.compat.steady_load import create_topics, judge, leader_address
 from tests.kit.broker_process import ROOT, free_port
-from tests.kit.reassigning import await_replicas, elect_preferred, reassign
+from tests.kit.controller.reassigning import await_replicas, elect_preferred, reassign
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper
 from tools.local_cluster.generated_properties import SESSION_TIMEOUT_MS

@@ -23,7 +23,7 @@ from tests.chaos.cluster_load import TimedSender
 from tests.compat.steady_load import PARTITIONS, Committer, create_topics, judge
 from tests.kit.apache_kafka import JavaServer, await_controller
 from tests.kit.broker_process import BrokerProcess, free_port
-from tests.kit.reassigning import Replicas, await_replicas, elect_controller, metadata_of, reassign
+from tests.kit.controller.reassigning import Replicas, await_replicas, elect_controller, metadata_of, reassign
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper
 

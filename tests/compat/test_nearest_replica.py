@@ -19,7 +19,7 @@ from config.topic_config import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_RE
 from tests.compat.steady_load import IMPATIENT
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import free_port
-from tests.kit.reassigning import await_replicas, reassign
+from tests.kit.controller.reassigning import await_replicas, reassign
 from tests.kit.scraping import scrape
 from tests.kit.waiting import eventually
 

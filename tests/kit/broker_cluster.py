@@ -16,8 +16,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ClusterMetadata, PartitionMetadata
 
 from tests.kit.broker_process import LOOPBACK, BrokerProcess
+from tests.kit.controller.reassigning import metadata_of
 from tests.kit.network.namespaces import ZOOKEEPER, NetworkNamespaces
-from tests.kit.reassigning import metadata_of
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import new_zookeeper, start_zookeeper
 from tools.zookeeper.zookeeper_process import ZookeeperProcess

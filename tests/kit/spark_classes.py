@@ -57,7 +57,7 @@ def make(archive: Path, *options: str) -> None:
 
 
 def _use_classes() -> None:
-    """What most jobs do: parse, count with state, write a table, read it."""
+    """Do as most jobs: parse, count with state, write a table, read it."""
     from pyspark.sql import functions as sql
 
     from spark_jobs.common.session import build_session

@@ -17,7 +17,7 @@ from cluster.controller.start_up import FoundReplica
 from cluster.controller.topics import NewTopic
 from cluster.metadata_image import MetadataImage
 from protocol.config_resources import ConfigResourceType
-from tests.kit.controller_fixtures import Cluster
+from tests.kit.controller.controller_fixtures import Cluster
 from tests.kit.coordination_fixtures import Machine, in_loop
 from tests.kit.memory_file_system import Fault, PowerCut
 

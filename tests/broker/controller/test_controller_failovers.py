@@ -18,7 +18,7 @@ from cluster.zookeeper.coordination import NoNodeError
 from protocol.errors import ApiError
 from protocol.topic_partition import TopicPartition
 from tests.broker.controller.test_sessions import losing
-from tests.kit.controller_cluster import ControllerCluster, Member
+from tests.kit.controller.controller_cluster import ControllerCluster, Member
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import turns
 

@@ -19,7 +19,7 @@ from cluster.zookeeper.coordination import Create, Delete
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
-from tests.kit.controller_fixtures import CLUSTER_ID, Cluster
+from tests.kit.controller.controller_fixtures import CLUSTER_ID, Cluster
 from tests.kit.coordination_fixtures import Machine, in_loop
 from tests.kit.memory_file_system import Fault
 from tests.kit.waiting import turns

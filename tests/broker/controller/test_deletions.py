@@ -7,7 +7,7 @@ import asyncio
 from cluster import znodes
 from cluster.controller.commands import LeaderAndIsr, StopReplica, UpdateMetadata
 from cluster.znodes import NO_LEADER
-from tests.kit.controller_cluster import ControllerCluster
+from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import turns
 

@@ -10,7 +10,7 @@ from cluster.replication.isr_changes import IsrChange
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages.reassignments import ElectionType
 from protocol.topic_partition import TopicPartition
-from tests.kit.controller_cluster import ControllerCluster
+from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 
 T0 = TopicPartition("t", 0)

@@ -18,7 +18,7 @@ from cluster.znodes import (
 )
 from cluster.zookeeper.coordination import Coordination
 from protocol.config_resources import ConfigResourceType
-from tests.kit.controller_cluster import ControllerCluster
+from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 
 

@@ -11,7 +11,7 @@ from cluster.controller.commands import LeaderAndIsr, StopReplica
 from cluster.zookeeper.coordination import Operation
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from tests.kit.controller_cluster import ControllerCluster
+from tests.kit.controller.controller_cluster import ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import turns
 

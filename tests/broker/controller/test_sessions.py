@@ -17,7 +17,7 @@ from cluster.metadata_image import BrokerImage
 from cluster.znodes import BrokerRegistration
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
-from tests.kit.controller_cluster import CLUSTER_ID, ControllerCluster, Member
+from tests.kit.controller.controller_cluster import CLUSTER_ID, ControllerCluster, Member
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.environment import SeededRandom
 

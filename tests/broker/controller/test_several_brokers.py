@@ -13,7 +13,7 @@ from cluster.metadata_image import PartitionImage
 from cluster.replication.isr_changes import IsrChange
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
-from tests.kit.controller_cluster import ControllerCluster, Member
+from tests.kit.controller.controller_cluster import ControllerCluster, Member
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import turns
 

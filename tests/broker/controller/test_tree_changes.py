@@ -12,7 +12,7 @@ from cluster import znodes
 from cluster.zookeeper.coordination import NoNodeError
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
-from tests.kit.controller_cluster import SETTINGS, ControllerCluster
+from tests.kit.controller.controller_cluster import SETTINGS, ControllerCluster
 from tests.kit.coordination_fixtures import in_loop
 from tests.kit.waiting import eventually_async, turns
 

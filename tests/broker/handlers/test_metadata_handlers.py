@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import DescribeClusterRequest, DescribeClusterResponse, MetadataRequest, MetadataResponse
 from protocol.topic_partition import CONSUMER_OFFSETS
 from protocol.uuids import ZERO_UUID
-from tests.kit.controller_fixtures import CLUSTER_ID, Cluster, context
+from tests.kit.controller.controller_fixtures import CLUSTER_ID, Cluster, context
 from tests.kit.coordination_fixtures import in_loop
 
 OMITTED = -0x80000000

@@ -13,7 +13,7 @@ from cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
 from cluster.zookeeper.coordination import ConnectionLossError
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import InitProducerIdRequest, InitProducerIdResponse
-from tests.kit.controller_fixtures import Cluster, context
+from tests.kit.controller.controller_fixtures import Cluster, context
 from tests.kit.coordination_fixtures import in_loop
 
 

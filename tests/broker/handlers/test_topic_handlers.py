@@ -14,7 +14,7 @@ from protocol.messages import (
 )
 from protocol.uuids import ZERO_UUID
 from tests.broker.handlers.topic_broker import Broker, placed, topic
-from tests.kit.controller_fixtures import SETTINGS
+from tests.kit.controller.controller_fixtures import SETTINGS
 from tests.kit.coordination_fixtures import in_loop
 
 BOTH_SET = (

@@ -18,7 +18,7 @@ from protocol.messages import (
     DeleteTopicsResponse,
 )
 from protocol.uuids import ZERO_UUID
-from tests.kit.controller_fixtures import Cluster, context
+from tests.kit.controller.controller_fixtures import Cluster, context
 
 DESCRIBED = [
     DescribedConfig(

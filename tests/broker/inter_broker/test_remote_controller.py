@@ -26,7 +26,7 @@ from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 from tests.broker.inter_broker.command_server import served
 from tests.broker.inter_broker.commands import image
-from tests.kit.controller_fixtures import context
+from tests.kit.controller.controller_fixtures import context
 from tests.kit.coordination_fixtures import in_loop
 
 ID, UNKNOWN_ID = UUID(int=11), UUID(int=12)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.steady_load import PARTITIONS
 from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.reassigning import elect_preferred, reassign
+from tests.kit.controller.reassigning import elect_preferred, reassign
 from tests.kit.wire_client import ConnectionClosed
 
 PATIENCE_S = 5.0

@@ -25,7 +25,7 @@ from protocol.messages import (
     InitProducerIdRequest,
 )
 from tests.kit.apache_kafka import ApacheKafka
-from tests.kit.controller_fixtures import Cluster
+from tests.kit.controller.controller_fixtures import Cluster
 from tests.kit.wire_client import WireClient
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

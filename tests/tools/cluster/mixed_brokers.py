@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess, free_port
-from tests.kit.reassigning import elect_controller, metadata_of
+from tests.kit.controller.reassigning import elect_controller, metadata_of
 from tests.kit.waiting import eventually
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.messages import CreatePartitionsRequest, CreateTopicsRequest, CreateTopicsResponse, MetadataRequest
 from protocol.wire.schema import Request
-from tests.kit.reassigning import ask_controller
+from tests.kit.controller.reassigning import ask_controller
 from tests.kit.wire_client import WireClient
 from tests.tools.cluster.mixed_brokers import APACHE, NOBODY, ODRADEK, Cluster
 from tests.tools.tool_pair import Runner, lines_of

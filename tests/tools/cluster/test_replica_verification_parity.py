@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from protocol.records.batch import build_values_batch
 from tests.kit.apache_kafka import zookeeper
+from tests.kit.controller.reassigning import metadata_of
 from tests.kit.jars import java, kafka_classpath
-from tests.kit.reassigning import metadata_of
 from tests.kit.waiting import eventually
 from tests.parity.cluster.clusters import BROKERS, Cluster
 from tests.tools.tool_pair import JVM, ROOT

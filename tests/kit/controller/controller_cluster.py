@@ -20,7 +20,7 @@ from cluster.znodes import BrokerRegistration, Endpoint, PartitionState, TopicAs
 from cluster.zookeeper.coordination import Coordination
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
-from tests.kit.controller_fixtures import CLUSTER_ID, validate_topic_config
+from tests.kit.controller.controller_fixtures import CLUSTER_ID, validate_topic_config
 from tests.kit.coordination_fixtures import Machine
 from tests.kit.environment import SeededRandom
 from tests.kit.waiting import eventually_on_loop
