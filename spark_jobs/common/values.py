@@ -83,8 +83,9 @@ def without_long_exponents(text: Column, schema: StructType) -> Column:
     # A text that is not JSON has to be kept from Spark, too: it would parse the number before it finds out.
     texts = sql.when(parsed.getField(CORRUPT).isNull(), sql.to_json(parsed.dropFields(CORRUPT)))
     within = sql.coalesce(texts.rlike(f'{found}"(?!:)'), sql.lit(True))
-    # Hardly a text has anything like it, or a character of it escaped.
-    return sql.when(~text.rlike(rf"{found}|\\u"), text).when(~(outside.rlike(found) | within), text)
+    # Hardly a text has a number with it, or a character of one escaped; digests in hexadecimal have what looks like it.
+    suspect = text.rlike(rf"(?U)(?<![\w.])[\d.]++{LONG_EXPONENT}|\\u")
+    return sql.when(~suspect, text).when(~(outside.rlike(found) | within), text)
 
 
 def _decimals_as_text(kind: DataType) -> Any:
