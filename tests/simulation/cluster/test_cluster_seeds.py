@@ -60,6 +60,8 @@ PAST_SEEDS = {
     981_176: "a replica that began anew had forgotten a producer, and took a batch before others, as Kafka does",
     2_000_034: "a broker that was killed, started and lost its power showed records of an aborted transaction",
     2_000_474: "the checker took it for a commit of a fenced producer when its client dropped a transaction of nothing",
+    2_011_005: "the checker trusted offsets that a deposed coordinator told, which answers a fetch alone, as in Kafka",
+    2_011_088: "as seed 2011005",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""

@@ -53,15 +53,12 @@ class Strikes:
         if self._rng.random() >= self._chance:
             return
         count = int(self._clients.plan.broker["transaction.state.log.num.partitions"])
-        coordinator = self._leader(TopicPartition(TRANSACTION_STATE, coordinator_partition(transactional_id, count)))
+        coordinator = self.leader(TopicPartition(TRANSACTION_STATE, coordinator_partition(transactional_id, count)))
         if coordinator is not None and self._rng.choice(self._kinds)(coordinator, partitions):
             self._left -= 1
             self.last_s = now
 
-    def _may_strike(self) -> bool:
-        return self._world.loop.time() < self._clients.plan.active_s and not self._invariants.tainted
-
-    def _leader(self, partition: TopicPartition) -> Machine | None:
+    def leader(self, partition: TopicPartition) -> Machine | None:
         """The machine of its leader, if it runs."""
         try:
             data = self._tree.get(znodes.partition_state_path(*partition))[0]
@@ -71,6 +68,9 @@ class Strikes:
         if leader == NO_LEADER or not self._clients.machines[leader].is_serving:
             return None
         return self._clients.machines[leader]
+
+    def _may_strike(self) -> bool:
+        return self._world.loop.time() < self._clients.plan.active_s and not self._invariants.tainted
 
     # -- kinds ---------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Strikes:
 
     def _leave_leader_alone(self, coordinator: Machine, partitions: list[TopicPartition]) -> bool:
         """A marker gets into the log of a leader, and not into that of its followers; then the leader dies."""
-        leaders = {each: self._leader(each) for each in partitions}
+        leaders = {each: self.leader(each) for each in partitions}
         others = [each for each in leaders.values() if each is not None and each is not coordinator]
         if not others:
             return False

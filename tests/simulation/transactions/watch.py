@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 
 from client import admin
 from client.errors import ClientError
-from client.groups import fetch_offsets
 from client.kafka_client import KafkaClient
+from cluster.coordinators.partitioning import coordinator_partition
 from protocol.errors import ApiError
-from protocol.topic_partition import TopicPartition
+from protocol.messages import OffsetFetchResponse
+from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
+from tests.kit.transactions.requests import fetch_offset
 from tests.simulation import history
 from tests.simulation.clients import Clients
+from tests.simulation.transactions.strikes import Strikes
 
 READ_COMMITTED = 1
 
 
 class Watch:
-    """Two clients, as one of them may have to wait. `is_busy` tells when to ask more often."""
+    """Two clients, as one of them may have to wait. `strikes` tell when to ask more often, and who leads."""
 
-    def __init__(self, clients: Clients, is_busy: Callable[[], bool]) -> None:
+    def __init__(self, clients: Clients, strikes: Strikes) -> None:
         self._clients = clients
-        self._is_busy = is_busy
+        self._strikes = strikes
         self._rng = Random(f"watch {clients.world.seed}")
 
     async def _pause(self) -> None:
         deadline = self._clients.now_s + 4.0 * self._rng.random()
-        while self._clients.now_s < deadline and not self._is_busy():
+        while self._clients.now_s < deadline and not self._strikes.is_on:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.1 * self._rng.random())
 
@@ -49,15 +51,29 @@ class Watch:
                     clients.feed(history.StableOffset(invoked, clients.now_s, log, end.leader_epoch, end.offset))
 
     async def watch_group(self, client: KafkaClient, group: str, partitions: list[TopicPartition]) -> None:
-        """Ask for committed offsets that no transaction is about to change, for ever."""
+        """Ask for committed offsets that no transaction is about to change, for ever.
+
+        A deposed coordinator tells old ones until it hears that it is: it answers a fetch alone, as Kafka's does.
+        """
         clients = self._clients
+        count = int(clients.plan.broker["offsets.topic.num.partitions"])
+        of_group = TopicPartition(CONSUMER_OFFSETS, coordinator_partition(group, count))
         while True:
             await self._pause()
             partition = self._rng.choice(partitions)
             invoked = clients.now_s
             try:
-                found = await fetch_offsets(client, group, [partition], require_stable=True)
+                coordinator = await client.find_coordinator(group)
+                connection = await client.node_connection(coordinator)
+                request = fetch_offset(group, partition, require_stable=True)
+                found = (await connection.ask(request, OffsetFetchResponse, 9)).groups[0]
             except (ApiError, ClientError):
                 continue
-            offset = found[partition].offset if partition in found else None
+            leader = self._strikes.leader(of_group)
+            if found.error_code or leader is None or leader.broker_id != coordinator:
+                continue
+            answer = found.topics[0].partitions[0]
+            if answer.error_code:
+                continue
+            offset = answer.committed_offset if answer.committed_offset >= 0 else None
             clients.feed(history.CommittedOffset(invoked, clients.now_s, group, clients.log_of(partition), offset))

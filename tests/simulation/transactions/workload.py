@@ -130,7 +130,7 @@ class Workload:
             self._start(name, self._main_of_loop(name))
         self._start(TAIL, self._tail)
         if self.plan.instances:
-            watch = Watch(self.clients, lambda: self.strikes.is_on)
+            watch = Watch(self.clients, self.strikes)
             self._start(f"{WATCH}-logs", lambda client, _: watch.watch_logs(client, self.partitions))
             self._start(f"{WATCH}-group", lambda client, _: watch.watch_group(client, GROUP, self.inputs))
         for name in (*names, *loops):
