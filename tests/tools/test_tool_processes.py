@@ -194,9 +194,9 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     assert "Broker may not be available" in said.stderr
     bad = run("kafka-topics.sh", "--bootstrap-server", "nowhere", "--list")
     assert bad.stdout == "Error while executing topic command : Invalid url in bootstrap.servers: nowhere\n"
-    (tmp_path / "ssl.properties").write_text("security.protocol=SSL\n")
-    refused = run("kafka-topics.sh", *nobody[:2], "--command-config", str(tmp_path / "ssl.properties"), "--list")
-    assert "only PLAINTEXT is supported yet" in refused.stdout
+    (tmp_path / "tls.properties").write_text("security.protocol=TLS\n")
+    refused = run("kafka-topics.sh", *nobody[:2], "--command-config", str(tmp_path / "tls.properties"), "--list")
+    assert "Invalid value TLS for configuration security.protocol" in refused.stdout
     assert refused.returncode == 1
 
 
