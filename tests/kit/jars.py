@@ -1,8 +1,7 @@
 """Apache Kafka's jars for the tests that compare with it, fetched by Maven once and kept between runs.
 
 They go to `$ODRADEK_CACHE`, or `~/.cache/odradek-tests`. Where Java or Maven is missing, tests are skipped with the
-reason, and fail under `CI=true`. What Java programs leave in their temporary directory goes with the run. Run as a
-program, this makes the archive of Spark's classes.
+reason, and fail under `CI=true`. What Java programs leave in their temporary directory goes with the run.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ import atexit
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -24,7 +21,6 @@ import pytest
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of Java programs that run for seconds: to compile for speed costs them more time than it saves."""
 
-_ROOT = Path(__file__).parents[2]
 _POMS = Path(__file__).with_name("kafka-jars")
 
 
@@ -49,17 +45,13 @@ def java(*options: str) -> list[str]:
 
 
 def spark_environment() -> dict[str, str]:
-    """Environment variables that do the same for a process that runs Spark; it takes its classes from an archive if
-    there is one.
-    """
+    """Environment variables that do the same for a process that runs Spark."""
     directory = java_temporary_directory()
-    options = [f"-Djava.io.tmpdir={directory}", *QUICK_START]
-    if (classes := _spark_archive()).exists():
-        options.append(f"-XX:SharedArchiveFile={classes}")
+    options = " ".join(QUICK_START)
     return {
         "SPARK_LOCAL_DIRS": directory,
-        "SPARK_SUBMIT_OPTS": " ".join(options),
-        "SPARK_LAUNCHER_OPTS": " ".join(QUICK_START),
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={directory} {options}",
+        "SPARK_LAUNCHER_OPTS": options,
     }
 
 
@@ -119,74 +111,3 @@ def _fetch(pom: Path, target: Path) -> None:
         if done.returncode != 0:
             pytest.fail(f"Maven could not fetch Kafka's jars:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         partial.rename(target)
-
-
-@functools.cache
-def _spark_archive() -> Path:
-    """The archive of Spark's classes (JEP 350) for JVMs that start with `QUICK_START`; `make_spark_archive` makes it.
-
-    A JVM of Spark's reads and verifies some 15,000 classes before it does anything. With the archive a short job takes
-    some 40 % less processor time.
-    """
-    spark = importlib.util.find_spec("pyspark")
-    assert spark is not None
-    # The JVM takes an archive for the class path and the build that it was made with, and else does without.
-    version = subprocess.run(["java", "-version"], capture_output=True, check=True).stderr
-    made_with = version + f"{spark.origin}\n{' '.join(QUICK_START)}".encode() + Path(__file__).read_bytes()
-    return cache_directory() / f"spark-{hashlib.sha256(made_with).hexdigest()[:12]}.jsa"
-
-
-def make_spark_archive() -> None:
-    """Make the archive of Spark's classes, unless it is there or another process makes it. None comes of it where Spark
-    does not start.
-    """
-    archive = _spark_archive()
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with archive.with_suffix(".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        if archive.exists():
-            return
-        partial = archive.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
-        made = {"SPARK_SUBMIT_OPTS": " ".join([*QUICK_START, f"-XX:ArchiveClassesAtExit={partial}"])}
-        # The output ends with the JVM, which writes the archive when the program has ended.
-        subprocess.run(
-            [sys.executable, "-m", "tests.kit.jars", "use"],
-            cwd=_ROOT,
-            env={**os.environ, **made, "PYTHONPATH": str(_ROOT)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-        if partial.exists():
-            partial.rename(archive)
-
-
-def _use_spark() -> None:
-    """Do what most jobs do: parse, count with state, write a table, read it."""
-    from pyspark.sql import functions as sql
-
-    from spark_jobs.common.session import build_session
-
-    spark = build_session("classes", master="local[1]", shuffle_partitions=1)
-    with tempfile.TemporaryDirectory() as name:
-        values, table = Path(name, "values"), str(Path(name, "table"))
-        values.mkdir()
-        (values / "one").write_text('{"n": 1, "at": "2020-01-01T00:00:00Z"}\n')
-        parsed = spark.readStream.text(str(values)).select(sql.from_json("value", "n INT, at TIMESTAMP").alias("of"))
-        windows = parsed.select("of.*").withWatermark("at", "1 hour").groupBy(sql.window("at", "1 hour"), "n").count()
-        writer = windows.writeStream.outputMode("update").option("checkpointLocation", str(Path(name, "checkpoint")))
-        writer = writer.foreachBatch(lambda frame, _number: frame.write.partitionBy("n").parquet(table, "append"))
-        writer.trigger(availableNow=True).start().awaitTermination()
-        spark.read.parquet(table).orderBy("n").collect()
-    spark.stop()
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["use"]:
-        _use_spark()
-    else:
-        make_spark_archive()
