@@ -37,6 +37,7 @@ ONE_FOR_EACH = ("a", "b", "c", "d")
 
 Scenario = Callable[["Subject"], None]
 Row = TypeVar("Row")
+PlayedSubject = TypeVar("PlayedSubject", bound="Subject")
 
 
 class Target(NamedTuple):
@@ -268,9 +269,13 @@ def play(name: str, target: Target, salt: str = "") -> dict[str, Plain]:
 
     `salt` goes into the names of topics and groups, and out of the transcript: for a broker that saw them before.
     """
-    subject = Subject(target, name, salt)
+    return played(Subject(target, name, salt), scenarios()[name])
+
+
+def played(subject: PlayedSubject, scenario: Callable[[PlayedSubject], None]) -> dict[str, Plain]:
+    """Play a scenario with `subject`, and close it; gives its transcript."""
     try:
-        scenarios()[name](subject)
+        scenario(subject)
     finally:
         subject.close()
     return subject.transcript

@@ -15,6 +15,7 @@ from tests.kit.apache_kafka import zookeeper
 from tests.parity.cluster.clusters import BROKERS, Cluster, ClusterTarget
 from tests.parity.cluster.subject import STOPPED, ClusterSubject, cluster_scenarios, stopped_scenarios
 from tests.parity.known_differences import report
+from tests.parity.subject import played
 from tests.parity.transcript import Plain
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -57,12 +58,7 @@ def test_three_brokers_answer_as_those_of_apache_kafka(name: str, pair: Pair) ->
 
 def play(name: str, target: ClusterTarget) -> dict[str, Plain]:
     """Play a scenario for three brokers; gives its transcript."""
-    subject = ClusterSubject(target, name)
-    try:
-        cluster_scenarios()[name](subject)
-    finally:
-        subject.close()
-    return subject.transcript
+    return played(ClusterSubject(target, name), cluster_scenarios()[name])
 
 
 class Begun:

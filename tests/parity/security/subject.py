@@ -16,7 +16,7 @@ from protocol.messages import (
     SaslHandshakeResponse,
 )
 from tests.kit.wire_client import ConnectionClosed, WireClient
-from tests.parity.subject import Subject, Target
+from tests.parity.subject import Subject, Target, played
 from tests.parity.transcript import Plain
 
 SaslScenario = Callable[["SaslSubject"], None]
@@ -110,9 +110,4 @@ def sasl_scenarios() -> dict[str, SaslScenario]:
 
 def play_sasl(name: str, target: SaslTarget) -> dict[str, Plain]:
     """Play one scenario against a broker; gives its transcript."""
-    subject = SaslSubject(target, name)
-    try:
-        sasl_scenarios()[name](subject)
-    finally:
-        subject.close()
-    return subject.transcript
+    return played(SaslSubject(target, name), sasl_scenarios()[name])

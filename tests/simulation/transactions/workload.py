@@ -21,7 +21,7 @@ from tests.simulation.clients import Clients, Main
 from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.plan import TopicPlan, TransactionsPlan
 from tests.simulation.transactions.client_session import ClientSession
-from tests.simulation.transactions.group_loop import be_instance
+from tests.simulation.transactions.group_consumer import group_consumer
 from tests.simulation.transactions.session import AbortError, FencedError, Session, UnexpectedCodeError, hold
 from tests.simulation.transactions.strikes import Strikes
 from tests.simulation.transactions.transactions_plan import GROUP, LOOP, PRODUCER, instances
@@ -55,8 +55,6 @@ def partitions_of(topic: TopicPlan) -> list[TopicPartition]:
 
 class Workload:
     """Starts the transactional clients. `stop` has them come to an end; `is_idle` once they have."""
-
-    loop_settings = _LOOP_SETTINGS
 
     def __init__(self, clients: Clients, plan: TransactionsPlan, invariants: Invariants) -> None:
         self.clients = clients
@@ -127,7 +125,7 @@ class Workload:
             self._start(name, partial(self._produce, name))
         loops = instances(self.plan.instances) or [LOOP]
         for name in loops:
-            self._start(name, self._main_of_loop(name))
+            self._start(name, partial(self._loop, name))
         self._start(TAIL, self._tail)
         if self.plan.instances:
             watch = Watch(self.clients, self.strikes)
@@ -146,20 +144,8 @@ class Workload:
         if twin in self._busy or self.clients.is_over:
             return
         is_loop = name.startswith(LOOP)
-        main = self._main_of_loop(name, is_twin=True) if is_loop else partial(self._produce, name, is_twin=True)
+        main = partial(self._loop if is_loop else self._produce, name, is_twin=True)
         self._start(twin, main)
-
-    def _main_of_loop(self, name: str, *, is_twin: bool = False) -> Main:
-        if name == LOOP:
-            return partial(self._loop, is_twin=is_twin)
-        return partial(self._be_instance, name, is_twin=is_twin)
-
-    async def _be_instance(self, name: str, client: KafkaClient, reader: str, *, is_twin: bool) -> None:
-        process = reader.partition("/")[0]
-        if is_twin:
-            self._busy[process] = None
-        await be_instance(self, name, client, reader, is_twin=is_twin)
-        self._busy.pop(process, None)
 
     # -- producers -----------------------------------------------------------------------------------------------------
 
@@ -243,19 +229,19 @@ class Workload:
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    async def _loop(self, client: KafkaClient, reader: str, *, is_twin: bool = False) -> None:
+    async def _loop(self, transactional_id: str, client: KafkaClient, reader: str, *, is_twin: bool = False) -> None:
         rng = Random(f"{self._world.seed} {reader}")
         name = reader.partition("/")[0]
         if is_twin:
             self._busy[name] = None
         left = rng.randint(1, 4) if is_twin else -1
         while left and not (is_twin and self.clients.is_over):
-            work = Work(self, client, LOOP, reader)
-            consumer = Consumer(client, self.clients.consumer_settings(_LOOP_SETTINGS))
-            consumer.assign(self.inputs)
+            work = Work(self, client, transactional_id, reader)
+            consumer = self._consumer_of_loop(client, reader)
             try:
                 await work.begin()
-                await self.seek(work, consumer, reader)
+                if consumer.assignment:
+                    await self.seek(work, consumer, reader)
                 while left and not (is_twin and self.clients.is_over):
                     left -= 1
                     if not await self.transform(work, consumer, reader, rng):
@@ -269,6 +255,13 @@ class Workload:
                 await consumer.close()
                 await work.session.close()
         self._busy.pop(name, None)
+
+    def _consumer_of_loop(self, client: KafkaClient, reader: str) -> Consumer:
+        if self.plan.instances:
+            return group_consumer(self.clients, self.plan, client, reader, _LOOP_SETTINGS)
+        consumer = Consumer(client, self.clients.consumer_settings(_LOOP_SETTINGS))
+        consumer.assign(self.inputs)
+        return consumer
 
     async def seek(self, work: Work, consumer: Consumer, reader: str) -> None:
         """Go on where the last transaction that was committed has ended."""
