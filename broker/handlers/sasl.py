@@ -1,6 +1,6 @@
-"""SASL requests of a client that is authenticated, or that nobody asks to be (Kafka's `KafkaApis`).
+"""SASL requests on connections that are authenticated already, or whose listener has no SASL (Kafka's `KafkaApis`).
 
-Those of the others never come here: see `broker.security.sasl_session`.
+`broker.security.sasl_session` answers all others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.messages import (
 
 
 class SaslHandlers:
-    """ILLEGAL_SASL_STATE."""
+    """Refuses SASL requests with ILLEGAL_SASL_STATE."""
 
     @api(ApiKey.SASL_HANDSHAKE, versions=(0, 1), reads_only=True)
     def sasl_handshake(
@@ -25,7 +25,7 @@ class SaslHandlers:
         context: RequestContext,  # noqa: ARG002
         request: SaslHandshakeRequest,  # noqa: ARG002
     ) -> SaslHandshakeResponse:
-        """Kafka tells no mechanisms here."""
+        """Refuse a handshake; as in Kafka, the answer lists no mechanisms."""
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
 
     @api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), reads_only=True)
@@ -34,7 +34,7 @@ class SaslHandlers:
         context: RequestContext,  # noqa: ARG002
         request: SaslAuthenticateRequest,  # noqa: ARG002
     ) -> SaslAuthenticateResponse:
-        """With Kafka's words."""
+        """Refuse a token, with Kafka's message."""
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication",

@@ -1,4 +1,4 @@
-"""Whom a connection needs: somebody who serves its requests, and the server that it belongs to."""
+"""The interfaces that a connection uses: the dispatcher of its requests, and the server that accepted it."""
 
 from __future__ import annotations
 

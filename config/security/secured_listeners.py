@@ -13,7 +13,7 @@ from config.security.ssl_config import SslConfig, parse_ssl
 
 
 class Listeners(Protocol):
-    """A BrokerConfig of which the listeners are read."""
+    """The part of a BrokerConfig that `security_of` reads."""
 
     @property
     def originals(self) -> Mapping[str, str]: ...
@@ -29,7 +29,7 @@ class Listeners(Protocol):
 
 
 class ListenerSecurity(NamedTuple):
-    """By the listener's name, and how brokers reach one another."""
+    """TLS and SASL by listener name, and the security of connections between brokers (None: PLAINTEXT)."""
 
     ssl: dict[str, SslConfig]
     sasl: dict[str, SaslConfig]
@@ -37,7 +37,7 @@ class ListenerSecurity(NamedTuple):
 
 
 def security_of(config: Listeners, keys: Mapping[str, ConfigKey]) -> ListenerSecurity:
-    """Of the listeners that are not in plain text. Raises ConfigError."""
+    """Parse the security of all listeners that are not PLAINTEXT. Raises ConfigError."""
     values, originals = config.values, config.originals
     found = ListenerSecurity({}, {}, None)
     for name, protocol in ((each.listener_name, each.security_protocol) for each in config.listeners):
