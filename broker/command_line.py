@@ -124,7 +124,14 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
     named = {} if arguments.defaults is None else keys_of(environment)
     if named and arguments.path is None:
         properties = {key: text for key, text in properties.items() if key in PLACES}
-    return BrokerConfig.of({**properties, **named, **arguments.overrides})
+    given = {**properties, **named, **arguments.overrides}
+    options = environment.get("KAFKA_OPTS", "")
+    if "java.security.auth.login.config" in options:
+        from broker.environment.system import read_text
+        from config.security.jaas_keys import with_jaas_file
+
+        given = with_jaas_file(given, options, read_text)
+    return BrokerConfig.of(given)
 
 
 def set_logger_levels(arguments: Arguments, environment: Mapping[str, str]) -> None:

@@ -10,7 +10,8 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 from broker.zookeeper.kazoo_handler import TlsSocket
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
-from config.zookeeper.jaas import FILE_PROPERTY, DigestLogin
+from config.security.jaas_file import FILE_PROPERTY
+from config.zookeeper.jaas import DigestLogin
 from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, TRUST_STORE, ZookeeperTls
 
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens")

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+MODULES: Final = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+"""The Java class of each mechanism."""
 _TOKEN = re.compile(r'(?:\s|//[^\n]*|#[^\n]*|/\*.*?\*/)*(?:"((?:[^"\\]|\\.)*)"|([{};=])|([^\s{};="]+)|\Z)', re.DOTALL)
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 

@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from config.definitions import ConfigError, ConfigKey, Value
-from config.security.login_modules import parse_module
+from config.security.login_modules import MODULES, parse_module
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MODULES: Final = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 _USER: Final = "user_"
 _OF_MECHANISM: Final = re.compile(r"(.+)\.(sasl\.jaas\.config|connections\.max\.reauth\.ms)\Z")
 
@@ -73,9 +68,9 @@ def parse_sasl(
 
 def login_of(name: str, mechanism: str, text: str | None) -> Login:
     """Whom the login module in `text`, the value of the key `name`, names. Raises ConfigError."""
-    if mechanism not in _MODULES:
+    if mechanism not in MODULES:
         raise ConfigError(name, "[hidden]", f"the mechanism must be one of: {', '.join(MECHANISMS)}")
-    example = f'{_MODULES[mechanism]} required username="alice" password="...";'
+    example = f'{MODULES[mechanism]} required username="alice" password="...";'
     if not text:
         raise ConfigError(name, None, f"it must look like {example}")
     options = _login_options(name, mechanism, text)
@@ -100,10 +95,10 @@ def _login_options(name: str, mechanism: str, text: str | None) -> Mapping[str, 
     if text is None:
         if mechanism != "PLAIN":
             return {}
-        raise ConfigError(name, None, f'it must look like {_MODULES[mechanism]} required user_alice="password";')
+        raise ConfigError(name, None, f'it must look like {MODULES[mechanism]} required user_alice="password";')
     module = parse_module(text, lambda reason: ConfigError(name, "[hidden]", reason))
-    if module.class_name != _MODULES[mechanism]:
-        raise ConfigError(name, "[hidden]", f"{mechanism} needs the login module {_MODULES[mechanism]}")
+    if module.class_name != MODULES[mechanism]:
+        raise ConfigError(name, "[hidden]", f"{mechanism} needs the login module {MODULES[mechanism]}")
     return module.options
 
 

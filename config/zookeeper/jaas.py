@@ -5,14 +5,12 @@ There is no JVM here, but Kafka's scripts are given the file in KAFKA_OPTS, and 
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from config.definitions import ConfigError
-from config.security.login_modules import parse_sections
+from config.security.jaas_file import FILE_PROPERTY, file_of, sections_of
 
-FILE_PROPERTY = "java.security.auth.login.config"
 _SWITCH, _SECTION = "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"
 _SERVER_SECTION = "zookeeper.sasl.serverconfig"
 _USER = "user_"
@@ -26,15 +24,6 @@ class DigestLogin(NamedTuple):
     password: str
 
 
-def system_properties(options: str) -> dict[str, str]:
-    """The properties that the text of KAFKA_OPTS sets (-Dname=value). Raises ConfigError."""
-    try:
-        words = [word[2:] for word in shlex.split(options) if word.startswith("-D")]
-    except ValueError as error:
-        raise ConfigError("KAFKA_OPTS", "[hidden]", "a quotation mark is missing") from error
-    return {name: value for name, _, value in (word.partition("=") for word in words)}
-
-
 def zookeeper_login(properties: Mapping[str, str], read: Callable[[str], str]) -> DigestLogin | None:
     """The broker's user in ZooKeeper; None where no JAAS file has the section, which is `Client` unless
     zookeeper.sasl.clientconfig names another. `read` gives the text of a file. Raises ConfigError.
@@ -43,7 +32,7 @@ def zookeeper_login(properties: Mapping[str, str], read: Callable[[str], str]) -
     options = _digest_options(properties, section, read)
     if options is None:
         return None
-    path = _path(properties)
+    path = file_of(properties)
     if properties.get(_SWITCH, "true").lower() != "true":
         reason = f"the JAAS configuration {path} has the section {section}, and this would leave it unused"
         raise ConfigError(_SWITCH, properties[_SWITCH], reason)
@@ -63,24 +52,14 @@ def zookeeper_users(properties: Mapping[str, str], read: Callable[[str], str]) -
     return {name.removeprefix(_USER): password for name, password in options.items() if name.startswith(_USER)}
 
 
-def _path(properties: Mapping[str, str]) -> str:
-    return properties.get(FILE_PROPERTY, "").removeprefix("=").removeprefix("file:")
-
-
 def _digest_options(
     properties: Mapping[str, str], section: str, read: Callable[[str], str]
 ) -> Mapping[str, str] | None:
     """The options of the section's module; None without a file, or without the section in it."""
-    path = _path(properties)
-    if not path:
-        return None
-    try:
-        text = read(path)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(FILE_PROPERTY, path, getattr(error, "strerror", None) or "it is not text") from error
-    modules = parse_sections(text, lambda reason: ConfigError(FILE_PROPERTY, path, reason)).get(section)
+    modules = sections_of(properties, read).get(section)
     if modules is None:
         return None
+    path = file_of(properties)
     if len(modules) != 1 or modules[0].class_name != _DIGEST:
         raise ConfigError(FILE_PROPERTY, path, f"the section {section} needs the one module {_DIGEST}")
     return modules[0].options

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.zookeeper.jaas import DigestLogin, system_properties, zookeeper_login
+from config.security.jaas_file import system_properties
+from config.security.jaas_keys import with_jaas_file
+from config.zookeeper.jaas import DigestLogin, zookeeper_login
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 TEXT = f"""
@@ -71,3 +74,34 @@ def test_a_file_that_is_not_there() -> None:
 
     with pytest.raises(ConfigError, match=r"/jaas\.conf for .*login\.config: No such file or directory"):
         zookeeper_login({"java.security.auth.login.config": "/jaas.conf"}, read)
+
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SERVERS = f"""
+KafkaServer {{ {SCRAM} required username="broker" password="b\\"\\\\"; {PLAIN} required user_a="one"; }};
+out.KafkaServer {{ {PLAIN} required user_a="two"; }};
+"""
+
+
+def test_the_login_modules_of_a_broker() -> None:
+    listeners = {
+        "broker.id": "0",
+        "listeners": "PLAINTEXT://:9092,OUT://:9093,IN://:9094",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OUT:SASL_PLAINTEXT,IN:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN, SCRAM-SHA-512",
+        "listener.name.out.sasl.enabled.mechanisms": "PLAIN",
+        "inter.broker.listener.name": "IN",
+        "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+        "zookeeper.connect": "localhost:1",
+    }
+    options = "-Djava.security.auth.login.config=/jaas.conf"
+    config = BrokerConfig.of(with_jaas_file(listeners, options, lambda _path: SERVERS))
+    assert (config.sasl["OUT"].plain_users, config.sasl["IN"].plain_users) == ({"a": "two"}, {"a": "one"})
+    assert config.inter_broker_channel is not None
+    assert config.inter_broker_channel.login == ("SCRAM-SHA-512", "broker", 'b"\\')
+    own = {**listeners, "listener.name.out.plain.sasl.jaas.config": f'{PLAIN} required user_a="three";'}
+    config = BrokerConfig.of(with_jaas_file(own, options, lambda _path: SERVERS))
+    assert config.sasl["OUT"].plain_users == {"a": "three"}
+    with pytest.raises(ConfigError, match=r"plain\.sasl\.jaas\.config: it must look like"):
+        BrokerConfig.of(with_jaas_file(listeners, options, lambda _path: "Client {};"))

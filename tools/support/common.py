@@ -159,7 +159,18 @@ def make_client(
     values = {"client.id": client_id, **(properties or {})}
     if bootstrap_servers is not None:
         values["bootstrap.servers"] = bootstrap_servers
+    if values.get("security.protocol", "").upper().startswith("SASL") and "sasl.jaas.config" not in values:
+        text = _login_module(values.get("sasl.mechanism", ""))
+        values |= {} if text is None else {"sasl.jaas.config": text}
     return KafkaClient(ClientSettings.parse(values))
+
+
+def _login_module(mechanism: str) -> str | None:
+    """That of the section KafkaClient in the JAAS file that KAFKA_OPTS names. Raises ConfigError."""
+    from config.security.jaas_file import CLIENT, module_text, sections_of, system_properties
+
+    options = system_properties(os.environ.get("KAFKA_OPTS", ""))
+    return module_text(sections_of(options, read_text), (CLIENT,), mechanism)
 
 
 def admin_client(options: Options, *, client_id: str = "admin") -> KafkaClient:

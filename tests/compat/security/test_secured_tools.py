@@ -67,11 +67,13 @@ class Site:
         path.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
         return str(path)
 
-    def run(self, tool: str, protocol: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        self, tool: str, protocol: str, *arguments: str, given: str = "", options: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of the tools against the listener of `protocol`."""
         return subprocess.run(
             [sys.executable, "-m", f"tools.{tool}", "--bootstrap-server", self.addresses[protocol], *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "KAFKA_OPTS": options},
             input=given,
             capture_output=True,
             text=True,
@@ -144,3 +146,15 @@ def test_a_producer_that_is_not_let_in(site: Site) -> None:
     sent = site.run("console_producer", "SASL_PLAINTEXT", "--producer.config", file, "--topic", "t", given="a\n")
     assert "Invalid username or password" in sent.stderr
     assert "Traceback" not in sent.stderr
+
+
+def test_a_login_module_in_a_jaas_file(site: Site, tmp_path: Path) -> None:
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(f'KafkaClient {{ {PLAIN_MODULE} required username="alice" password="one two"; }};')
+    plain = tmp_path / "client.properties"
+    plain.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n")
+    options = f"-Djava.security.auth.login.config={jaas}"
+    arguments = ["--command-config", str(plain), "--list"]
+    assert site.run("topics", "SASL_PLAINTEXT", *arguments, options=options).returncode == 0
+    without = site.run("topics", "SASL_PLAINTEXT", *arguments)
+    assert "for configuration sasl.jaas.config: it must look like" in without.stdout
