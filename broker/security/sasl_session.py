@@ -85,7 +85,8 @@ class SaslSession:
         if self._is_authenticated:
             if frame[:2] != _HANDSHAKE or not self._begins_again():
                 if self._expires_s is not None and self._now_s() > self._expires_s:
-                    raise CloseConnection("the client has not authenticated again in time (connections.max.reauth.ms)")
+                    reason = "has not authenticated again in time (connections.max.reauth.ms)"
+                    raise CloseConnection(f"{self._principal} {reason}")
                 return self._dispatcher.dispatch(connection, frame)
         elif self._has_no_headers:
             return self._later(self._answer_without_header(bytes(frame)))

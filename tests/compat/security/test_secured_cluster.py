@@ -71,6 +71,8 @@ class Security:
                 "sasl.enabled.mechanisms": MECHANISM,
                 "sasl.mechanism.inter.broker.protocol": MECHANISM,
                 f"listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config": jaas,
+                # Sessions end while brokers follow and command each other.
+                "connections.max.reauth.ms": "2000",
             }
             alice = {"sasl.mechanism": MECHANISM, "sasl.username": "alice", "sasl.password": PASSWORDS["alice"]}
             self.client |= alice
@@ -154,6 +156,8 @@ def test_a_secured_cluster_fails_over(has_sasl: bool, tmp_path: Path) -> None:
         else:
             check_new_certificates(cluster, security)
         assert cluster.traceback() is None
+        for broker in cluster.brokers.values():
+            assert "User:broker has not authenticated again in time" not in broker.output.read_text()
 
 
 def check_new_certificates(cluster: BrokerCluster, security: Security) -> None:
