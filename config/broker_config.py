@@ -229,6 +229,8 @@ class BrokerConfig:
         """Whether it says something about a listener with TLS or SASL."""
         of_listener = LISTENER_KEY.match(name)
         key = base_name(name if of_listener is None else of_listener[2])
+        if key.startswith("password.encoder."):
+            return "password.encoder.secret" in self.originals
         is_sasl = key.startswith("sasl.") or key == "connections.max.reauth.ms"
         return bool(self.sasl) if is_sasl else key.startswith("ssl.") and bool(self.ssl)
 
@@ -335,6 +337,10 @@ class BrokerConfig:
         """SASL of each listener that has it."""
         self.inter_broker_channel: ChannelConfig | None = None
         """How brokers reach one another; None for plain text."""
+        if "password.encoder.secret" in self.originals:
+            from config.security.password_encoder import PasswordEncoder
+
+            PasswordEncoder.of(self.values)
         if any(each.security_protocol != "PLAINTEXT" for each in self.listeners):
             from config.security.secured_listeners import security_of
 

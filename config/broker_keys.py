@@ -14,7 +14,7 @@ from config import (
     keys_sasl,
     keys_security,
 )
-from config.definitions import ConfigKey, table
+from config.definitions import ConfigKey, ConfigType, table
 
 BROKER_KEYS = table(
     (
@@ -51,3 +51,9 @@ def declared_key(name: str) -> ConfigKey | None:
     if declared is None and (match := LISTENER_KEY.match(name)):
         declared = BROKER_KEYS.get(base_name(match[2]))
     return declared
+
+
+def is_password(name: str) -> bool:
+    """Whether a key, with a listener's prefix or without, is that of a password."""
+    declared = declared_key(name)
+    return declared is not None and declared.type is ConfigType.PASSWORD

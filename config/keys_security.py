@@ -79,7 +79,6 @@ KEYS = (
         PASSWORD,
         None,
         "Secret that encodes passwords kept in ZooKeeper.",
-        refusal=NO_ENCODER,
     ),
     ConfigKey(
         "password.encoder.old.secret",

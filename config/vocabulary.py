@@ -41,7 +41,7 @@ REPLICA_SELECTORS = Matching(
 
 NO_MECHANISM = "GSSAPI, OAUTHBEARER and Java classes are not implemented; use PLAIN or SCRAM and remove it"
 NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
-NO_ENCODER = "passwords in dynamic configurations are not implemented yet; remove password.encoder.*"
+NO_ENCODER = "passwords are not encoded anew; set those of dynamic configurations again and remove it"
 NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"
 NO_PLUGINS = "Java classes cannot be loaded; remove it"
 NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"

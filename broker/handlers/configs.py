@@ -278,10 +278,11 @@ class ConfigHandlers:
                     f"Unexpected broker id, expected {own_id}, but received {resource.name}",
                 )
             name = str(own_id)
-        overrides = applied(resource, self._metadata.image.config(ConfigResourceType.BROKER, name), declared_key)
+        overrides = applied(resource, self._config_service.dynamic_of(name), declared_key)
         self._config_service.validate_broker(overrides, per_broker=bool(name))
+        kept = self._config_service.as_kept(overrides)
         if not validate_only:
-            errors = await self._store.alter_configs({(ConfigResourceType.BROKER, name): overrides})
+            errors = await self._store.alter_configs({(ConfigResourceType.BROKER, name): kept})
             for error in errors.values():
                 raise error
 

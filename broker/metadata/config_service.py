@@ -16,7 +16,7 @@ from broker.metadata.reconfiguration import check_local_retention, check_worker_
 from broker.metadata.topic_configs import log_config_of
 from cluster.metadata_image import MetadataImage
 from config.broker_config import BrokerConfig
-from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name
+from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, is_password
 from config.broker_keys import declared_key as static_key
 from config.definitions import ConfigError, ConfigKey, ConfigRuleError, ConfigType, UpdateMode, value_to_text
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
@@ -47,7 +47,7 @@ _GROUP_OF = {name: group for group in _SYNONYM_GROUPS for name in group if name 
 _SECURITY_KEYS = re.compile(r"ssl\.(keystore|truststore|key)\.(?!.*algorithm)")
 _NOT_YET_DYNAMIC = re.compile(
     r"(listeners|advertised\.listeners|listener\.security\.protocol\.map"
-    r"|(listener\.name\..*\.)?(ssl\.(?!(key|trust)store\.(location|type)\Z)|sasl\.).*"
+    r"|(listener\.name\..*\.)?(ssl\.(?!(key|trust)store\.|key\.password\Z)|sasl\.).*"
     r"|(listener\.name\..*\.)?connections\.max\.reauth\.ms)\Z"
 )
 """Kafka changes these while it runs; this broker reads them at its start."""
@@ -96,6 +96,9 @@ class ConfigService:
         self._listeners: list[Callable[[BrokerConfig], None]] = []
         self._overrides: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
         self._current = static
+        self._kept: Mapping[str, str] = {}
+        self._plain: Mapping[str, str] = {}
+        """This broker's own dynamic configuration, as it is kept and with passwords in plain text."""
         self._log_configs: dict[Overrides, LogConfig] = {}
         self._described_topics: dict[Overrides, Sequence[DescribedConfig]] = {}
         self._described_broker: Sequence[DescribedConfig] | None = None
@@ -155,10 +158,29 @@ class ConfigService:
 
     def _dynamic(self, image: MetadataImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """(defaults of all brokers, this broker's own)."""
-        return (
-            image.config(ConfigResourceType.BROKER, CLUSTER_DEFAULT),
-            image.config(ConfigResourceType.BROKER, str(self.broker_id)),
-        )
+        own = image.config(ConfigResourceType.BROKER, str(self.broker_id))
+        return image.config(ConfigResourceType.BROKER, CLUSTER_DEFAULT), self._decoded(own) if own else own
+
+    def _decoded(self, own: Mapping[str, str]) -> Mapping[str, str]:
+        if own != self._kept:
+            self._kept = self._plain = own
+            if any(is_password(name) for name in own):
+                from broker.security.dynamic_passwords import decoded
+
+                self._plain = decoded(own, self._static)
+        return self._plain
+
+    def dynamic_of(self, name: str) -> Mapping[str, str]:
+        """The dynamic configuration of this broker or, for CLUSTER_DEFAULT, of all; passwords are in plain text."""
+        return self._dynamic(self._metadata.image)[0 if name == CLUSTER_DEFAULT else 1]
+
+    def as_kept(self, properties: Mapping[str, str]) -> Mapping[str, str]:
+        """A dynamic configuration as the coordination tree keeps it, with passwords encoded. Raises ApiError."""
+        if not any(is_password(name) for name in properties):
+            return properties
+        from broker.security.dynamic_passwords import encoded
+
+        return encoded(properties, self._static)
 
     def _apply(self, properties: Mapping[str, str]) -> BrokerConfig:
         """The static configuration under `properties`, without those that cannot be used (Kafka logs them too)."""

@@ -230,7 +230,7 @@ def test_listeners_of_a_container(tmp_path: Path) -> None:
         ("sasl.kerberos.service.name=kafka", "GSSAPI, OAUTHBEARER and Java classes are not implemented"),
         ("listener.name.outside.ssl.keystore.location=/etc/keys", "it is of no listener with TLS"),
         ("listener.name.outside.plain.sasl.jaas.config=x", "it is of no listener with SASL"),
-        ("password.encoder.secret=x", "passwords in dynamic configurations are not implemented"),
+        ("password.encoder.old.secret=x", "passwords are not encoded anew"),
         ("delegation.token.secret.key=x", "delegation tokens are not implemented"),
         ("principal.builder.class=a.B", "Java classes cannot be loaded"),
         ("listener.name.outside.principal.builder.class=a.B", "Java classes cannot be loaded"),
@@ -249,7 +249,7 @@ def test_no_open_broker_by_surprise(tmp_path: Path, line: str, reason: str) -> N
 
 def test_secrets_are_not_repeated_in_errors(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(tmp_path, "password.encoder.secret=do-not-show")
+        load(tmp_path, "password.encoder.old.secret=do-not-show")
     assert "do-not-show" not in str(caught.value)
 
 

@@ -16,13 +16,14 @@ from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.security.certificates import Authority, Identity
 from tests.kit.waiting import eventually
 
+SET = AlterConfigOpType.SET
 KEY = "listener.name.ssl.ssl.keystore.location"
 
 
 class Site:
     """A broker with a listener in plain text and one that demands certificates."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, others: dict[str, str] | None = None) -> None:
         self.directory = directory
         self.authority = Authority()
         self.trusted = self.authority.write_pem(directory / "trusted.pem")
@@ -40,6 +41,7 @@ class Site:
                 "ssl.truststore.type": "PEM",
                 "ssl.truststore.location": str(self.trusted),
                 "ssl.client.auth": "required",
+                **(others or {}),
             },
         )
         self.process.address = plain
@@ -72,10 +74,17 @@ class Site:
         """Until the broker has logged it."""
         eventually("a complaint", self.process.output.read_text, lambda output: text in output, pause_s=0.2)
 
-    def alter(self, key: str, value: str) -> None:
-        """As kafka-configs. Raises KafkaException."""
-        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=[entry])
+    def alter(self, **changes: str) -> None:
+        """As kafka-configs; of the listener's keys, with underscores for dots. Raises KafkaException."""
+        entries = [
+            ConfigEntry(f"listener.name.ssl.ssl.{key.replace('_', '.')}", value, incremental_operation=SET)
+            for key, value in changes.items()
+        ]
+        self.alter_key(*entries)
+
+    def alter_key(self, *entries: ConfigEntry) -> None:
+        """Raises KafkaException."""
+        resource = ConfigResource(ResourceType.BROKER, "0", incremental_configs=list(entries))
         admin = AdminClient({"bootstrap.servers": self.process.address, "log_level": 0})
         for future in admin.incremental_alter_configs([resource]).values():
             future.result(30)
@@ -125,19 +134,48 @@ def test_whom_a_listener_trusts(site: Site) -> None:
 
 def test_stores_that_kafka_configs_names(site: Site) -> None:
     second = site.authority.issue("broker")
-    site.alter(KEY, str(second.write_pem(site.directory / "second.pem")))
+    site.alter(keystore_location=str(second.write_pem(site.directory / "second.pem")))
     site.await_serial(second)
     with pytest.raises(KafkaException, match="it cannot be read: No such file"):
-        site.alter(KEY, "/none.pem")
+        site.alter(keystore_location="/none.pem")
     somebody = site.authority.issue("somebody").write_pem(site.directory / "somebody.pem")
     with pytest.raises(KafkaException, match="is not the present one"):
-        site.alter(KEY, str(somebody))
+        site.alter(keystore_location=str(somebody))
     with pytest.raises(KafkaException, match="only per-listener using the listener prefix"):
-        site.alter("ssl.keystore.location", str(somebody))
+        site.alter_key(ConfigEntry("ssl.keystore.location", str(somebody), incremental_operation=SET))
     with pytest.raises(KafkaException, match="Cannot update these configs dynamically"):
-        site.alter("listener.name.ssl.ssl.keystore.password", "x")
+        site.alter(client_auth="none")
+    with pytest.raises(KafkaException, match="Password encoder secret not configured"):
+        site.alter(key_password="x")
     assert site.serial() == second.certificate.serial_number
     # After a restart the dynamic configuration counts as well.
     site.process.stop()
     site.process.start()
     site.await_serial(second)
+
+
+def test_passwords_that_kafka_configs_sets(tmp_path: Path) -> None:
+    site = Site(tmp_path, {"password.encoder.secret": "encoder's"})
+    site.process.start()
+    second = site.authority.issue("broker")
+    location = str(second.write_pkcs12(tmp_path / "second.p12", "hidden word", site.authority))
+    with pytest.raises(KafkaException, match="it does not open the store"):
+        site.alter(keystore_type="PKCS12", keystore_location=location, keystore_password="wrong")
+    site.alter(keystore_type="PKCS12", keystore_location=location, keystore_password="hidden word")
+    site.await_serial(second)
+    # Other keys may change, and the password stays.
+    third = site.authority.issue("broker")
+    site.alter(keystore_location=str(third.write_pkcs12(tmp_path / "third.p12", "hidden word", site.authority)))
+    site.await_serial(third)
+    site.process.stop()
+    site.process.start()
+    site.await_serial(third)
+    resource = ConfigResource(ResourceType.BROKER, "0")
+    admin = AdminClient({"bootstrap.servers": site.process.address, "log_level": 0})
+    shown = admin.describe_configs([resource])[resource].result(30)
+    password = shown["listener.name.ssl.ssl.keystore.password"]
+    assert (password.value, password.is_sensitive) == (None, True)
+    assert site.process.stop() == 0
+    kept = b"".join(path.read_bytes() for path in tmp_path.joinpath("broker").rglob("*") if path.is_file())
+    assert b"encryptedPassword:" in kept
+    assert b"hidden word" not in kept
