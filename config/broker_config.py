@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
+from config.authorization import AUTHORIZER_KEYS
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, declared_key
 from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
@@ -218,11 +219,12 @@ class BrokerConfig:
 
     def without_effect(self) -> list[str]:
         """Set keys that Kafka knows and nobody acts on here; most that are for a single listener are among them."""
+        acted_on = EFFECTIVE_KEYS | AUTHORIZER_KEYS.keys()
+        known = [name for name in self.originals if name in ELSEWHERE_KEYS or declared_key(name) is not None]
         return [
             name
-            for name in self.originals
-            if name in ELSEWHERE_KEYS
-            or (declared_key(name) is not None and name not in EFFECTIVE_KEYS and not self._is_security_key(name))
+            for name in known
+            if name in ELSEWHERE_KEYS or (name not in acted_on and not self._is_security_key(name))
         ]
 
     def _is_security_key(self, name: str) -> bool:
@@ -385,6 +387,7 @@ EFFECTIVE_KEYS = frozenset(
         "inter.broker.protocol.version",
         "log.dir",
         "log.dirs",
+        "authorizer.class.name",
         "max.connections.per.ip.overrides",
     }
 )

@@ -14,6 +14,7 @@ from config import (
     keys_sasl,
     keys_security,
 )
+from config.authorization import AUTHORIZER_KEYS
 from config.definitions import ConfigKey, ConfigType, table
 
 BROKER_KEYS = table(
@@ -47,7 +48,7 @@ def base_name(listener_key: str) -> str:
 
 def declared_key(name: str) -> ConfigKey | None:
     """The declaration of a broker key, also of one with a listener's prefix; None when there is none."""
-    declared = BROKER_KEYS.get(name)
+    declared = BROKER_KEYS.get(name) or AUTHORIZER_KEYS.get(name)
     if declared is None and (match := LISTENER_KEY.match(name)):
         declared = BROKER_KEYS.get(base_name(match[2]))
     return declared

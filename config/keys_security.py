@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from config.definitions import ConfigKey, OneOf, Range
 from config.vocabulary import (
+    AUTHORIZERS,
     BOOLEAN,
     CLASS,
     INT,
     LIST,
     LONG,
-    NO_AUTHORIZER,
     NO_ENCODER,
     NO_PLUGINS,
     NO_TOKENS,
@@ -19,7 +19,7 @@ from config.vocabulary import (
 )
 
 KEYS = (
-    ConfigKey("authorizer.class.name", STRING, "", "Class that decides who may do what.", refusal=NO_AUTHORIZER),
+    ConfigKey("authorizer.class.name", STRING, "", "Class that decides who may do what.", AUTHORIZERS),
     ConfigKey(
         "principal.builder.class",
         CLASS,

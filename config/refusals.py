@@ -9,11 +9,11 @@ from typing import Protocol
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, declared_key
 from config.definitions import ConfigError, RefusedKeyError, Value
 from config.listeners import EndPoint
-from config.vocabulary import NO_AUTHORIZER
+from config.vocabulary import NO_OTHER_ACLS
 
 _PATTERNS = (
     # Keys without a declaration of their own that would change who may do what; the last word: whether to show a value.
-    (re.compile(r"(super\.users|allow\.everyone\.if\.no\.acl\.found)\Z"), NO_AUTHORIZER, True),
+    (re.compile(r"authorizer\.zookeeper\..*"), NO_OTHER_ACLS, True),
     (
         re.compile(r"sasl\.jaas\.config\Z"),
         "name the listener and the mechanism: listener.name.NAME.MECHANISM.sasl.jaas.config",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from config.authorization import authorization_rules
+
 _SPOKEN = (3, 9)
 """The release whose versions of the requests between brokers are spoken (`broker.inter_broker.versions`)."""
 
@@ -15,6 +17,11 @@ class Configuration(Protocol):
     @property
     def values(self) -> Mapping[str, Any]:
         """The parsed value of each key."""
+        ...
+
+    @property
+    def originals(self) -> Mapping[str, str]:
+        """The text of each key that is set."""
         ...
 
     @property
@@ -104,6 +111,7 @@ def rules(config: Configuration) -> Iterator[tuple[str, bool, str]]:
     sessions = "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
     shortest, longest = values["group.min.session.timeout.ms"], values["group.max.session.timeout.ms"]
     yield "group.max.session.timeout.ms", shortest <= longest, sessions
+    yield from authorization_rules(config.originals)
 
 
 def _is_understood_by_others(values: Mapping[str, Any]) -> tuple[str, bool, str]:

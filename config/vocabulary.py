@@ -33,6 +33,10 @@ THROTTLED_REPLICAS = Matching(
     "[partitionId]:[brokerId],[partitionId]:[brokerId],...",
 )
 
+AUTHORIZERS = Matching(
+    r"|kafka\.security\.authorizer\.AclAuthorizer",
+    "Java classes cannot be loaded; there is kafka.security.authorizer.AclAuthorizer",
+)
 REPLICA_SELECTORS = Matching(
     r"org\.apache\.kafka\.common\.replica\.(LeaderSelector|RackAwareReplicaSelector)",
     "Java classes cannot be loaded; there are org.apache.kafka.common.replica.LeaderSelector and "
@@ -42,7 +46,7 @@ REPLICA_SELECTORS = Matching(
 NO_MECHANISM = "GSSAPI, OAUTHBEARER and Java classes are not implemented; use PLAIN or SCRAM and remove it"
 NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
 NO_ENCODER = "passwords are not encoded anew; set those of dynamic configurations again and remove it"
-NO_AUTHORIZER = "authorization is not implemented yet, everybody could do everything; remove it and protect the port"
+NO_OTHER_ACLS = "ACLs are kept where zookeeper.connect says; remove authorizer.zookeeper.*"
 NO_PLUGINS = "Java classes cannot be loaded; remove it"
 NO_POLICIES = "policies are not implemented yet, every change would be let through; remove it"
 NO_REVOCATION = "revoked certificates are not looked for; remove it, and let ZooKeeper's certificates expire soon"

@@ -1,27 +1,22 @@
 """Read-only requests about features that this broker does not have, answered as by a Kafka that is not set up for them.
 
 User interfaces send them to every broker and take an error that is not expected for a broken cluster. The answers are
-those of Apache Kafka 3.9.1 in ZooKeeper mode without an authorizer, quotas or tokens.
+those of Apache Kafka 3.9.1 in ZooKeeper mode without quotas or tokens.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.network.registry import CloseConnection, RequestContext, api
+from broker.network.registry import RequestContext, api
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
-    DescribeAclsRequest,
-    DescribeAclsResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-
-UNKNOWN: Final = 0
-"""The number that every enumeration of ACLs has for what a client does not know."""
 
 EXACT, DEFAULT, ANY_NAME = range(3)
 """How a component of a quota filter matches."""
@@ -31,26 +26,7 @@ QUOTA_ENTITY_NAMES: Final = {"user": "user", "client-id": "client", "ip": "ip"}
 
 
 class DisabledFeatureHandlers:
-    """Describes ACLs, tokens and quotas, of which there are none."""
-
-    @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), reads_only=True)
-    def describe_acls(
-        self,
-        context: RequestContext,  # noqa: ARG002
-        request: DescribeAclsRequest,
-    ) -> DescribeAclsResponse:
-        """SECURITY_DISABLED: without an authorizer there are no ACLs to look at."""
-        filters = (
-            request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type,
-        )  # fmt: skip
-        if UNKNOWN in filters:
-            raise CloseConnection("DescribeAclsRequest contains UNKNOWN elements")
-        return DescribeAclsResponse(
-            throttle_time_ms=0,
-            error_code=ErrorCode.SECURITY_DISABLED,
-            error_message="No Authorizer is configured on the broker",
-            resources=[],
-        )
+    """Describes tokens and quotas, of which there are none."""
 
     @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True)
     def describe_delegation_token(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -11,11 +12,19 @@ from broker.handlers.leader_hints import hint_readers
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
 from broker.replication.delayed_fetch import FetchResult
-from broker.replication.fetch_partition import PartitionData
-from broker.replication.fetch_session import ErrorFetchContext, FetchContext, FetchSessionCache
+from broker.replication.fetch_partition import FetchPartition, PartitionData
+from broker.replication.fetch_session import (
+    FINAL_EPOCH,
+    INVALID_SESSION_ID,
+    ErrorFetchContext,
+    FetchContext,
+    FetchSessionCache,
+)
 from broker.replication.replica_manager import ReplicaManager
+from broker.security.access import OPEN, Access, Client
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
+from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
@@ -29,10 +38,13 @@ REFUSED_UNREAD = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
 """Errors of a partition that Kafka finds before it reads the partition."""
+
+_DENIED = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 AbortedTransaction = FetchResponse.AbortedTransaction
 
@@ -40,22 +52,37 @@ AbortedTransaction = FetchResponse.AbortedTransaction
 class FetchHandlers:
     """Reads for consumers. `max_response_bytes` is the broker's own cap (fetch.max.bytes)."""
 
-    def __init__(self, replica_manager: ReplicaManager, sessions: FetchSessionCache, max_response_bytes: int) -> None:
+    def __init__(
+        self,
+        replica_manager: ReplicaManager,
+        sessions: FetchSessionCache,
+        max_response_bytes: int,
+        access: Access = OPEN,
+    ) -> None:
         self._replica_manager = replica_manager
+        self._access = access
         self._sessions = sessions
         self._max_response_bytes = max_response_bytes
 
     @api(ApiKey.FETCH, versions=(4, 17), reads_only=True)
     def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Waiting[FetchResponse]:
         """Answer at once when enough bytes are there, a partition failed or the client does not want to wait; else when
-        they have come.
+        they have come. Followers need CLUSTER_ACTION (CVE-2018-1288), others READ on each topic.
         """
+        replica = request.replica_state
+        replica_id = request.replica_id if replica is None else replica.replica_id
+        client = None if self._access.is_open else self._access.client(context, "Fetch")
+        if client is not None and replica_id >= 0:
+            if not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
+                return self._refuse_follower(context, request)
+            client = None
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
             return fetch.respond(())
+        wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
+        if refused and not wanted:
+            return self._respond(context, fetch, refused, ())
         max_bytes = min(request.max_bytes, self._max_response_bytes)
-        replica = request.replica_state
-        replica_id = request.replica_id if replica is None else replica.replica_id
         isolation = IsolationLevel.of(request.isolation_level)
         is_consumer = replica_id == CONSUMER_REPLICA_ID
         params = FetchParams(
@@ -70,14 +97,26 @@ class FetchHandlers:
             client_rack=request.rack_id if is_consumer else "",
             listener_name=context.listener_name,
         )
-        answer = partial(self._respond, context, fetch)
-        response = self._replica_manager.fetch(params, fetch.partitions, answer, fetch.watch)
+        answer = partial(self._respond, context, fetch, refused)
+        response = self._replica_manager.fetch(params, wanted, answer, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
-    def _respond(self, context: RequestContext, fetch: FetchContext, results: Sequence[FetchResult]) -> FetchResponse:
+    def _refuse_follower(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """Nothing is recorded of a follower that is none: it gets no session, and moves no high watermark."""
+        request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
+        fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
+        return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], ())
+
+    def _respond(
+        self,
+        context: RequestContext,
+        fetch: FetchContext,
+        denied: Sequence[FetchResult],
+        results: Sequence[FetchResult],
+    ) -> FetchResponse:
         told = []
         refused = []
-        for wanted, found in results:
+        for wanted, found in (*results, *denied) if denied else results:
             if isinstance(found, LogReadInfo):
                 data = _data(wanted.partition, found)
             else:
@@ -89,6 +128,18 @@ class FetchHandlers:
         if refused:
             hint_readers(context, self._replica_manager, response, refused)
         return response
+
+
+def _readable(
+    client: Client, partitions: Sequence[FetchPartition]
+) -> tuple[Sequence[FetchPartition], list[FetchResult]]:
+    """The partitions that the client may read, and refusals of the others. Ids of no topic are refused later."""
+    counts = Counter(each.topic for each in partitions if each.topic is not None)
+    denied = client.denied(AclOperation.READ, ResourceType.TOPIC, counts)
+    if not denied:
+        return partitions, []
+    refused: list[FetchResult] = [(each, _DENIED) for each in partitions if each.topic in denied]
+    return [each for each in partitions if each.topic not in denied], refused
 
 
 def _data(partition: int, info: LogReadInfo) -> PartitionData:

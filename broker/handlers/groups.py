@@ -8,8 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.groups.group_coordinator_service import GroupCoordinatorService
+from broker.network.host_addresses import host_address
 from broker.network.registry import ANYTHING, NOTHING, Later, RequestContext, api
 from broker.network.slices import in_slices
+from broker.security.access import OPEN, Access, Client
 from cluster.coordinators.results import Reply
 from cluster.groups.membership_events import (
     GroupMember,
@@ -22,6 +24,7 @@ from cluster.groups.membership_events import (
     join_error,
     sync_error,
 )
+from protocol.acl_types import ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -59,8 +62,9 @@ S = TypeVar("S")
 class GroupHandlers:
     """Answers for the groups that this broker coordinates."""
 
-    def __init__(self, service: GroupCoordinatorService) -> None:
+    def __init__(self, service: GroupCoordinatorService, access: Access = OPEN) -> None:
         self._service = service
+        self._access = access
 
     # -- membership ----------------------------------------------------------------------------------------------------
 
@@ -146,25 +150,22 @@ class GroupHandlers:
     # -- administration ------------------------------------------------------------------------------------------------
 
     @api(ApiKey.DESCRIBE_GROUPS, versions=(0, 5), reads_only=True)
-    async def describe_groups(
-        self,
-        context: RequestContext,  # noqa: ARG002
-        request: DescribeGroupsRequest,
-    ) -> DescribeGroupsResponse:
+    async def describe_groups(self, context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Groups with their members."""
         response = DescribeGroupsResponse(groups=[])
+        client = self._access.client(context, "DescribeGroups") if request.include_authorized_operations else None
         async for group_id in in_slices(request.groups, self._service.clock):
-            response.groups.append(self._describe(request, group_id))
+            response.groups.append(self._describe(group_id, client))
         return response
 
-    def _describe(self, request: DescribeGroupsRequest, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
+    def _describe(self, group_id: str, client: Client | None) -> DescribeGroupsResponse.DescribedGroup:
         try:
             group = self._service.runtime_of(group_id, may_be_empty=True).shard.describe(group_id)
         except ApiError as error:
             return _described(group_id, None, error.error_code)
         described = _described(group_id, group, ErrorCode.NONE)
-        if request.include_authorized_operations:
-            described.authorized_operations = ALL_GROUP_OPERATIONS
+        if client is not None:
+            described.authorized_operations = client.operations(ResourceType.GROUP, group_id)
         return described
 
     @api(ApiKey.LIST_GROUPS, versions=(0, 5), reads_only=True)
@@ -233,7 +234,7 @@ def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
         request.member_id,
         request.group_instance_id,
         context.client_id or "",
-        _client_host(context.client_address),
+        "/" + host_address(context.client_address),
         request.session_timeout_ms,
         timeout_ms,
         request.protocol_type,
@@ -319,17 +320,3 @@ def _described(
             for member in group.members
         ]
     return described
-
-
-def _client_host(address: str) -> str:
-    """A member's address as Java and Kafka's tools show it: with a slash in front, IPv6 in full."""
-    if ":" not in address:
-        return f"/{address}"
-    from ipaddress import IPv6Address
-
-    groups = IPv6Address(address.partition("%")[0]).exploded.split(":")
-    return "/" + ":".join(f"{int(group, 16):x}" for group in groups)
-
-
-ALL_GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-"""READ, DELETE and DESCRIBE as bits of Kafka's AclOperation codes; without an authorizer everybody may do them."""

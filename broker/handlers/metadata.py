@@ -14,8 +14,10 @@ from broker.metadata.auto_topic_creation import AutoTopicCreation
 from broker.metadata.metadata_cache import MetadataCache
 from broker.network.registry import RequestContext, api
 from broker.network.slices import in_slices
+from broker.security.access import OPEN, Access, Client
 from cluster.metadata_image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from cluster.znodes import NO_LEADER, Endpoint
+from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -29,10 +31,6 @@ from protocol.uuids import ZERO_UUID
 from protocol.wire.encoded_items import ItemEncoder
 
 AUTHORIZED_OPERATIONS_OMITTED = -0x80000000
-ALL_TOPIC_OPERATIONS = 0b1101_1111_1000
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS (Kafka class `AclEntry`)."""
-ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
-"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = MetadataResponse.MetadataResponsePartition
@@ -52,8 +50,11 @@ _BROKERS, _CONTROLLERS = 1, 2
 class MetadataHandlers:
     """Answers from the cache alone; has a missing topic created where the client and the broker allow it."""
 
-    def __init__(self, metadata: MetadataCache, auto_topics: AutoTopicCreation, clock: Clock) -> None:
+    def __init__(
+        self, metadata: MetadataCache, auto_topics: AutoTopicCreation, clock: Clock, access: Access = OPEN
+    ) -> None:
         self._metadata = metadata
+        self._access = access
         self._clock = clock
         self._auto_topics = auto_topics
 
@@ -61,7 +62,8 @@ class MetadataHandlers:
     async def metadata(self, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
         """Topics by name or id, or all. A name that does not exist is created when that is allowed, and answered
         LEADER_NOT_AVAILABLE, as is every one that this broker was not told of, as long as it does not know all topics;
-        an impossible name is answered INVALID_TOPIC_EXCEPTION in any case.
+        an impossible name is answered INVALID_TOPIC_EXCEPTION in any case. A topic that the client may not describe is
+        left out, or, if it was asked for, answered TOPIC_AUTHORIZATION_FAILED, whether there is such a topic or not.
         """
         asked = request.topics
         if asked is not None and _asks_by_id_too_early(asked, context.api_version):
@@ -70,9 +72,10 @@ class MetadataHandlers:
             # Some clients ask no other broker when this one names no controller.
             await self._metadata.wait_for_topics(PATIENCE_FOR_TOPICS_S)
         image = self._metadata.image
-        describe = _Describer(context, request, image)
+        client = self._access.client(context, "Metadata")
+        describe = _Describer(context, request, image, client)
         if asked is None or (not asked and context.api_version < _FIRST_VERSION_WITH_NULL_FOR_ALL):
-            topics = await self._described_in_slices(list(image.topics.values()), describe)
+            topics = await self._described_in_slices(await self._visible(image, client), describe)
         else:
             topics = await self._described(asked, request, describe, image)
         return MetadataResponse(
@@ -85,10 +88,19 @@ class MetadataHandlers:
             cluster_id=image.cluster_id,
             controller_id=image.controller_id,
             topics=topics,
-            cluster_authorized_operations=_operations(
-                ALL_CLUSTER_OPERATIONS, wanted=request.include_cluster_authorized_operations
+            cluster_authorized_operations=_cluster_operations(
+                client, wanted=request.include_cluster_authorized_operations
             ),
         )
+
+    async def _visible(self, image: MetadataImage, client: Client) -> list[TopicImage]:
+        if self._access.is_open:
+            return list(image.topics.values())
+        return [
+            topic
+            async for topic in in_slices(image.topics.values(), self._clock)
+            if client.may(AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name, logs_denial=False)
+        ]
 
     async def _described(
         self,
@@ -97,7 +109,9 @@ class MetadataHandlers:
         describe: _Describer,
         image: MetadataImage,
     ) -> list[_Topic]:
-        """Kafka's order: unknown ids, then what exists, then what does not; each topic once."""
+        """Kafka's order: unknown ids, then what exists, then what does not, then what may not be created, and what may
+        not be seen; each topic once.
+        """
         unknown_ids: list[_Topic] = []
         names: dict[str, None] = {}
         for each in asked:
@@ -107,14 +121,47 @@ class MetadataHandlers:
                 names[image.topic_names[each.topic_id]] = None
             else:
                 unknown_ids.append(_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, each.topic_id))
-        existing = [image.topics[name] for name in names if name in image.topics]
         may_create = request.allow_auto_topic_creation and self._auto_topics.is_enabled
+        refused: list[_Topic] = []
+        if not self._access.is_open:
+            refused = self._refused(asked, names, describe.client, image, may_create=may_create)
+        existing = [image.topics[name] for name in names if name in image.topics]
         missing = [
             describe.missing(name, await self._error_of_missing(name, may_create=may_create))
             for name in names
             if name not in image.topics
         ]
-        return await self._described_in_slices(existing, describe, unknown_ids, missing)
+        return await self._described_in_slices(existing, describe, unknown_ids, [*missing, *refused])
+
+    def _refused(
+        self,
+        asked: Sequence[MetadataRequest.MetadataRequestTopic],
+        names: dict[str, None],
+        client: Client,
+        image: MetadataImage,
+        *,
+        may_create: bool,
+    ) -> list[_Topic]:
+        """Take those out of `names` that the client may not see, or create where they would be."""
+        by_id = any(each.topic_id != ZERO_UUID for each in asked)
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+        missing = [name for name in names if name not in denied and name not in image.topics]
+        uncreatable = frozenset[str]()
+        if missing and may_create and not client.may_in_cluster(AclOperation.CREATE, logs_denial=False):
+            uncreatable = client.denied(AclOperation.CREATE, ResourceType.TOPIC, missing)
+        failed = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refused = [_failed(failed, name) for name in names if name in uncreatable]
+        for topic in refused:
+            topic.is_internal = is_internal(topic.name or "")
+        for name in list(names):
+            if name in denied and by_id:
+                known = image.topics.get(name)
+                refused.append(_failed(failed, None, ZERO_UUID if known is None else known.topic_id))
+            elif name in denied:
+                refused.append(_failed(failed, name))
+            if name in denied or name in uncreatable:
+                del names[name]
+        return refused
 
     async def _described_in_slices(
         self,
@@ -175,8 +222,8 @@ class MetadataHandlers:
                 )
                 for broker, endpoint in _reachable(image, context.listener_name)
             ],
-            cluster_authorized_operations=_operations(
-                ALL_CLUSTER_OPERATIONS, wanted=request.include_cluster_authorized_operations
+            cluster_authorized_operations=_cluster_operations(
+                self._access.client(context, "DescribeCluster"), wanted=request.include_cluster_authorized_operations
             ),
         )
 
@@ -184,8 +231,9 @@ class MetadataHandlers:
 class _Describer:
     """Topics as one request wants to see them: its version, its listener, with or without authorized operations."""
 
-    def __init__(self, context: RequestContext, request: MetadataRequest, image: MetadataImage) -> None:
+    def __init__(self, context: RequestContext, request: MetadataRequest, image: MetadataImage, client: Client) -> None:
         self.version = context.api_version
+        self.client = client
         self._alive = frozenset(image.brokers)
         self._reachable = frozenset(broker.broker_id for broker, _ in _reachable(image, context.listener_name))
         self._only_live_replicas = context.api_version < _FIRST_VERSION_THAT_NAMES_DEAD_REPLICAS
@@ -194,7 +242,7 @@ class _Describer:
             if context.api_version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND
             else ErrorCode.LEADER_NOT_AVAILABLE
         )
-        self._operations = _operations(ALL_TOPIC_OPERATIONS, wanted=request.include_topic_authorized_operations)
+        self._tells_operations = request.include_topic_authorized_operations
 
     def topic(self, topic: TopicImage, partitions: list[_Partition] | None = None) -> _Topic:
         """A topic with all its partitions, which may be described already."""
@@ -204,15 +252,20 @@ class _Describer:
             topic_id=topic.topic_id,
             is_internal=is_internal(topic.name),
             partitions=[self.partition(each) for each in topic.partitions] if partitions is None else partitions,
-            topic_authorized_operations=self._operations,
+            topic_authorized_operations=self._operations(topic.name),
         )
 
     def missing(self, name: str, error_code: ErrorCode) -> _Topic:
         """A topic that does not exist, or not yet."""
         topic = _failed(error_code, name)
         topic.is_internal = is_internal(name)
-        topic.topic_authorized_operations = self._operations
+        topic.topic_authorized_operations = self._operations(name)
         return topic
+
+    def _operations(self, name: str) -> int:
+        if not self._tells_operations:
+            return AUTHORIZED_OPERATIONS_OMITTED
+        return self.client.operations(ResourceType.TOPIC, name)
 
     def partition(self, partition: PartitionImage) -> _Partition:
         """One partition."""
@@ -248,8 +301,8 @@ def _reachable(image: MetadataImage, listener_name: str) -> Iterator[tuple[Broke
             yield broker, endpoint
 
 
-def _operations(everything: int, *, wanted: bool) -> int:
-    return everything if wanted else AUTHORIZED_OPERATIONS_OMITTED
+def _cluster_operations(client: Client, *, wanted: bool) -> int:
+    return client.operations(ResourceType.CLUSTER, CLUSTER_NAME) if wanted else AUTHORIZED_OPERATIONS_OMITTED
 
 
 def _failed(error_code: ErrorCode, name: str | None, topic_id: UUID = ZERO_UUID) -> _Topic:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from broker.controller.cluster_membership import RETRY_S, ClusterMembership
+from broker.controller.cluster_membership import ClusterMembership
 from broker.metadata.metadata_cache import MetadataCache
+from broker.metadata.refreshing import Refreshing
 from broker.zookeeper.pipelined_reads import each_of
+from cluster import znodes
 from cluster.controller.commands import TopicStates
 from cluster.controller.transactions import shares
 from cluster.metadata_image import BrokerImage, ConfigResource, MetadataImage
 from cluster.zookeeper.coordination import (
     ConnectionLossError,
-    EventType,
     MultiError,
     NoSpaceError,
     SessionExpiredError,
-    WatchEvent,
 )
 from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
@@ -37,8 +37,7 @@ class DynamicConfigs:
         self._outdated: dict[ConfigResource, None] = {}
         """Those that the tree may have otherwise than the cache."""
         self._applying = asyncio.Lock()
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._is_closed = False
+        self._refreshing = Refreshing("dynamic-configs", self._apply_notices)
         membership.on_session_change(lambda: None, self._session_began)
         if membership.is_shared:
             metadata.add_listener(self._image_changed)
@@ -49,11 +48,7 @@ class DynamicConfigs:
 
     async def close(self) -> None:
         """Apply nothing more."""
-        self._is_closed = True
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._refreshing.close()
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -76,7 +71,7 @@ class DynamicConfigs:
                 await coordination.multi(await zk_client.config_operations({each: changes[each] for each in share}))
                 await self._apply_notices()
                 del known[: len(share)]
-            expired = await zk_client.expired_config_changes()
+            expired = await zk_client.expired_notices(znodes.CONFIG_CHANGES)
             if expired:
                 await coordination.multi(expired)
         except NoSpaceError as error:
@@ -93,25 +88,10 @@ class DynamicConfigs:
 
     # -- heeding -------------------------------------------------------------------------------------------------------
 
-    def _notices_changed(self, event: WatchEvent) -> None:
-        if event.type is not EventType.SESSION_EXPIRED:
-            self._spawn()
-
-    async def _until_applied(self) -> None:
-        while not self._is_closed:
-            try:
-                await self._apply_notices()
-            except ConnectionLossError:
-                await asyncio.sleep(RETRY_S)
-            except SessionExpiredError:
-                return  # the next session begins with it
-            else:
-                return
-
     async def _apply_notices(self) -> None:
         async with self._applying:
             zk_client = self._membership.zk_client
-            notices = await zk_client.config_changes(self._notices_changed, self._last_notice)
+            notices = await zk_client.config_changes(self._refreshing.watch, self._last_notice)
             self._outdated |= {resource: None for _, resource in notices if resource is not None}
             if notices:
                 self._last_notice = notices[-1][0]
@@ -132,7 +112,7 @@ class DynamicConfigs:
         }
         if begun:
             self._outdated |= begun
-            self._spawn()
+            self._refreshing.begin()
 
     async def read_before(self, topics: Sequence[TopicStates]) -> None:
         """Have the configurations of these topics in the cache before their logs are made. Without contact to the tree
@@ -146,13 +126,7 @@ class DynamicConfigs:
         }
         self._outdated |= begun
         if topics and self._outdated:
-            await self._until_applied()
+            await self._refreshing.until_done()
 
     async def _session_began(self, _broker: BrokerImage) -> None:
         await self._apply_notices()
-
-    def _spawn(self) -> None:
-        if not self._is_closed:
-            task = asyncio.get_running_loop().create_task(self._until_applied(), name="dynamic-configs")
-            self._tasks[task] = None
-            task.add_done_callback(self._tasks.pop)

@@ -1,1 +1,1 @@
-"""Access of clients: keys and certificates, and who is behind a connection."""
+"""Access of clients: keys and certificates, who is behind a connection, and who may do what."""

@@ -24,12 +24,14 @@ from cluster.controller.commands import LeaderAndIsr
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.znodes import BrokerRegistration
+from config.authorization import authorization
 from config.broker_config import BrokerConfig
 from protocol.value import Value
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from broker.controller.controller_api import ControllerApi
+    from broker.security.acl_authorizer import AclAuthorizer
     from broker.stages.cluster_links import ClusterLinks
 
 _ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
@@ -47,6 +49,8 @@ class ClusterMember(Value):
     controller_api: ControllerApi
     auto_topics: AutoTopicCreation
     dynamic_configs: DynamicConfigs
+    authorizer: AclAuthorizer | None
+    """None where nothing is authorized."""
     coordinators: Coordinators
     unclean_elections: UncleanElections
     commands: LocalChannel
@@ -111,10 +115,10 @@ class ClusterMember(Value):
             await logs.settle_deletions()
         directories.claim(environment, metadata.image.cluster_id)
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
-        auto_topics = AutoTopicCreation(api, lambda: controller.settings, metadata)
         return cls(
-            broker_id, membership, controller, api, auto_topics, dynamic_configs, coordinators, unclean, commands, links
-        )
+            broker_id, membership, controller, api, AutoTopicCreation(api, lambda: controller.settings, metadata),
+            dynamic_configs, await _authorizer(config, environment, membership), coordinators, unclean, commands, links,
+        )  # fmt: skip
 
     async def say_cut_replicas(self, log_manager: LogManager) -> None:
         """Have the tree know the replicas that are not to be elected. A round: to be called regularly."""
@@ -125,6 +129,8 @@ class ClusterMember(Value):
         if self.links is not None:
             await self.links.close()
         await self.dynamic_configs.close()
+        if self.authorizer is not None:
+            await self.authorizer.close()
 
     async def hand_over(self, config: BrokerConfig, metadata: MetadataCache) -> None:
         """Before this broker stops: let others lead what it leads, while it still serves."""
@@ -139,6 +145,20 @@ class ClusterMember(Value):
             config,
             lambda: metadata.image.brokers.keys() <= {self.broker_id},
         )
+
+
+async def _authorizer(
+    config: BrokerConfig, environment: Environment, membership: ClusterMembership
+) -> AclAuthorizer | None:
+    """The authorizer that the configuration asks for, which knows all ACLs. Raises ClusterError, CoordinationError."""
+    settings = authorization(config.originals)
+    if settings is None:
+        return None
+    from broker.security.acl_authorizer import AclAuthorizer
+
+    authorizer = AclAuthorizer(membership, environment.random, settings)
+    await authorizer.start()
+    return authorizer
 
 
 def _links(

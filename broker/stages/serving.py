@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
+from broker.handlers.acls import AclHandlers
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
@@ -34,6 +35,7 @@ from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
 from broker.observability.logger_levels import LoggerLevels
 from broker.replication.fetch_session import FetchSessionCache
+from broker.security.access import OPEN, Access
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories
@@ -174,17 +176,18 @@ def _registry(
     metadata, configs, controller = coordination.metadata, coordination.configs, member.controller
     coordinators, image = member.coordinators, lambda: coordination.metadata.image
     groups, transactions = coordinators.groups, coordinators.transactions
+    access = _access(member)
     old_offsets = ZookeeperOffsets(lambda: coordination.membership.coordination)
     registry = HandlerRegistry(
         [
             ProduceHandlers(logs.replicas, coordinators.guards),
-            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes),
+            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, access),
             OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
-            MetadataHandlers(metadata, member.auto_topics, clock),
+            MetadataHandlers(metadata, member.auto_topics, clock, access),
             TopicHandlers(metadata, controller, configs.describe_topic, clock),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
-            GroupHandlers(groups),
+            GroupHandlers(groups, access),
             GroupOffsetHandlers(groups, image, old_offsets, config.offset_metadata_max_bytes),
             CoordinatorHandlers(groups, transactions, image, internal_topics, clock),
             ProducerIdHandlers(coordinators.producer_ids, transactions),
@@ -196,6 +199,7 @@ def _registry(
             DisabledFeatureHandlers(),
             SaslHandlers(),
             ScramUserHandlers(coordination.membership, controller),
+            AclHandlers(member.authorizer),
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),
             ClusterRequestHandlers(controller, lambda: metadata.image),
@@ -203,4 +207,17 @@ def _registry(
         ]
     )
     registry.add(ApiVersionsHandlers(registry))
+    if not access.is_open:
+        from broker.security.guarded_apis import install_guards
+
+        install_guards(registry, access, image, lambda: controller.is_active, lambda: controller.settings.delete_topics)
     return registry
+
+
+def _access(member: ClusterMember) -> Access:
+    """Who may do what: everybody everything, without an authorizer."""
+    if member.authorizer is None:
+        return OPEN
+    from broker.security.acl_access import AclAccess
+
+    return AclAccess(member.authorizer.rules)

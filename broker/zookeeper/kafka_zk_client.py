@@ -33,7 +33,7 @@ from protocol.topic_partition import TopicPartition
 CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER: "brokers"}
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
-_CONFIG_CHANGE_LIFETIME_MS = 15 * 60 * 1000
+_NOTICE_LIFETIME_MS = 15 * 60 * 1000
 CONFIG_CHANGE_PREFIX = "config_change_"
 
 logger = logging.getLogger("kafka.zk.KafkaZkClient")
@@ -322,13 +322,13 @@ class KafkaZkClient:
         )
         return [SetData(path, data) if await self.exists(path) else Create(path, data), notice]
 
-    async def expired_config_changes(self) -> list[Operation]:
+    async def expired_notices(self, parent: str) -> list[Operation]:
         """Remove notices older than 15 minutes. In Kafka their readers do so."""
-        names, _ = await self._coordination.children(znodes.CONFIG_CHANGES)
-        oldest_ms = self._clock.now_ms() - _CONFIG_CHANGE_LIFETIME_MS
+        names, _ = await self._coordination.children(parent)
+        oldest_ms = self._clock.now_ms() - _NOTICE_LIFETIME_MS
         expired: list[Operation] = []
         for name in names:
-            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            path = f"{parent}/{name}"
             stat = await self._coordination.exists(path)
             if stat is None or stat.ctime_ms >= oldest_ms:
                 break

@@ -81,16 +81,6 @@ class AclRules:
         )
 
 
-def parse_principals(text: str) -> frozenset[str]:
-    """The value of super.users: principals such as `User:admin`, separated by semicolons. Raises ValueError."""
-    found = [each.strip() for each in text.split(";")]
-    while found and not found[-1]:
-        found.pop()
-    for each in found:
-        check_principal(each)
-    return frozenset(found)
-
-
 def check_principal(text: str) -> None:
     """Raise ValueError unless the text is a principal (Kafka's `SecurityUtils.parseKafkaPrincipal`)."""
     if not text or ":" not in text:

@@ -1,4 +1,7 @@
-"""Requests about SASL, ACLs, delegation tokens and SCRAM credentials (KIP-43, KIP-152, KIP-140, KIP-48, KIP-554)."""
+"""Requests about SASL, ACLs, delegation tokens and SCRAM credentials (KIP-43, KIP-152, KIP-140, KIP-48, KIP-554).
+
+The numbers of ACLs are those of `protocol.acl_types`.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +66,97 @@ class DescribeAclsResponse(Response, api_key=ApiKey.DESCRIBE_ACLS, versions="0-3
     error_code: int16
     error_message: nullable_string
     resources: list[DescribeAclsResource]
+
+
+class CreateAclsRequest(Request, api_key=ApiKey.CREATE_ACLS, versions="0-3", flexible="2+"):
+    """ACLs that are to be.
+
+    - v1: the type of the resource's pattern
+    - v2: flexible
+    - v3: resources of the type USER (KIP-373)
+    """
+
+    class AclCreation(Struct):
+        """One ACL."""
+
+        resource_type: int8
+        resource_name: string
+        resource_pattern_type: int8 = field("1+", default=LITERAL_PATTERN)
+        principal: string
+        host: string
+        operation: int8
+        permission_type: int8
+
+    creations: list[AclCreation]
+
+
+class CreateAclsResponse(Response, api_key=ApiKey.CREATE_ACLS, versions="0-3", flexible="2+"):
+    """The outcome of each creation, in their order.
+
+    - v2: flexible
+    """
+
+    class AclCreationResult(Struct):
+        """One outcome."""
+
+        error_code: int16
+        error_message: nullable_string
+
+    throttle_time_ms: int32
+    results: list[AclCreationResult]
+
+
+class DeleteAclsRequest(Request, api_key=ApiKey.DELETE_ACLS, versions="0-3", flexible="2+"):
+    """Filters for the ACLs that are to go; null matches any name, principal or host.
+
+    - v1: the type of the resource's pattern
+    - v2: flexible
+    - v3: resources of the type USER (KIP-373)
+    """
+
+    class DeleteAclsFilter(Struct):
+        """One filter."""
+
+        resource_type_filter: int8
+        resource_name_filter: nullable_string
+        pattern_type_filter: int8 = field("1+", default=LITERAL_PATTERN)
+        principal_filter: nullable_string
+        host_filter: nullable_string
+        operation: int8
+        permission_type: int8
+
+    filters: list[DeleteAclsFilter]
+
+
+class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3", flexible="2+"):
+    """The ACLs that are gone, by filter, in their order.
+
+    - v1: the type of the resource's pattern
+    - v2: flexible
+    """
+
+    class DeleteAclsMatchingAcl(Struct):
+        """One ACL that matched, and whether it was deleted."""
+
+        error_code: int16
+        error_message: nullable_string
+        resource_type: int8
+        resource_name: string
+        pattern_type: int8 = field("1+", default=LITERAL_PATTERN)
+        principal: string
+        host: string
+        operation: int8
+        permission_type: int8
+
+    class DeleteAclsFilterResult(Struct):
+        """One filter."""
+
+        error_code: int16
+        error_message: nullable_string
+        matching_acls: list[DeleteAclsResponse.DeleteAclsMatchingAcl]
+
+    throttle_time_ms: int32
+    filter_results: list[DeleteAclsFilterResult]
 
 
 class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"):

@@ -47,3 +47,12 @@ class ItemEncoder(Generic[S]):
             self._parts.append(self._last)
             self._last = bytearray()
         return EncodedItems(self._count, self._parts)
+
+
+def with_items(array: list[S], struct: type[S], message: type[Message], version: int, more: Iterable[S]) -> list[S]:
+    """The array with items behind its own, which may be encoded already."""
+    if not isinstance(array, EncodedItems):
+        return [*array, *more]
+    behind = ItemEncoder(struct, message, version, more).array()
+    assert isinstance(behind, EncodedItems)
+    return EncodedItems(len(array) + len(behind), [*array.parts, *behind.parts])

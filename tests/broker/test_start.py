@@ -188,7 +188,7 @@ def test_a_disk_that_cannot_be_written(directory: str, tmp_path: Path) -> None:
             {"listeners": "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"},
             ["ssl.keystore.location", "listener SSL needs a key"],
         ),
-        ({"authorizer_class_name": "kafka.security.authorizer.AclAuthorizer"}, ["authorizer.class.name"]),
+        ({"authorizer_class_name": "org.example.Authorizer"}, ["authorizer.class.name", "AclAuthorizer"]),
         ({"process_roles": "broker"}, ["process.roles"]),
         ({"zookeeper_connect": "localhost:port"}, ["zookeeper.connect", "localhost:port", "is not host:port"]),
         ({"remote_log_storage_system_enable": "true"}, ["remote.log.storage.system.enable"]),

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from config.authorization import Authorization, authorization
 from config.broker_config import EFFECTIVE_KEYS, BrokerConfig, Setting
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigRuleError
 from config.listeners import EndPoint
 
 ROOT = Path(__file__).parents[2]
+AUTHORIZER = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
 
 
 def load(tmp_path: Path, text: str, **overrides: str) -> BrokerConfig:
@@ -216,9 +218,16 @@ def test_listeners_of_a_container(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "authorization is not implemented"),
-        ("super.users=User:admin", "authorization is not implemented"),
-        ("allow.everyone.if.no.acl.found=false", "authorization is not implemented"),
+        (
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "authorizer.class.name: Java classes cannot be loaded; there is kafka.security.authorizer.AclAuthorizer",
+        ),
+        ("super.users=User:admin", "super.users=User:admin is for an authorizer, and there is none"),
+        ("allow.everyone.if.no.acl.found=false", "for an authorizer, and there is none"),
+        (f"{AUTHORIZER}\nsuper.users=admin", "Invalid value admin for configuration super.users: expected a string"),
+        (f"{AUTHORIZER}\nsuper.users=User:a;;User:b", "expected a string in format principalType:principalName"),
+        (f"{AUTHORIZER}\nallow.everyone.if.no.acl.found=yes", "allow.everyone.if.no.acl.found"),
+        (f"{AUTHORIZER}\nauthorizer.zookeeper.url=other:2181", "ACLs are kept where zookeeper.connect says"),
         ("process.roles=broker", "KRaft is not implemented"),
         ("controller.quorum.voters=1@localhost:9093", "KRaft is not implemented"),
         ("remote.log.storage.system.enable=true", "remote storage is not implemented"),
@@ -245,6 +254,13 @@ def test_listeners_of_a_container(tmp_path: Path) -> None:
 def test_no_open_broker_by_surprise(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         load(tmp_path, line)
+
+
+def test_super_users(tmp_path: Path) -> None:
+    config = load(tmp_path, f"{AUTHORIZER}\nsuper.users=User:a; User:b:c ;\n")
+    assert authorization(config.originals) == Authorization(frozenset({"User:a", "User:b:c"}), False)
+    assert config.unknown() == config.without_effect() == []
+    assert authorization(load(tmp_path, "").originals) is None
 
 
 def test_secrets_are_not_repeated_in_errors(tmp_path: Path) -> None:

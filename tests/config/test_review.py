@@ -30,6 +30,8 @@ zookeeper.connection.timeout.ms=18000
 authorizer.class.name=kafka.security.authorizer.AclAuthorizer
 super.users=User:admin
 allow.everyone.if.no.acl.found=false
+authorizer.zookeeper.url=other:2181
+principal.builder.class=org.example.Builder
 sasl.enabled.mechanisms=SCRAM-SHA-512
 sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512
 listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="kafka" password="secret-jaas";
@@ -43,9 +45,8 @@ log.retention.minuets=5
 group.max.size=none
 """  # noqa: E501
 REFUSED = {
-    "authorizer.class.name",
-    "super.users",
-    "allow.everyone.if.no.acl.found",
+    "authorizer.zookeeper.url",
+    "principal.builder.class",
 }
 
 
@@ -96,7 +97,7 @@ def test_a_file_is_refused_for_all_reasons_at_once(tmp_path: Path) -> None:
     for key in REFUSED | {"group.max.size"}:
         assert message.count(f"{key}=") + message.count(f"configuration {key}:") == 1, key
     assert message.startswith(f"{len(REFUSED) + 1} settings cannot be used:\n")
-    assert "super.users=User:admin is not supported" in message
+    assert "authorizer.zookeeper.url=other:2181 is not supported" in message
     assert "secret-" not in message
 
 

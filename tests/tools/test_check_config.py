@@ -13,7 +13,9 @@ def test_lists_every_key_and_exits_1_when_one_stops_the_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("broker.id=0\nlog.dir=/data\nauthorizer.class.name=a.B\nlod.dirs=/data\nnum.network.threads=3\n")
+    path.write_text(
+        "broker.id=0\nlog.dir=/data\ncreate.topic.policy.class.name=a.B\nlod.dirs=/data\nnum.network.threads=3\n"
+    )
     assert check_config.main([str(path), "--override", "num.partitions=0"]) == 1
     lines = capsys.readouterr().out.splitlines()
     verdicts = [line[:14].strip() for line in lines[:6]]

@@ -14,6 +14,8 @@ from typing import Any, Final
 from protocol.api_keys import ApiKey
 from protocol.messages import (
     ApiVersionsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
     DeleteGroupsRequest,
     DeleteTopicsRequest,
     DescribeAclsRequest,
@@ -143,6 +145,33 @@ CASES: Final = (
             host_filter=None,
             operation=1,
             permission_type=1,
+        ),
+    ),
+    Case(
+        ApiKey.CREATE_ACLS,
+        1,
+        lambda trial: CreateAclsRequest(
+            creations=[
+                CreateAclsRequest.AclCreation(
+                    resource_type=2, resource_name=trial.t, principal="User:a", host="*", operation=3, permission_type=3
+                )
+            ]
+        ),
+    ),
+    Case(
+        ApiKey.DELETE_ACLS,
+        1,
+        lambda trial: DeleteAclsRequest(
+            filters=[
+                DeleteAclsRequest.DeleteAclsFilter(
+                    resource_type_filter=2,
+                    resource_name_filter=trial.t,
+                    principal_filter=None,
+                    host_filter=None,
+                    operation=1,
+                    permission_type=1,
+                )
+            ]
         ),
     ),
     Case(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, lambda _: DescribeDelegationTokenRequest(owners=None)),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cluster.security.acl_rules import AclRules, parse_principals
+from cluster.security.acl_rules import AclRules
 from protocol.acl_types import (
     AccessControlEntry,
     AclBinding,
@@ -101,14 +101,6 @@ def test_what_is_taken_back_counts_no_more() -> None:
     made.changed()
     assert not made.allows_somewhere(ALICE, HOME, READ, TOPIC)
     assert len(made.index) == 0
-
-
-def test_super_users() -> None:
-    assert parse_principals("User:a; User:b:c ;") == {"User:a", "User:b:c"}
-    assert parse_principals("") == frozenset()
-    for bad in ("a", "User:a;;User:b", "User:a;b"):
-        with pytest.raises(ValueError, match="expected a string in format principalType:principalName"):
-            parse_principals(bad)
 
 
 @pytest.mark.parametrize(

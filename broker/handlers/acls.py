@@ -1,0 +1,230 @@
+"""DescribeAcls, CreateAcls and DeleteAcls (KIP-140, KIP-290; Kafka class `AclApis`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.network.registry import CloseConnection, RequestContext, api
+from protocol.acl_types import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    AclPermissionType,
+    EntryFilter,
+    PatternType,
+    ResourceFilter,
+    ResourcePattern,
+    ResourceType,
+    code_of,
+)
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+
+if TYPE_CHECKING:
+    from broker.security.acl_authorizer import AclAuthorizer
+
+UNKNOWN: Final = 0
+"""The number that every enumeration of ACLs has for what a client does not know."""
+
+_Created = CreateAclsResponse.AclCreationResult
+_Resource = DescribeAclsResponse.DescribeAclsResource
+_Described = DescribeAclsResponse.AclDescription
+_FilterResult = DeleteAclsResponse.DeleteAclsFilterResult
+_Deleted = DeleteAclsResponse.DeleteAclsMatchingAcl
+
+
+class AclHandlers:
+    """Shows and changes ACLs, SECURITY_DISABLED without an authorizer."""
+
+    def __init__(self, authorizer: AclAuthorizer | None) -> None:
+        self._authorizer = authorizer
+
+    @api(ApiKey.DESCRIBE_ACLS, versions=(0, 3), reads_only=True)
+    def describe_acls(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeAclsRequest,
+    ) -> DescribeAclsResponse:
+        """The ACLs that the filter chooses."""
+        _refuse_unknown([request], "DescribeAclsRequest contains UNKNOWN elements")
+        if self._authorizer is None:
+            return DescribeAclsResponse(
+                throttle_time_ms=0,
+                error_code=ErrorCode.SECURITY_DISABLED,
+                error_message="No Authorizer is configured on the broker",
+                resources=[],
+            )
+        resources: dict[ResourcePattern, list[_Described]] = {}
+        for pattern, entry in self._authorizer.find(_filter(request)):
+            resources.setdefault(pattern, []).append(
+                _Described(
+                    principal=entry.principal,
+                    host=entry.host,
+                    operation=entry.operation,
+                    permission_type=entry.permission,
+                )
+            )
+        return DescribeAclsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            resources=[
+                _Resource(
+                    resource_type=pattern.resource_type,
+                    resource_name=pattern.name,
+                    pattern_type=pattern.pattern_type,
+                    acls=acls,
+                )
+                for pattern, acls in resources.items()
+            ],
+        )
+
+    @api(ApiKey.CREATE_ACLS, versions=(0, 3))
+    async def create_acls(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: CreateAclsRequest,
+    ) -> CreateAclsResponse:
+        """Each creation with its own outcome; the created count on all brokers at once."""
+        for each in request.creations:
+            codes = (each.resource_type, each.resource_pattern_type, each.operation, each.permission_type)
+            if UNKNOWN in codes:
+                raise CloseConnection("CreatableAcls contain unknown elements")
+        if self._authorizer is None:
+            disabled = _Created(error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured.")
+            return CreateAclsResponse(throttle_time_ms=0, results=[disabled for _ in request.creations])
+        bindings = [_binding(each) for each in request.creations]
+        if any(_is_indefinite(each) for each in bindings):
+            # Kafka fails on it without an explanation.
+            failed = _Created(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=None)
+            return CreateAclsResponse(throttle_time_ms=0, results=[failed for _ in bindings])
+        errors = [_name_error(each.pattern) for each in bindings]
+        valid = [each for each, error in zip(bindings, errors, strict=True) if error is None]
+        outcomes = dict(zip(valid, await self._authorizer.create(valid), strict=True))
+        results = [error or outcomes[each] for each, error in zip(bindings, errors, strict=True)]
+        return CreateAclsResponse(
+            throttle_time_ms=0,
+            results=[_Created(error_code=_code(error), error_message=_told(error)) for error in results],
+        )
+
+    @api(ApiKey.DELETE_ACLS, versions=(0, 3))
+    async def delete_acls(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DeleteAclsRequest,
+    ) -> DeleteAclsResponse:
+        """Tell of each filter what it has removed."""
+        _refuse_unknown(request.filters, "Filters contain UNKNOWN elements")
+        if self._authorizer is None:
+            disabled = _FilterResult(
+                error_code=ErrorCode.SECURITY_DISABLED,
+                error_message="No Authorizer is configured.",
+                matching_acls=[],
+            )
+            return DeleteAclsResponse(throttle_time_ms=0, filter_results=[disabled for _ in request.filters])
+        outcomes = await self._authorizer.delete([_filter(each) for each in request.filters])
+        return DeleteAclsResponse(
+            throttle_time_ms=0,
+            filter_results=[
+                _FilterResult(
+                    error_code=ErrorCode.NONE,
+                    error_message=None,
+                    matching_acls=[_deleted(binding, error) for binding, error in matched.items()],
+                )
+                for matched in outcomes
+            ],
+        )
+
+
+def _refuse_unknown(filters: Sequence[Any], reason: str) -> None:
+    for each in filters:
+        if UNKNOWN in (each.resource_type_filter, each.pattern_type_filter, each.operation, each.permission_type):
+            raise CloseConnection(reason)
+
+
+def _filter(asked: Any) -> AclFilter:
+    """The filter of a request, whose fields are the same in both."""
+    return AclFilter(
+        ResourceFilter(
+            code_of(ResourceType, asked.resource_type_filter),
+            asked.resource_name_filter,
+            code_of(PatternType, asked.pattern_type_filter),
+        ),
+        EntryFilter(
+            asked.principal_filter,
+            asked.host_filter,
+            code_of(AclOperation, asked.operation),
+            code_of(AclPermissionType, asked.permission_type),
+        ),
+    )
+
+
+def _binding(asked: CreateAclsRequest.AclCreation) -> AclBinding:
+    return AclBinding(
+        ResourcePattern(
+            code_of(ResourceType, asked.resource_type),
+            asked.resource_name,
+            code_of(PatternType, asked.resource_pattern_type),
+        ),
+        AccessControlEntry(
+            asked.principal,
+            asked.host,
+            code_of(AclOperation, asked.operation),
+            code_of(AclPermissionType, asked.permission_type),
+        ),
+    )
+
+
+def _is_indefinite(binding: AclBinding) -> bool:
+    """Whether the binding has what only filters may have."""
+    pattern, entry = binding
+    return (
+        pattern.resource_type is ResourceType.ANY
+        or pattern.pattern_type in (PatternType.ANY, PatternType.MATCH)
+        or entry.operation is AclOperation.ANY
+        or entry.permission is AclPermissionType.ANY
+    )
+
+
+def _name_error(pattern: ResourcePattern) -> ApiError | None:
+    if pattern.resource_type is ResourceType.CLUSTER and pattern.name != CLUSTER_NAME:
+        told = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+        return ApiError(ErrorCode.INVALID_REQUEST, told)
+    if not pattern.name:
+        return ApiError(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")
+    return None
+
+
+def _code(error: ApiError | None) -> ErrorCode:
+    return ErrorCode.NONE if error is None else error.error_code
+
+
+def _told(error: ApiError | None) -> str | None:
+    # Kafka has no message for what it did not foresee.
+    return None if error is None or error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
+
+
+def _deleted(binding: AclBinding, error: ApiError | None) -> _Deleted:
+    pattern, entry = binding
+    return _Deleted(
+        error_code=_code(error),
+        error_message=_told(error),
+        resource_type=pattern.resource_type,
+        resource_name=pattern.name,
+        pattern_type=pattern.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission,
+    )

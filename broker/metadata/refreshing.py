@@ -1,0 +1,54 @@
+"""Reads of the coordination tree that are made again whenever something has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from broker.controller.cluster_membership import RETRY_S
+from cluster.zookeeper.coordination import ConnectionLossError, EventType, SessionExpiredError, WatchEvent
+
+
+class Refreshing:
+    """Calls `refresh` when a watch fires, and again while there is no contact to the tree. A session that ends is
+    followed by another one, which begins with a refresh by its owner.
+    """
+
+    def __init__(self, name: str, refresh: Callable[[], Awaitable[None]]) -> None:
+        """`refresh` may raise CoordinationError; `name` is that of the tasks."""
+        self._name = name
+        self._refresh = refresh
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._is_closed = False
+
+    def watch(self, event: WatchEvent) -> None:
+        """A watch for the tree."""
+        if event.type is not EventType.SESSION_EXPIRED:
+            self.begin()
+
+    def begin(self) -> None:
+        """Refresh on the side."""
+        if not self._is_closed:
+            task = asyncio.get_running_loop().create_task(self.until_done(), name=self._name)
+            self._tasks[task] = None
+            task.add_done_callback(self._tasks.pop)
+
+    async def until_done(self) -> None:
+        """Refresh, and wait for contact if there is none, no longer than this session lasts."""
+        while not self._is_closed:
+            try:
+                await self._refresh()
+            except ConnectionLossError:
+                await asyncio.sleep(RETRY_S)
+            except SessionExpiredError:
+                return
+            else:
+                return
+
+    async def close(self) -> None:
+        """Refresh no more."""
+        self._is_closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))

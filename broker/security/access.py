@@ -1,0 +1,90 @@
+"""Questions of handlers and guards: may the client of this request do that?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from broker.network.registry import RequestContext
+from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
+
+
+def _bits(*operations: AclOperation) -> int:
+    return sum(1 << each for each in operations)
+
+
+SUPPORTED: Final = {
+    ResourceType.TOPIC: _bits(
+        AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER,
+        AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE),
+    ResourceType.CLUSTER: _bits(
+        AclOperation.CREATE, AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.IDEMPOTENT_WRITE,
+    ),
+}  # fmt: skip
+"""The operations that exist for a type of resource, as bits of their numbers (Kafka class `AclEntry`)."""
+
+
+class Access:
+    """Access without an authorizer: everybody may do everything."""
+
+    is_open = True
+
+    def client(self, context: RequestContext, request_name: str) -> Client:  # noqa: ARG002
+        """Whoever sent a request; `request_name` is Kafka's name of the API, for the log."""
+        return ANYBODY
+
+
+class Client:
+    """The sender of one request. Here, one who may do everything."""
+
+    def may(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        count: int = 1,
+        logs_denial: bool = True,
+    ) -> bool:
+        """Whether the client may do it. `count` is how often the request names the resource. With `logs_denial`, a
+        refusal is worth a line: it was asked for this resource.
+        """
+        del operation, resource_type, name, count, logs_denial
+        return True
+
+    def may_in_cluster(self, operation: AclOperation, *, logs_denial: bool = True) -> bool:
+        """Whether the client may do it to the cluster."""
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, logs_denial=logs_denial)
+
+    def may_somewhere(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Whether there could be a resource to which the client may do it."""
+        del operation, resource_type
+        return True
+
+    def denied(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Iterable[str] | Mapping[str, int],
+        *,
+        logs_denial: bool = True,
+    ) -> frozenset[str]:
+        """Those of the names for which it is not allowed; a mapping says how often each is in the request."""
+        counts = names if isinstance(names, Mapping) else dict.fromkeys(names, 1)
+        return frozenset(
+            name
+            for name, count in counts.items()
+            if not self.may(operation, resource_type, name, count=count, logs_denial=logs_denial)
+        )
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Authorized operations as answers tell them (KIP-430): bits of the operations' numbers."""
+        del name
+        return SUPPORTED[resource_type]
+
+
+OPEN: Final = Access()
+ANYBODY: Final = Client()

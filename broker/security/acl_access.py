@@ -1,0 +1,89 @@
+"""Access as access control lists say, and the log of who was refused what."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.network.host_addresses import host_address
+from broker.network.registry import RequestContext
+from broker.security.access import SUPPORTED, Access, Client
+from cluster.security.acl_rules import AclRules
+from protocol.acl_types import AclOperation, PatternType, ResourceType, title
+
+logger = logging.getLogger("kafka.authorizer.logger")
+
+_TRACE: Final = 5
+"""The level of what Kafka logs at TRACE."""
+
+
+class AclAccess(Access):
+    """Access as access control lists say."""
+
+    is_open = False
+
+    def __init__(self, rules: AclRules) -> None:
+        self._rules = rules
+
+    def client(self, context: RequestContext, request_name: str) -> Client:
+        """See `Access.client`."""
+        return ListedClient(self._rules, context, request_name)
+
+
+class ListedClient(Client):
+    """A sender about whom access control lists say something. Every decision is logged, as in Kafka: refusals at INFO,
+    the others at DEBUG; what is only to be told to the client at TRACE.
+    """
+
+    __slots__ = ("_host", "_principal", "_request_name", "_rules")
+
+    def __init__(self, rules: AclRules, context: RequestContext, request_name: str) -> None:
+        self._rules = rules
+        self._principal = str(context.principal)
+        self._host = host_address(context.client_address)
+        self._request_name = request_name
+
+    def may(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        count: int = 1,
+        logs_denial: bool = True,
+    ) -> bool:
+        allowed = self._rules.allows(self._principal, self._host, operation, resource_type, name)
+        level = logging.DEBUG if allowed else logging.INFO if logs_denial else _TRACE
+        if logger.isEnabledFor(level):
+            resource = f"{title(resource_type)}:{PatternType.LITERAL.name}:{name}"
+            self._log(level, operation, resource, count, allowed=allowed)
+        return allowed
+
+    def may_somewhere(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        allowed = self._rules.allows_somewhere(self._principal, self._host, operation, resource_type)
+        level = logging.DEBUG if allowed else logging.INFO
+        if logger.isEnabledFor(level):
+            resource = f"{title(resource_type)}:{PatternType.UNKNOWN.name}:NONE"
+            self._log(level, operation, resource, 0, allowed=allowed)
+        return allowed
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        return SUPPORTED[resource_type] & self._rules.operations(self._principal, self._host, resource_type, name)
+
+    def _log(self, level: int, operation: AclOperation, resource: str, count: int, *, allowed: bool) -> None:
+        logger.log(
+            level,
+            "Principal = %s is %s Operation = %s from host = %s on resource = %s for request = %s with "
+            "resourceRefCount = %d",
+            self._principal,
+            "Allowed" if allowed else "Denied",
+            title(operation),
+            self._host,
+            resource.translate(_NO_LINE_BREAKS),
+            self._request_name,
+            count,
+        )
+
+
+_NO_LINE_BREAKS: Final = dict.fromkeys((*range(32), 127), "?")
+"""Names come from clients, and a line of the log is one decision."""

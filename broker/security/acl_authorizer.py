@@ -1,0 +1,188 @@
+"""The authorizer: access control lists kept in the coordination tree, heeded by all brokers (Kafka class
+`AclAuthorizer`).
+
+Whoever changes lists leaves a notice, which every broker watches. Until another broker's change is read, or while there
+is no contact to the tree, the lists known last decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from broker.controller.cluster_membership import ClusterMembership
+from broker.environment.contract import Random
+from broker.metadata.refreshing import Refreshing
+from broker.security.acl_tree import AclTree, Entries
+from broker.zookeeper.kafka_zk_client import ClusterError
+from cluster.metadata_image import BrokerImage
+from cluster.security.acl_rules import AclRules, check_principal
+from cluster.security.acl_znodes import CHANGES
+from cluster.znodes import ZnodeFormatError
+from cluster.zookeeper.coordination import CoordinationError
+from config.authorization import Authorization
+from protocol.acl_types import AccessControlEntry, AclBinding, AclFilter, PatternType, ResourcePattern
+from protocol.errors import ApiError, ErrorCode
+
+logger = logging.getLogger("kafka.security.authorizer.AclAuthorizer")
+
+Deleted = dict[AclBinding, ApiError | None]
+"""Bindings that matched, and why they are still there, if so."""
+
+
+class AclAuthorizer:
+    """Owner of the lists. `rules` decide by what is known here."""
+
+    def __init__(self, membership: ClusterMembership, random: Random, settings: Authorization) -> None:
+        self.rules = AclRules(settings.super_users, allows_unmentioned=settings.allows_unmentioned)
+        self._tree = AclTree(membership, random)
+        self._last_notices = dict.fromkeys(CHANGES, "")
+        self._outdated: dict[ResourcePattern, None] = {}
+        """Those that the tree may have otherwise than `rules`."""
+        self._unreadable: list[ZnodeFormatError] = []
+        self._knows_all = False
+        self._applying = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        self._refreshing = Refreshing("access-control-lists", self._apply)
+        membership.on_session_change(lambda: None, self._session_began)
+
+    async def start(self) -> None:
+        """Read all lists, and watch for changes. Raises CoordinationError; ClusterError when lists are not understood:
+        one that denies could be among them.
+        """
+        await self._tree.prepare()
+        await self._apply()
+        if self._unreadable:
+            raise ClusterError(f"ACLs of the cluster are not understood: {self._unreadable[0]}")
+
+    async def close(self) -> None:
+        """Heed no changes any more."""
+        await self._refreshing.close()
+
+    # -- heeding -------------------------------------------------------------------------------------------------------
+
+    async def _apply(self) -> None:
+        async with self._applying:
+            for kind, last in self._last_notices.items():
+                notices = await self._tree.notices(kind, self._refreshing.watch, last)
+                for _, pattern in notices:
+                    if pattern is None:
+                        self._knows_all = False
+                    else:
+                        self._outdated[pattern] = None
+                if notices:
+                    self._last_notices[kind] = notices[-1][0]
+            # The watches are set, so that nothing is missed from here on.
+            if self._knows_all:
+                outdated = list(self._outdated)
+                self._take(dict(zip(outdated, await self._tree.read_each(outdated), strict=True)))
+            else:
+                found = await self._tree.read_all()
+                gone = [pattern for pattern in self.rules.index.patterns() if pattern not in found]
+                self._take({**dict.fromkeys(gone, ()), **found})
+                self._knows_all = True
+
+    def _take(self, found: Mapping[ResourcePattern, Entries | ZnodeFormatError]) -> None:
+        self._unreadable = [entries for entries in found.values() if isinstance(entries, ZnodeFormatError)]
+        for error in self._unreadable:
+            logger.error("ACLs stay as they were: %s", error)
+        for pattern, entries in found.items():
+            if not isinstance(entries, ZnodeFormatError):
+                self.rules.index.replace(pattern, entries)
+            self._outdated.pop(pattern, None)
+        self.rules.changed()
+
+    async def _session_began(self, _broker: BrokerImage) -> None:
+        await self._tree.prepare()
+        self._knows_all = False
+        await self._apply()
+
+    # -- administration ------------------------------------------------------------------------------------------------
+
+    def find(self, wanted: AclFilter) -> Iterator[AclBinding]:
+        """The bindings that a filter chooses, as far as they are known here."""
+        return self.rules.index.find(wanted)
+
+    async def create(self, bindings: Sequence[AclBinding]) -> list[ApiError | None]:
+        """Add bindings, and give why each was not added; they count here when this returns. Those of one pattern are
+        added together.
+        """
+        outcomes: list[ApiError | None] = [_refusal(each) for each in bindings]
+        patterns: dict[ResourcePattern, list[int]] = {}
+        for number, (binding, refusal) in enumerate(zip(bindings, outcomes, strict=True)):
+            if refusal is None:
+                patterns.setdefault(binding.pattern, []).append(number)
+        async with self._changing:
+            for pattern, numbers in patterns.items():
+                added = [bindings[number].entry for number in numbers]
+                error = await self._change(pattern, added, None, {})
+                for number in numbers:
+                    outcomes[number] = error
+            await self._settle()
+        return outcomes
+
+    async def delete(self, filters: Sequence[AclFilter]) -> list[Deleted]:
+        """Remove the bindings that each filter chooses; of several filters that choose one, the first counts. Those of
+        filters that name a pattern are found even if they are not known here yet.
+        """
+        outcomes: list[Deleted] = [{} for _ in filters]
+        async with self._changing:
+            patterns = dict.fromkeys(self.rules.index.patterns())
+            patterns |= dict.fromkeys(pattern for each in filters for pattern in each.resource.patterns)
+            for pattern in patterns:
+                choosing = [number for number, each in enumerate(filters) if each.resource.matches(pattern)]
+                if choosing and pattern.name and "/" not in pattern.name:
+                    matched: dict[AccessControlEntry, int] = {}
+                    error = await self._change(pattern, (), [(number, filters[number]) for number in choosing], matched)
+                    for entry, number in matched.items():
+                        outcomes[number][AclBinding(pattern, entry)] = error
+            await self._settle()
+        return outcomes
+
+    async def _change(
+        self,
+        pattern: ResourcePattern,
+        added: Sequence[AccessControlEntry],
+        removing: Sequence[tuple[int, AclFilter]] | None,
+        matched: dict[AccessControlEntry, int],
+    ) -> ApiError | None:
+        """Add entries, or remove those that a filter chooses: `matched` gets them, with the number of the filter."""
+
+        def changed(entries: Entries) -> Entries:
+            if removing is None:
+                return dict.fromkeys((*entries, *added))
+            for entry in entries:
+                chosen = next((number for number, each in removing if each.entry.matches(entry)), None)
+                if chosen is not None:
+                    matched.setdefault(entry, chosen)
+            return [entry for entry in entries if entry not in matched]
+
+        try:
+            if pattern.name in {".", ".."}:
+                raise ValueError("no node can have that name")
+            for entry in added:
+                check_principal(entry.principal)
+            self._outdated[pattern] = None
+            await self._tree.change(pattern, changed)
+        except (ApiError, CoordinationError, ZnodeFormatError, ValueError) as error:
+            logger.error("The ACLs of %s were not changed: %s", pattern, error)
+            return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        return None
+
+    async def _settle(self) -> None:
+        """Have what was changed count here."""
+        try:
+            await self._apply()
+            await self._tree.remove_expired_notices()
+        except CoordinationError as error:
+            logger.warning("The ACLs are read again: %s", error)
+            self._refreshing.begin()
+
+
+def _refusal(binding: AclBinding) -> ApiError | None:
+    pattern, entry = binding
+    codes = (pattern.resource_type, pattern.pattern_type, entry.operation, entry.permission)
+    if 0 in codes or "/" in pattern.name or pattern.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")
+    return None

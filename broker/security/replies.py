@@ -1,0 +1,73 @@
+"""Answers of handlers that a guard changes when they are there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from broker.network.registry import Later, Reply, Waiting
+
+Outcome = Reply | Awaitable[Reply] | Waiting[Any] | Later[Any]
+"""The result of a handler."""
+Proceed = Callable[[Any], Outcome]
+"""Has a request handled."""
+Change = Callable[[Any], Reply]
+
+
+def then(outcome: Outcome, change: Change) -> Outcome:
+    """The outcome with the answer changed, now or when it comes. `change` may raise what a handler may raise,
+    but where the outcome is a `Later`.
+    """
+    if isinstance(outcome, Later):
+        changed: Later[Any] = Later(outcome.lets_pass)
+        outcome.then(lambda _, response: changed.answer(change(response)))
+        return changed
+    if isinstance(outcome, Waiting):
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        outcome.future.add_done_callback(partial(_pass_on, answer, change))
+        answer.add_done_callback(partial(_give_up, outcome.future))
+        return Waiting(answer, outcome.lets_pass, outcome.effective)
+    if isinstance(outcome, Awaitable):
+        return _later(outcome, change)
+    return change(outcome)
+
+
+async def _later(outcome: Awaitable[Reply], change: Change) -> Reply:
+    return change(await outcome)
+
+
+def _pass_on(answer: asyncio.Future[Reply], change: Change, done: asyncio.Future[Any]) -> None:
+    if answer.done():
+        return
+    if done.cancelled():
+        answer.cancel()
+        return
+    error = done.exception()
+    if error is not None:
+        answer.set_exception(error)
+        return
+    try:
+        answer.set_result(change(done.result()))
+    except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it
+        answer.set_exception(mistake)
+
+
+def _give_up(work: asyncio.Future[Any], answer: asyncio.Future[Reply]) -> None:
+    if answer.cancelled():
+        work.cancel()
+
+
+def without_topics(request: Any, denied: frozenset[str], refused: list[Any], proceed: Proceed) -> Outcome:
+    """Have the request handled without the denied topics, and put what refuses these behind the others, unless it is
+    refused as a whole.
+    """
+    request.topics = [topic for topic in request.topics if topic.name not in denied]
+
+    def add(response: Any) -> Any:
+        if not getattr(response, "error_code", 0):
+            response.topics = [*response.topics, *refused]
+        return response
+
+    return then(proceed(request), add)
