@@ -6,25 +6,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.network.registry import RequestContext
-from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
-
-
-def _bits(*operations: AclOperation) -> int:
-    return sum(1 << each for each in operations)
-
+from protocol.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, ResourceType
 
 SUPPORTED: Final = {
-    ResourceType.TOPIC: _bits(
-        AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER,
-        AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS,
-    ),
-    ResourceType.GROUP: _bits(AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE),
-    ResourceType.CLUSTER: _bits(
-        AclOperation.CREATE, AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION,
-        AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.IDEMPOTENT_WRITE,
-    ),
-}  # fmt: skip
-"""The operations that exist for a type of resource, as bits of their numbers (Kafka class `AclEntry`)."""
+    resource_type: sum(1 << each for each in operations) for resource_type, operations in SUPPORTED_OPERATIONS.items()
+}
+"""The operations that there are for a type of resource, as bits of their numbers."""
 
 
 class Access:

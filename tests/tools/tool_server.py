@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 TOOLS = (
+    "acls",
     "broker_api_versions",
     "cluster",
     "configs",

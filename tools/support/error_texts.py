@@ -55,6 +55,14 @@ _TEXTS: dict[ErrorCode, tuple[str, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: ("TopicAuthorizationException", "Topic authorization failed."),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: ("GroupAuthorizationException", "Group authorization failed."),
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ("ClusterAuthorizationException", "Cluster authorization failed."),
+    ErrorCode.INVALID_REQUEST: (
+        "InvalidRequestException",
+        (
+            "This most likely occurs because of a request being malformed by the client library or the message was "
+            "sent to an incompatible broker. See the broker logs for more details."
+        ),
+    ),
+    ErrorCode.SECURITY_DISABLED: ("SecurityDisabledException", "Security features are disabled."),
     ErrorCode.TOPIC_ALREADY_EXISTS: ("TopicExistsException", "Topic with this name already exists."),
     ErrorCode.INVALID_PARTITIONS: ("InvalidPartitionsException", "Number of partitions is below 1."),
     ErrorCode.INVALID_REPLICATION_FACTOR: (
