@@ -10,6 +10,7 @@ from cluster.security.principal import Principal
 from config.authorization import ACL_AUTHORIZER
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.messages import CreateAclsRequest
+from protocol.wire.schema import Struct
 from tests.kit.in_process import InProcessBroker, Wire
 
 ADMIN = "User:admin"
@@ -60,6 +61,17 @@ def acl(
         operation=operation,
         permission_type=permission,
     )
+
+
+def codes_in(value: object) -> list[int]:
+    """Every error code of an answer."""
+    if isinstance(value, list):
+        return [code for each in value for code in codes_in(each)]
+    if not isinstance(value, Struct):
+        return []
+    found = [code for name in value.declared_fields for code in codes_in(getattr(value, name))]
+    names = ("error_code", "partition_error_code")
+    return found + [getattr(value, name) for name in names if name in value.declared_fields]
 
 
 def play(scenario: Callable[[SecuredBroker], Awaitable[None]], **settings: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from broker.security.acl_tree import Entries
 from cluster.security.acl_znodes import encode_acls, encode_change
 from config.authorization import ACL_AUTHORIZER
 from protocol.acl_types import (
@@ -78,6 +79,31 @@ def test_both_change_the_same_pattern_at_once() -> None:
         bindings = [AclBinding(TOPIC, entry) for entry in entries]
         await asyncio.gather(*(create(cluster, number % 2, each) for number, each in enumerate(bindings)))
         await heard(cluster, set(bindings))
+
+    play(scenario)
+
+
+def test_nobody_overwrites_what_another_has_written_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: InProcessCluster) -> None:
+        await create(cluster, 0, AclBinding(TOPIC, ALICE))
+        session = cluster.ensemble.session()
+        await session.connect()
+        authorizer = cluster.brokers[0].serving.member.authorizer
+        assert authorizer is not None
+        read, reads = authorizer._tree.read, []
+
+        async def read_before_another_writes(pattern: ResourcePattern) -> tuple[Entries, int | None]:
+            found = await read(pattern)
+            if not reads:
+                reads.append(pattern)
+                await session.set("/kafka-acl/Topic/t", encode_acls([ALICE, BOB]))
+            return found
+
+        monkeypatch.setattr(authorizer._tree, "read", read_before_another_writes)
+        carol = ALICE._replace(principal="User:carol")
+        await create(cluster, 0, AclBinding(TOPIC, carol))
+        await heard(cluster, {AclBinding(TOPIC, each) for each in (ALICE, BOB, carol)})
+        await session.close()
 
     play(scenario)
 

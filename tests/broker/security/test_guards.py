@@ -4,7 +4,6 @@ do nothing; and each API with exactly the right that Kafka asks for.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -17,20 +16,20 @@ from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import (
     AddPartitionsToTxnRequest,
     DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    FetchRequest,
     FindCoordinatorRequest,
+    InitProducerIdRequest,
     LeaveGroupRequest,
-    ListOffsetsRequest,
     MetadataRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
 )
+from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
-from protocol.wire.schema import Struct
-from tests.broker.network.effect_requests import Trial, altered, commit, described, join, listed, metadata, produce
+from tests.broker.network.effect_requests import Trial, altered, commit, described, join, listed, produce
 from tests.broker.network.effects import CASES, Case
-from tests.broker.security.secured import ADMIN, SecuredBroker, acl, play
+from tests.broker.security.secured import ADMIN, SecuredBroker, acl, codes_in, play
 from tests.kit.in_process import Wire
+from tests.kit.transactions.requests import add_offsets, add_partitions, commit_offsets, end
 from tests.kit.wire_requests import fetch, new_topic
 
 REFUSALS = frozenset(
@@ -49,17 +48,7 @@ EMPTY_FOR_NOBODY = frozenset({ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS})
 NOBODY = "User:nobody"
 Named = MetadataRequest.MetadataRequestTopic
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-
-
-def codes_in(value: object) -> list[int]:
-    """Every error code of an answer."""
-    if isinstance(value, list):
-        return [code for each in value for code in codes_in(each)]
-    if not isinstance(value, Struct):
-        return []
-    found = [code for name in value.declared_fields for code in codes_in(getattr(value, name))]
-    names = ("error_code", "partition_error_code")
-    return found + [getattr(value, name) for name in names if name in value.declared_fields]
+TRANSACTION = ResourceType.TRANSACTIONAL_ID
 
 
 async def snapshot(wire: Wire, trial: Trial) -> list[str]:
@@ -180,6 +169,49 @@ def test_each_api_has_a_rule_and_a_request_here() -> None:
         (lambda: listed(-1)(Trial(1)), 7, [(TOPIC, "t1", AclOperation.READ), (TOPIC, "n1", AclOperation.WRITE)]),
         (lambda: commit("g", ("t",), 1), 2, [(GROUP, "g", AclOperation.READ), (TOPIC, "t", AclOperation.READ)]),
         (lambda: join("g"), 3, [(GROUP, "g", AclOperation.READ)]),
+        (
+            lambda: add_offsets("x", 1, 0, "g"),
+            3,
+            [(TRANSACTION, "x", AclOperation.WRITE), (GROUP, "g", AclOperation.READ)],
+        ),
+        (lambda: end("x", 1, 0, commit=True), 3, [(TRANSACTION, "x", AclOperation.WRITE)]),
+        (
+            lambda: commit_offsets("x", 1, 0, "g", TopicPartition("t", 0), 2),
+            3,
+            [
+                (TRANSACTION, "x", AclOperation.WRITE),
+                (GROUP, "g", AclOperation.READ),
+                (TOPIC, "t", AclOperation.READ),
+            ],
+        ),
+        (
+            lambda: add_partitions("x", 1, 0, TopicPartition("t", 0)),
+            3,
+            [(TRANSACTION, "x", AclOperation.WRITE), (TOPIC, "t", AclOperation.WRITE)],
+        ),
+        (
+            lambda: OffsetDeleteRequest(
+                group_id="g",
+                topics=[
+                    OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                        name="t", partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)]
+                    )
+                ],
+            ),
+            0,
+            [(GROUP, "g", AclOperation.READ), (GROUP, "g", AclOperation.DELETE)],
+        ),
+        (lambda: DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000), 5, [(TOPIC, "t", AclOperation.DELETE)]),
+        (
+            lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+            4,
+            [(CLUSTER, CLUSTER_NAME, AclOperation.IDEMPOTENT_WRITE)],
+        ),
+        (
+            lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+            4,
+            [(TOPIC, "any", AclOperation.WRITE)],
+        ),
         (lambda: new_topic("new"), 7, [(TOPIC, "new", AclOperation.CREATE)]),
         (lambda: new_topic("new"), 7, [(CLUSTER, CLUSTER_NAME, AclOperation.CREATE)]),
         (lambda: altered(Trial(1)), 1, [(TOPIC, "t1", AclOperation.ALTER_CONFIGS)]),
@@ -208,166 +240,9 @@ def test_the_right_is_enough(
             codes = codes_in(await broker.wire().ask(request_of(), version))
             assert REFUSALS & set(map(ErrorCode, codes)), f"with {number} rights"
             await broker.allow(acl(right[0], right[1], right[2]))
+        if any(right[0] is GROUP and right[2] is AclOperation.DELETE for right in rights):
+            await broker.allow(acl(TOPIC, "t", AclOperation.READ))
         codes = codes_in(await broker.wire().ask(request_of(), version))
         assert not REFUSALS & set(map(ErrorCode, codes))
 
     play(scenario)
-
-
-def test_an_unknown_topic_and_one_that_may_not_be_seen_look_alike() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        await broker.wire(ADMIN).ask(new_topic("hidden"), 7)
-        for version in range(1, 13):
-            wanted = MetadataRequest.MetadataRequestTopic
-            for name in ("hidden", "missing"):
-                asked = MetadataRequest(topics=[wanted(name=name)], allow_auto_topic_creation=True)
-                if version < 4:
-                    asked = MetadataRequest(topics=[wanted(name=name)])
-                answer: Any = await broker.wire().ask(asked, version)
-                (topic,) = answer.topics
-                assert (topic.error_code, topic.name, topic.partitions) == (29, name, [])
-            everything: Any = await broker.wire().ask(MetadataRequest(topics=None), version)
-            assert everything.topics == []
-        everything = await broker.wire().ask(MetadataRequest(topics=[]), 0)
-        assert everything.topics == []
-        assert "missing" not in broker.server.serving.coordination.metadata.image.topics
-
-    play(scenario)
-
-
-def test_topics_are_shown_and_created_by_right() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        for name in ("a", "b"):
-            await broker.wire(ADMIN).ask(new_topic(name), 7)
-        await broker.allow(acl(TOPIC, "a", AclOperation.READ), acl(TOPIC, "c", AclOperation.WRITE))
-        seen: Any = await broker.wire().ask(MetadataRequest(topics=None, include_topic_authorized_operations=True), 9)
-        assert [topic.name for topic in seen.topics] == ["a"]
-        assert seen.topics[0].topic_authorized_operations == 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
-        names = [MetadataRequest.MetadataRequestTopic(name=name) for name in "abc"]
-        asked = MetadataRequest(topics=names, allow_auto_topic_creation=True)
-        seen = await broker.wire().ask(asked, 9)
-        assert [(topic.name, topic.error_code) for topic in seen.topics] == [("a", 0), ("c", 29), ("b", 29)]
-        await broker.allow(acl(TOPIC, "c", AclOperation.CREATE))
-        seen = await broker.wire().ask(asked, 9)
-        assert {topic.name: topic.error_code for topic in seen.topics} == {"a": 0, "c": 5, "b": 29}
-
-    play(scenario)
-
-
-def test_a_client_that_pretends_to_follow_gets_nothing_and_moves_nothing() -> None:
-    """CVE-2018-1288."""
-
-    async def scenario(broker: SecuredBroker) -> None:
-        await broker.wire(ADMIN).ask(new_topic("t"), 7)
-        await broker.wire(ADMIN).ask(produce(("t",), (0,), b"v"), 9)
-        await broker.allow(acl(TOPIC, "t", AclOperation.READ))
-        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-        topic = FetchRequest.FetchTopic(topic="t", partitions=[partition])
-        asked = FetchRequest(replica_id=5, max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[topic], session_epoch=0)
-        answer: Any = await broker.wire().ask(asked, 11)
-        (data,) = answer.responses[0].partitions
-        assert (data.error_code, len(data.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
-        assert answer.session_id == 0
-        await broker.allow(acl(CLUSTER, CLUSTER_NAME, AclOperation.CLUSTER_ACTION))
-        answer = await broker.wire().ask(asked, 11)
-        assert answer.responses[0].partitions[0].error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-    play(scenario)
-
-
-def test_a_session_of_fetches_follows_the_rights() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        for name in ("a", "b"):
-            await broker.wire(ADMIN).ask(new_topic(name), 7)
-            await broker.wire(ADMIN).ask(produce((name,), (0,), b"v"), 9)
-        await broker.allow(acl(TOPIC, "a", AclOperation.READ))
-        wire = broker.wire()
-
-        def asked(session_id: int, epoch: int, *topics: str) -> FetchRequest:
-            partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-            return FetchRequest(
-                max_wait_ms=0, min_bytes=0, max_bytes=1000, session_id=session_id, session_epoch=epoch,
-                topics=[FetchRequest.FetchTopic(topic=name, partitions=[partition]) for name in topics],
-            )  # fmt: skip
-
-        first: Any = await wire.ask(asked(0, 0, "a", "b"), 11)
-        told = {topic.topic: topic.partitions[0].error_code for topic in first.responses}
-        assert told == {"a": 0, "b": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-        assert len({topic.topic: topic.partitions[0].records for topic in first.responses}["b"] or b"") == 0
-        await broker.allow(acl(TOPIC, "b", AclOperation.READ))
-        second: Any = await wire.ask(asked(first.session_id, 1), 11)
-        told = {topic.topic: topic.partitions[0].error_code for topic in second.responses}
-        assert told["b"] == 0
-
-    play(scenario)
-
-
-def test_a_refused_producer_without_acks_is_hung_up_on() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        await broker.wire(ADMIN).ask(new_topic("t"), 7)
-        wire = broker.wire()
-        wire.send(produce(("t",), (0,), b"v", acks=0), 9)
-        await asyncio.sleep(0)
-        assert wire.is_closed
-        ends: Any = await broker.wire(ADMIN).ask(
-            ListOffsetsRequest(
-                replica_id=-1,
-                topics=[
-                    ListOffsetsRequest.ListOffsetsTopic(
-                        name="t",
-                        partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)],
-                    )
-                ],
-            ),
-            7,
-        )
-        assert ends.topics[0].partitions[0].offset == 0
-
-    play(scenario)
-
-
-def test_more_resources_than_are_described_at_once() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        names = [f"t{number}" for number in range(30)]
-        for name in names:
-            await broker.wire(ADMIN).ask(new_topic(name), 7)
-            if name != "t7":
-                await broker.allow(acl(TOPIC, name, AclOperation.DESCRIBE_CONFIGS))
-        resource = DescribeConfigsRequest.DescribeConfigsResource
-        asked = [resource(resource_type=2, resource_name=name, configuration_keys=["retention.ms"]) for name in names]
-        answer: Any = await broker.wire().ask(DescribeConfigsRequest(resources=asked), 4)
-        assert len(answer.results) == 30
-        refused = answer.results[-1]
-        assert (refused.resource_name, refused.error_message) == ("t7", "Topic authorization failed.")
-
-    play(scenario)
-
-
-def test_lists_of_hosts_are_about_the_address() -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        await broker.wire(ADMIN).ask(new_topic("t"), 7)
-        await broker.allow(acl(TOPIC, "t", AclOperation.READ, host="10.0.0.1"))
-        assert codes_in(await broker.wire().ask(metadata(creates=False)(Trial(1)), 9)).count(29) == 2
-        here: Any = await broker.wire().ask(fetch("t", 0), 11)
-        assert here.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        await broker.allow(acl(TOPIC, "t", AclOperation.READ, host="127.0.0.1"))
-        here = await broker.wire().ask(fetch("t", 0), 11)
-        assert here.responses[0].partitions[0].error_code == 0
-
-    play(scenario)
-
-
-def test_refusals_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(broker: SecuredBroker) -> None:
-        caplog.set_level("INFO", "kafka.authorizer.logger")
-        await broker.wire(ADMIN).ask(new_topic("t", 2), 7)
-        await broker.wire().ask(produce(("t", "a\nb"), (0, 1), b"v"), 9)
-        await broker.wire().ask(MetadataRequest(topics=None), 9)
-
-    play(scenario)
-    lines = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
-    line = (
-        "Principal = User:alice is Denied Operation = Write from host = 127.0.0.1 on resource = Topic:LITERAL:{} for "
-        "request = Produce with resourceRefCount = 2"
-    )
-    assert lines == [line.format("t"), line.format("a?b")]

@@ -20,7 +20,7 @@ from protocol.acl_types import (
     ResourceType,
     code_of,
 )
-from tests.cluster.security.naive_acls import HOSTS, NAMES, OPERATIONS, PRINCIPALS, TYPES, NaiveRules, draw_binding
+from tests.cluster.security.naive_acls import ASKED, HOSTS, NAMES, PRINCIPALS, TYPES, NaiveRules, draw_binding
 
 TOPIC = ResourceType.TOPIC
 ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
@@ -141,8 +141,8 @@ def test_filters_of_entries() -> None:
     assert found(EntryFilter(operation=code_of(AclOperation, 99))) == []
 
 
-def decide(seed: int, decisions: int) -> None:
-    """Change the lists at random, and ask at random, as often as said."""
+def decide(seed: int, decisions: int) -> int:
+    """Change the lists at random, and ask at random, as often as said; gives how often the answer was yes."""
     draw = random.Random(seed)
     super_users = draw.choice([(), ("User:bob",)])
     unmentioned = draw.random() < 0.3
@@ -150,6 +150,7 @@ def decide(seed: int, decisions: int) -> None:
         AclRules(super_users, allows_unmentioned=unmentioned),
         NaiveRules(super_users, allows_unmentioned=unmentioned),
     )
+    allowed = 0
     for _ in range(decisions // 10):
         binding: AclBinding = draw_binding(draw)
         if len(naive.bindings) > 12 or draw.random() < 0.3:
@@ -160,12 +161,15 @@ def decide(seed: int, decisions: int) -> None:
         change(fast, naive, binding.pattern)
         for number in range(10):
             principal, host = draw.choice(PRINCIPALS[:3]), draw.choice(HOSTS[:2])
-            asked = (principal, host, draw.choice(OPERATIONS[1:]), draw.choice(TYPES))
+            asked = (principal, host, draw.choice(ASKED), draw.choice(TYPES))
             if number == 0:
                 assert fast.allows_somewhere(*asked) == naive.allows_somewhere(*asked), (seed, naive.bindings, asked)
             else:
                 name = draw.choice(NAMES)
-                assert fast.allows(*asked, name) == naive.allows(*asked, name), (seed, naive.bindings, asked, name)
+                decision = fast.allows(*asked, name)
+                allowed += decision
+                assert decision == naive.allows(*asked, name), (seed, naive.bindings, asked, name)
+    return allowed
 
 
 def change(fast: AclRules, naive: NaiveRules, pattern: ResourcePattern) -> None:
@@ -174,9 +178,9 @@ def change(fast: AclRules, naive: NaiveRules, pattern: ResourcePattern) -> None:
     fast.changed()
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_decisions_are_those_of_the_naive_model(seed: int) -> None:
-    decide(seed, 1000)
+def test_decisions_are_those_of_the_naive_model() -> None:
+    allowed = sum(decide(seed, 1000) for seed in range(20))
+    assert 4000 < allowed < 16_000, "too one-sided to say much"
 
 
 @pytest.mark.slow

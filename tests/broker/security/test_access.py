@@ -1,0 +1,218 @@
+"""Requests of clients with few rights: what they see, what they do not learn, and what is logged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+)
+from protocol.records.record_format import ATTRIBUTES_AT, TRANSACTIONAL_FLAG
+from tests.broker.network.effect_requests import Trial, metadata, produce
+from tests.broker.security.secured import ADMIN, SecuredBroker, acl, codes_in, play
+from tests.kit.wire_requests import fetch, new_topic
+
+TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
+
+
+def test_an_unknown_topic_and_one_that_may_not_be_seen_look_alike() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("hidden"), 7)
+        for version in range(1, 13):
+            wanted = MetadataRequest.MetadataRequestTopic
+            for name in ("hidden", "missing"):
+                asked = MetadataRequest(topics=[wanted(name=name)], allow_auto_topic_creation=True)
+                if version < 4:
+                    asked = MetadataRequest(topics=[wanted(name=name)])
+                answer: Any = await broker.wire().ask(asked, version)
+                (topic,) = answer.topics
+                assert (topic.error_code, topic.name, topic.partitions) == (29, name, [])
+            everything: Any = await broker.wire().ask(MetadataRequest(topics=None), version)
+            assert everything.topics == []
+        everything = await broker.wire().ask(MetadataRequest(topics=[]), 0)
+        assert everything.topics == []
+        assert "missing" not in broker.server.serving.coordination.metadata.image.topics
+
+    play(scenario)
+
+
+def test_topics_are_shown_and_created_by_right() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        for name in ("a", "b"):
+            await broker.wire(ADMIN).ask(new_topic(name), 7)
+        await broker.allow(acl(TOPIC, "a", AclOperation.READ), acl(TOPIC, "c", AclOperation.WRITE))
+        seen: Any = await broker.wire().ask(MetadataRequest(topics=None, include_topic_authorized_operations=True), 9)
+        assert [topic.name for topic in seen.topics] == ["a"]
+        assert seen.topics[0].topic_authorized_operations == 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
+        names = [MetadataRequest.MetadataRequestTopic(name=name) for name in "abc"]
+        asked = MetadataRequest(topics=names, allow_auto_topic_creation=True)
+        seen = await broker.wire().ask(asked, 9)
+        assert [(topic.name, topic.error_code) for topic in seen.topics] == [("a", 0), ("c", 29), ("b", 29)]
+        await broker.allow(acl(TOPIC, "c", AclOperation.CREATE))
+        seen = await broker.wire().ask(asked, 9)
+        assert {topic.name: topic.error_code for topic in seen.topics} == {"a": 0, "c": 5, "b": 29}
+
+    play(scenario)
+
+
+def test_a_client_that_pretends_to_follow_gets_nothing_and_moves_nothing() -> None:
+    """CVE-2018-1288."""
+
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        await broker.wire(ADMIN).ask(produce(("t",), (0,), b"v"), 9)
+        await broker.allow(acl(TOPIC, "t", AclOperation.READ))
+        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        topic = FetchRequest.FetchTopic(topic="t", partitions=[partition])
+        asked = FetchRequest(replica_id=5, max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[topic], session_epoch=0)
+        answer: Any = await broker.wire().ask(asked, 11)
+        (data,) = answer.responses[0].partitions
+        assert (data.error_code, len(data.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+        assert answer.session_id == 0
+        await broker.allow(acl(CLUSTER, CLUSTER_NAME, AclOperation.CLUSTER_ACTION))
+        answer = await broker.wire().ask(asked, 11)
+        assert answer.responses[0].partitions[0].error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    play(scenario)
+
+
+def test_a_session_of_fetches_follows_the_rights() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        for name in ("a", "b"):
+            await broker.wire(ADMIN).ask(new_topic(name), 7)
+            await broker.wire(ADMIN).ask(produce((name,), (0,), b"v"), 9)
+        await broker.allow(acl(TOPIC, "a", AclOperation.READ))
+        wire = broker.wire()
+
+        def asked(session_id: int, epoch: int, *topics: str) -> FetchRequest:
+            partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+            return FetchRequest(
+                max_wait_ms=0, min_bytes=0, max_bytes=1000, session_id=session_id, session_epoch=epoch,
+                topics=[FetchRequest.FetchTopic(topic=name, partitions=[partition]) for name in topics],
+            )  # fmt: skip
+
+        first: Any = await wire.ask(asked(0, 0, "a", "b"), 11)
+        told = {topic.topic: topic.partitions[0].error_code for topic in first.responses}
+        assert told == {"a": 0, "b": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        assert len({topic.topic: topic.partitions[0].records for topic in first.responses}["b"] or b"") == 0
+        await broker.allow(acl(TOPIC, "b", AclOperation.READ))
+        second: Any = await wire.ask(asked(first.session_id, 1), 11)
+        told = {topic.topic: topic.partitions[0].error_code for topic in second.responses}
+        assert told["b"] == 0
+
+    play(scenario)
+
+
+def test_a_refused_producer_without_acks_is_hung_up_on() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        wire = broker.wire()
+        wire.send(produce(("t",), (0,), b"v", acks=0), 9)
+        await asyncio.sleep(0)
+        assert wire.is_closed
+        ends: Any = await broker.wire(ADMIN).ask(
+            ListOffsetsRequest(
+                replica_id=-1,
+                topics=[
+                    ListOffsetsRequest.ListOffsetsTopic(
+                        name="t",
+                        partitions=[ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)],
+                    )
+                ],
+            ),
+            7,
+        )
+        assert ends.topics[0].partitions[0].offset == 0
+
+    play(scenario)
+
+
+def test_more_resources_than_are_described_at_once() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        names = [f"t{number}" for number in range(30)]
+        for name in names:
+            await broker.wire(ADMIN).ask(new_topic(name), 7)
+            if name != "t7":
+                await broker.allow(acl(TOPIC, name, AclOperation.DESCRIBE_CONFIGS))
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        asked = [resource(resource_type=2, resource_name=name, configuration_keys=["retention.ms"]) for name in names]
+        answer: Any = await broker.wire().ask(DescribeConfigsRequest(resources=asked), 4)
+        assert len(answer.results) == 30
+        refused = answer.results[-1]
+        assert (refused.resource_name, refused.error_message) == ("t7", "Topic authorization failed.")
+
+    play(scenario)
+
+
+def test_lists_of_hosts_are_about_the_address() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        await broker.allow(acl(TOPIC, "t", AclOperation.READ, host="10.0.0.1"))
+        assert codes_in(await broker.wire().ask(metadata(creates=False)(Trial(1)), 9)).count(29) == 2
+        here: Any = await broker.wire().ask(fetch("t", 0), 11)
+        assert here.responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        await broker.allow(acl(TOPIC, "t", AclOperation.READ, host="127.0.0.1"))
+        here = await broker.wire().ask(fetch("t", 0), 11)
+        assert here.responses[0].partitions[0].error_code == 0
+
+    play(scenario)
+
+
+def test_refusals_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        caplog.set_level("INFO", "kafka.authorizer.logger")
+        await broker.wire(ADMIN).ask(new_topic("t", 2), 7)
+        await broker.wire().ask(produce(("t", "a\nb"), (0, 1), b"v"), 9)
+        await broker.wire().ask(MetadataRequest(topics=None), 9)
+
+    play(scenario)
+    lines = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
+    line = (
+        "Principal = User:alice is Denied Operation = Write from host = 127.0.0.1 on resource = Topic:LITERAL:{} for "
+        "request = Produce with resourceRefCount = 2"
+    )
+    assert lines == [line.format("t"), line.format("a?b")]
+
+
+def test_a_transactional_batch_needs_a_transactional_id() -> None:
+    """CVE-2018-17196."""
+
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        await broker.allow(acl(TOPIC, "t", AclOperation.WRITE))
+        request = produce(("t",), (0,), b"v")
+        data = request.topic_data[0].partition_data[0]
+        records = bytearray(data.records or b"")
+        records[ATTRIBUTES_AT + 1] |= TRANSACTIONAL_FLAG
+        data.records = bytes(records)
+        for transactional_id in (None, "x"):
+            request.transactional_id = transactional_id
+            answer: Any = await broker.wire().ask(request, 9)
+            (refused,) = answer.responses[0].partition_responses
+            assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    play(scenario)
+
+
+def test_a_topic_that_may_not_be_seen_is_not_named_when_it_is_deleted_by_id() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        topic_id = broker.server.serving.coordination.metadata.image.topics["t"].topic_id
+        state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
+        asked = DeleteTopicsRequest(topics=[state], timeout_ms=1000)
+        answer: Any = await broker.wire().ask(asked, 6)
+        assert (answer.responses[0].name, answer.responses[0].error_code) == (None, 29)
+        await broker.allow(acl(TOPIC, "t", AclOperation.DESCRIBE))
+        answer = await broker.wire().ask(asked, 6)
+        assert (answer.responses[0].name, answer.responses[0].error_code) == ("t", 29)
+
+    play(scenario)
