@@ -15,13 +15,19 @@ from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import (
     AddPartitionsToTxnRequest,
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
     DeleteTopicsRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
+    LeaderAndIsrRequest,
     LeaveGroupRequest,
     MetadataRequest,
     OffsetDeleteRequest,
     OffsetFetchRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
 )
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
@@ -157,6 +163,50 @@ def test_each_api_has_a_rule_and_a_request_here() -> None:
             each for each, (rights, _) in CLUSTER_RIGHTS.items() if AclOperation.CLUSTER_ACTION in rights
         }
         assert served - asked <= between_brokers
+
+    play(scenario)
+
+
+def commands(version: int) -> list[Any]:
+    """The requests that only brokers may send, about partition 0 of the topic t."""
+    state = LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+        topic_name="t", partition_index=0, controller_epoch=99, leader=7, leader_epoch=9, isr=[7], partition_epoch=1,
+        replicas=[7],
+    )  # fmt: skip
+    roles = LeaderAndIsrRequest(controller_id=7, controller_epoch=99, live_leaders=[])
+    stop = StopReplicaRequest(controller_id=7, controller_epoch=99)
+    if version < 2:
+        roles.ungrouped_partition_states = [state]
+    else:
+        roles.topic_states = [LeaderAndIsrRequest.LeaderAndIsrTopicState(topic_name="t", partition_states=[state])]
+    if version == 0:
+        stop.ungrouped_partitions = [StopReplicaRequest.StopReplicaPartitionV0(topic_name="t", partition_index=0)]
+    elif version < 3:
+        stop.topics = [StopReplicaRequest.StopReplicaTopicV1(name="t", partition_indexes=[0])]
+    else:
+        partition = StopReplicaRequest.StopReplicaPartitionState(partition_index=0, delete_partition=True)
+        stop.topic_states = [StopReplicaRequest.StopReplicaTopicState(topic_name="t", partition_states=[partition])]
+    return [
+        roles,
+        stop,
+        UpdateMetadataRequest(controller_id=7, controller_epoch=99, live_brokers=[]),
+        ControlledShutdownRequest(broker_id=0),
+        AlterPartitionRequest(broker_id=0, topics=[]),
+        AllocateProducerIdsRequest(broker_id=0),
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_nobody_commands_a_broker(number: int) -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        route = broker.server.serving.registry.routes[commands(0)[number].api_key]
+        before = repr(broker.server.serving.coordination.metadata.image)
+        for version in range(route.min_version, route.max_version + 1):
+            answer: Any = await broker.wire(NOBODY).ask(commands(version)[number], version)
+            assert set(codes_in(answer)) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED}, (version, answer)
+        assert repr(broker.server.serving.coordination.metadata.image) == before
+        assert broker.server.serving.logs.replicas.partition(TopicPartition("t", 0)).leader_epoch == 0
 
     play(scenario)
 
