@@ -79,6 +79,8 @@ class FetchHandlers:
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
             return fetch.respond(())
+        if client is not None and fetch.watch is not None and not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
+            return self._refuse_follower(context, request)  # it has got hold of a follower's session
         wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
         if refused and not wanted:
             return self._respond(context, fetch, refused, ())

@@ -85,6 +85,25 @@ def test_a_client_that_pretends_to_follow_gets_nothing_and_moves_nothing() -> No
     play(scenario)
 
 
+def test_the_session_of_a_follower_is_of_no_use_to_others() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.wire(ADMIN).ask(new_topic("t"), 7)
+        await broker.wire(ADMIN).ask(produce(("t",), (0,), b"v"), 9)
+        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        topic = FetchRequest.FetchTopic(topic="t", partitions=[partition])
+        limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1000}
+        opened: Any = await broker.wire(ADMIN).ask(
+            FetchRequest(replica_id=5, topics=[topic], session_epoch=0, **limits), 11
+        )
+        assert opened.session_id
+        asked = FetchRequest(topics=[topic], session_id=opened.session_id, session_epoch=1, **limits)
+        answer: Any = await broker.wire().ask(asked, 11)
+        (data,) = answer.responses[0].partitions
+        assert (data.error_code, len(data.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
+
+    play(scenario)
+
+
 def test_a_session_of_fetches_follows_the_rights() -> None:
     async def scenario(broker: SecuredBroker) -> None:
         for name in ("a", "b"):
