@@ -58,6 +58,8 @@ UNGUARDED: Final = frozenset(
         ApiKey.METADATA,  # asks on its way
         ApiKey.FETCH,  # asks when it knows the partitions of its session
         ApiKey.DESCRIBE_DELEGATION_TOKEN,  # there are none
+        ApiKey.SASL_HANDSHAKE,  # says who the client is
+        ApiKey.SASL_AUTHENTICATE,
     }
 )
 """APIs for everybody, or whose handlers ask themselves."""

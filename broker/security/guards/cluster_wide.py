@@ -19,6 +19,8 @@ from protocol.messages import (
     AlterPartitionResponse,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
     ControlledShutdownResponse,
     CreateAclsRequest,
     CreateAclsResponse,
@@ -213,6 +215,16 @@ def delete_acls(request: DeleteAclsRequest, version: int) -> Response:  # noqa: 
     return DeleteAclsResponse(throttle_time_ms=0, filter_results=[refusal for _ in request.filters])
 
 
+def alter_scram_users(request: AlterUserScramCredentialsRequest, version: int) -> Response:  # noqa: ARG001
+    """Each user has the error, whether it exists or not."""
+    refusal = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    users = {each.name for changes in (request.deletions, request.upsertions) for each in changes}
+    return AlterUserScramCredentialsResponse(
+        throttle_time_ms=0,
+        results=[refusal(user=user, error_code=DENIED, error_message=TOLD) for user in sorted(users)],
+    )
+
+
 CLUSTER_RIGHTS: Final[dict[ApiKey, tuple[tuple[AclOperation, ...], Refuse]]] = {
     ApiKey.LEADER_AND_ISR: ((AclOperation.CLUSTER_ACTION,), leader_and_isr),
     ApiKey.STOP_REPLICA: ((AclOperation.CLUSTER_ACTION,), stop_replica),
@@ -258,6 +270,7 @@ CLUSTER_RIGHTS: Final[dict[ApiKey, tuple[tuple[AclOperation, ...], Refuse]]] = {
             throttle_time_ms=0, error_code=DENIED, error_message=TOLD, results=[]
         ),
     ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ((AclOperation.ALTER,), alter_scram_users),
 }
 """One of these rights is enough (KIP-1037); and the refusal."""
 
