@@ -78,7 +78,7 @@ class AclHandlers:
         return DescribeAclsResponse(
             throttle_time_ms=0,
             error_code=ErrorCode.NONE,
-            error_message=None,
+            error_message="",
             resources=[
                 _Resource(
                     resource_type=pattern.resource_type,
@@ -115,7 +115,10 @@ class AclHandlers:
         results = [error or outcomes[each] for each, error in zip(bindings, errors, strict=True)]
         return CreateAclsResponse(
             throttle_time_ms=0,
-            results=[_Created(error_code=_code(error), error_message=_told(error)) for error in results],
+            results=[
+                _Created(error_code=_code(error), error_message="" if error is None else _told(error))
+                for error in results
+            ],
         )
 
     @api(ApiKey.DELETE_ACLS, versions=(0, 3))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.network.registry import RequestContext, api
+from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -31,13 +32,13 @@ class DisabledFeatureHandlers:
     @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True)
     def describe_delegation_token(
         self,
-        context: RequestContext,  # noqa: ARG002
+        context: RequestContext,
         request: DescribeDelegationTokenRequest,  # noqa: ARG002
     ) -> DescribeDelegationTokenResponse:
-        """DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: a PLAINTEXT listener does not know who asks."""
-        return DescribeDelegationTokenResponse(
-            error_code=ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, tokens=[], throttle_time_ms=0
-        )
+        """DELEGATION_TOKEN_AUTH_DISABLED, or DELEGATION_TOKEN_REQUEST_NOT_ALLOWED where nobody knows who asks."""
+        is_known = context.security_protocol != "PLAINTEXT" and context.principal != ANONYMOUS
+        code = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED if is_known else ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        return DescribeDelegationTokenResponse(error_code=code, tokens=[], throttle_time_ms=0)
 
     @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True)
     def describe_client_quotas(

@@ -29,6 +29,7 @@ from protocol.messages import (
     DescribeAclsResponse,
     DescribeClientQuotasResponse,
     DescribeLogDirsResponse,
+    DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -174,7 +175,7 @@ def elect_leaders(request: ElectLeadersRequest, version: int) -> Response:
             ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic.topic,
                 partition_result=[
-                    ElectLeadersResponse.PartitionResult(partition_id=index, error_code=DENIED, error_message=TOLD)
+                    ElectLeadersResponse.PartitionResult(partition_id=index, error_code=DENIED, error_message=None)
                     for index in topic.partitions
                 ],
             )
@@ -215,13 +216,26 @@ def delete_acls(request: DeleteAclsRequest, version: int) -> Response:  # noqa: 
     return DeleteAclsResponse(throttle_time_ms=0, filter_results=[refusal for _ in request.filters])
 
 
+def describe_scram_users(request: DescribeUserScramCredentialsRequest, version: int) -> Response:  # noqa: ARG001
+    """As many results as users were asked about, without their names as in Kafka."""
+    refusal = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
+        user="", error_code=DENIED, error_message=None, credential_infos=[]
+    )
+    return DescribeUserScramCredentialsResponse(
+        throttle_time_ms=0,
+        error_code=DENIED,
+        error_message=None,
+        results=[refusal for _ in request.users or ()],
+    )
+
+
 def alter_scram_users(request: AlterUserScramCredentialsRequest, version: int) -> Response:  # noqa: ARG001
     """Each user has the error, whether it exists or not."""
     refusal = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     users = {each.name for changes in (request.deletions, request.upsertions) for each in changes}
     return AlterUserScramCredentialsResponse(
         throttle_time_ms=0,
-        results=[refusal(user=user, error_code=DENIED, error_message=TOLD) for user in sorted(users)],
+        results=[refusal(user=user, error_code=DENIED, error_message=None) for user in sorted(users)],
     )
 
 
@@ -261,15 +275,10 @@ CLUSTER_RIGHTS: Final[dict[ApiKey, tuple[tuple[AclOperation, ...], Refuse]]] = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (
         (AclOperation.DESCRIBE_CONFIGS,),
         lambda *_: DescribeClientQuotasResponse(
-            throttle_time_ms=0, error_code=DENIED, error_message=TOLD, entries=None
+            throttle_time_ms=0, error_code=DENIED, error_message=None, entries=None
         ),
     ),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
-        (AclOperation.DESCRIBE,),
-        lambda *_: DescribeUserScramCredentialsResponse(
-            throttle_time_ms=0, error_code=DENIED, error_message=TOLD, results=[]
-        ),
-    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ((AclOperation.DESCRIBE,), describe_scram_users),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ((AclOperation.ALTER,), alter_scram_users),
 }
 """One of these rights is enough (KIP-1037); and the refusal."""

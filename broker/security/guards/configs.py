@@ -97,7 +97,7 @@ def _guard_change(client: Client, request: Any, proceed: Proceed, result: Any) -
             if error is not None:
                 refused[at] = result(
                     error_code=error,
-                    error_message=_TOLD[error],
+                    error_message=None,
                     resource_type=each.resource_type,
                     resource_name=each.resource_name,
                 )

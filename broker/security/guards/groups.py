@@ -36,6 +36,8 @@ from protocol.messages import (
 DENIED: Final = ErrorCode.GROUP_AUTHORIZATION_FAILED
 NO_OFFSET: Final = -1
 FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
+FIRST_SYNC_WITH_PROTOCOL: Final = 5
+FIRST_FETCH_FROM_COORDINATOR: Final = 1
 FIRST_FETCH_WITH_GROUP_ERROR: Final = 2
 FIRST_FETCH_OF_MANY_GROUPS: Final = 8
 
@@ -67,9 +69,10 @@ def guard_join(client: Client, context: RequestContext, request: JoinGroupReques
 
 def guard_sync(client: Client, context: RequestContext, request: SyncGroupRequest, proceed: Proceed) -> Outcome:
     """READ on the group."""
-    del context
-    if _may(client, AclOperation.READ, request.group_id):
-        return proceed(request)
+    names_protocol = request.protocol_type is not None and request.protocol_name is not None
+    is_incomplete = context.api_version >= FIRST_SYNC_WITH_PROTOCOL and not names_protocol
+    if is_incomplete or _may(client, AclOperation.READ, request.group_id):
+        return proceed(request)  # where what is incomplete is refused before anything is looked at
     return SyncGroupResponse(error_code=DENIED, assignment=b"")
 
 
@@ -182,6 +185,8 @@ def guard_fetch(client: Client, context: RequestContext, request: OffsetFetchReq
     if not _may(client, AclOperation.DESCRIBE, request.group_id):
         if context.api_version >= FIRST_FETCH_WITH_GROUP_ERROR:
             return OffsetFetchResponse(error_code=DENIED, topics=[])
+        if context.api_version >= FIRST_FETCH_FROM_COORDINATOR:
+            return OffsetFetchResponse(topics=[])  # as in Kafka, which has no place for the error there
         return OffsetFetchResponse(
             topics=[
                 _Topic(name=topic.name, partitions=_failed(_Partition, topic, DENIED)) for topic in request.topics or ()

@@ -56,7 +56,7 @@ class TopicGuards:
         hidden = client.denied(
             AclOperation.DESCRIBE_CONFIGS,
             ResourceType.TOPIC,
-            [name for name in once if name not in denied],
+            counts,
             logs_denial=False,
         )
         if not denied and not hidden:
@@ -68,6 +68,8 @@ class TopicGuards:
             for name in counts
             if name in denied
         ]
+        for each in refused:
+            each.topic_config_error_code = DENIED if each.name in hidden else ErrorCode.NONE
         request.topics = [topic for topic in request.topics if topic.name not in denied]
         order = {name: number for number, name in enumerate(counts)}
 

@@ -1,0 +1,1 @@
+"""Both brokers with an authorizer: what clients with some rights are answered."""

@@ -1,0 +1,161 @@
+"""A broker with an authorizer as a scenario sees it: the scenario's own connection may do everything, users what they
+are allowed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    ApiVersionsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from protocol.wire.schema import Request
+from tests.kit.wire_client import ConnectionClosed, WireClient
+from tests.parity.subject import Subject, Target
+from tests.parity.transcript import Mask
+
+USERS = ("alice", *(f"{kind}{number}" for kind in ("one", "all") for number in range(30)))
+"""Each is its own password."""
+ALICE = "User:alice"
+OLDEST = {ApiKey.FETCH: 4}
+"""The first versions to compare of APIs of which Kafka serves older ones."""
+
+Creation = CreateAclsRequest.AclCreation
+SecuredScenario = Callable[["SecuredSubject"], None]
+Row = TypeVar("Row")
+
+
+class SecuredTarget(NamedTuple):
+    """A running broker. Whoever comes by `address` is a super user; users come by `sasl_address`."""
+
+    address: str
+    sasl_address: str
+    data_directory: str = ""
+
+
+class Right(NamedTuple):
+    """A resource and what may be done with it."""
+
+    resource_type: ResourceType
+    name: str
+    operation: AclOperation
+
+
+class _SecuredMask(Mask):
+    """Kafka tells who is refused how it keeps the request in memory."""
+
+    def text(self, value: str, name: str = "") -> str:
+        told = re.sub(r"Request Request\(.*\) is not authorized\.", "Cluster authorization failed.", value)
+        return super().text(told, name)
+
+
+class SecuredSubject(Subject):
+    """One broker in one scenario. Its ACLs go with it."""
+
+    def __init__(self, target: SecuredTarget, scenario: str) -> None:
+        super().__init__(Target(target.address, target.data_directory), scenario)
+        ports = [int(each.rpartition(":")[2]) for each in (target.address, target.sasl_address)]
+        self.mask = _SecuredMask(*ports, data_directories=[target.data_directory])
+        self._sasl_port = ports[1]
+        answer: Any = self.quietly(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
+        self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+        self._users: dict[str, WireClient] = {}
+
+    def _authenticated(self, user: str) -> WireClient:
+        connection = WireClient(self.host, self._sasl_port, "parity")
+        connection.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+        proof = f"\0{user}\0{user}".encode()
+        answer: Any = connection.ask(SaslAuthenticateRequest(auth_bytes=proof), 2)
+        assert answer.error_code == ErrorCode.NONE, answer
+        return connection
+
+    def close(self) -> None:
+        everything = DeleteAclsRequest.DeleteAclsFilter(
+            resource_type_filter=ResourceType.ANY,
+            resource_name_filter=None,
+            pattern_type_filter=PatternType.ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=AclOperation.ANY,
+            permission_type=AclPermissionType.ANY,
+        )
+        self.quietly(DeleteAclsRequest(filters=[everything]), 3)
+        for connection in self._users.values():
+            connection.close()
+        super().close()
+
+    def as_user(self, user: str, request: Request, version: int, label: str = "") -> Any:
+        """Ask as this user, and write the answer into the transcript, also when it is a closed connection."""
+        if user not in self._users:
+            self._users[user] = self._authenticated(user)
+        name = f"{type(request).__name__.removesuffix('Request')} v{version} {label}".rstrip()
+        try:
+            response = self._users[user].ask(request, version)
+        except ConnectionClosed:
+            self._users.pop(user).close()
+            self.note(name, "<connection closed>")
+            return None
+        self.note(name, response)
+        return response
+
+    def range_of(self, api_key: ApiKey) -> range:
+        """The versions of an API that there are."""
+        oldest, newest = self.versions[api_key]
+        return range(OLDEST.get(api_key, oldest), newest + 1)
+
+    def grant(self, *creations: Creation) -> None:
+        """Have these ACLs count. Raises AssertionError when they are refused."""
+        answer: Any = self.quietly(CreateAclsRequest(creations=list(creations)), 3)
+        assert not any(each.error_code for each in answer.results), answer
+
+
+def acl(resource_type: ResourceType, name: str, operation: AclOperation, **fields: Any) -> Creation:
+    """A literal ACL that allows alice something, but for `fields`."""
+    values: dict[str, Any] = {
+        "resource_type": resource_type,
+        "resource_name": name,
+        "resource_pattern_type": PatternType.LITERAL,
+        "principal": ALICE,
+        "host": "*",
+        "operation": operation,
+        "permission_type": AclPermissionType.ALLOW,
+    }
+    return Creation(**{**values, **fields})
+
+
+_SCENARIOS: dict[str, SecuredScenario] = {}
+
+
+def secured_scenario(function: SecuredScenario) -> SecuredScenario:
+    """Register a scenario under `<file>.<function>`."""
+    _SCENARIOS[f"{function.__module__.rpartition('.')[2]}.{function.__name__}"] = function
+    return function
+
+
+def secured_scenario_for_each(rows: Mapping[str, Row]) -> Callable[[Callable[[SecuredSubject, Row], None]], None]:
+    """Register a scenario for each of `rows` under `<file>.<function>.<row's name>`; it is given the row."""
+
+    def register(function: Callable[[SecuredSubject, Row], None]) -> None:
+        for name, row in rows.items():
+            file = function.__module__.rpartition(".")[2]
+            _SCENARIOS[f"{file}.{function.__name__}.{name}"] = lambda subject, row=row: function(subject, row)
+
+    return register
+
+
+def secured_scenarios() -> dict[str, SecuredScenario]:
+    """All of them by name, in the order of their files."""
+    for path in sorted((Path(__file__).parent / "scenarios").glob("*.py")):
+        importlib.import_module(f"tests.parity.secured.scenarios.{path.stem}")
+    return _SCENARIOS
