@@ -109,7 +109,7 @@ def check(options: Options) -> None:
 
 
 async def work(options: Options) -> int:
-    """Do what is asked for, and show the ACLs of the named resources then."""
+    """Do what is asked for."""
     entries = {} if options.has("list") else _entries(options)
     if options.has("add"):
         _check_addition(options, entries)
@@ -118,7 +118,8 @@ async def work(options: Options) -> int:
             await _add(client, entries)
         elif options.has("remove"):
             await _remove(client, entries, asks=not options.has("force"))
-        await _list(client, options)
+        else:
+            await _list(client, options)
     return 0
 
 

@@ -18,6 +18,7 @@ JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 TIMEOUT_MS = 60_000
 
 CLASSES = {
+    "acls": "kafka.admin.AclCommand",
     "broker_api_versions": "kafka.admin.BrokerApiVersionsCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",
     "configs": "kafka.admin.ConfigCommand",
