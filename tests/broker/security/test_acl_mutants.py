@@ -1,0 +1,181 @@
+"""Deliberate bugs in the authorization: each makes the tests fail that are named with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.kit.broker_process import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+INDEX, RULES = "cluster/security/acl_index.py", "cluster/security/acl_rules.py"
+TREE, AUTHORIZER = "broker/security/acl_tree.py", "broker/security/acl_authorizer.py"
+FETCH, METADATA = "broker/handlers/fetch.py", "broker/handlers/metadata.py"
+GUARDS = "broker/security/guards"
+DECISIONS = "tests/cluster/security/test_acl_rules.py"
+MATRIX, ACCESS = "tests/broker/security/test_guards.py", "tests/broker/security/test_access.py"
+CLUSTER = "tests/broker/security/test_acls_of_a_cluster.py"
+PACKAGES = ("broker", "cluster")
+
+
+class Mutant(NamedTuple):
+    """`code`, which is once in the file, becomes `bug`; that fails the tests."""
+
+    file: str
+    code: str
+    bug: str
+    tests: str
+
+
+MUTANTS = {
+    "allowed wins over denied": Mutant(INDEX, "return allowed & ~denied", "return allowed", DECISIONS),
+    "host ignored": Mutant(
+        INDEX,
+        "for where in (host, WILDCARD):\n                    f",
+        "for _, where in list(table):\n                    f",
+        DECISIONS,
+    ),
+    "User:* ignored": Mutant(
+        INDEX,
+        "for who in (principal, WILDCARD_PRINCIPAL):\n                for",
+        "for who in (principal,):\n                for",
+        DECISIONS,
+    ),
+    "prefix compared the wrong way": Mutant(
+        INDEX,
+        "found.extend(prefixed.get((resource_type, name[:length])) for length in lengths)",
+        "found.extend(each for (kind, prefix), each in prefixed.items() if prefix.startswith(name) and lengths)",
+        DECISIONS,
+    ),
+    "another type's wildcard": Mutant(
+        INDEX,
+        "found = [literal.get((resource_type, WILDCARD))]",
+        "found = [literal.get((each, WILDCARD)) for each in ResourceType]",
+        DECISIONS,
+    ),
+    "a literal list is a prefix": Mutant(
+        INDEX,
+        "            found.append(literal.get((resource_type, name)))\n",
+        "            found.extend(each for (_, start), each in literal.items() if name.startswith(start))\n",
+        DECISIONS,
+    ),
+    "denied implies": Mutant(
+        INDEX, "denied |= bits | (", "denied |= bits | _ALSO_ALLOWED.get(operation, 0) | (", DECISIONS
+    ),
+    "allowed implies nothing": Mutant(
+        INDEX, "allowed |= bits | _ALSO_ALLOWED.get(operation, 0)", "allowed |= bits", DECISIONS
+    ),
+    "unmentioned although others are mentioned": Mutant(
+        RULES,
+        "return matching.operations(principal, host)",
+        "return matching.operations(principal, host) or (EVERY_OPERATION if self._allows_unmentioned else 0)",
+        DECISIONS,
+    ),
+    "changes forgotten": Mutant(
+        RULES, 'index has been changed."""\n        self._remembered.clear()', 'index has been changed."""', DECISIONS
+    ),
+    "wildcard denial ignored": Mutant(
+        RULES, "if any(WILDCARD in each for each in denied):", "if not WILDCARD:", DECISIONS
+    ),
+    "gone lists stay": Mutant(
+        AUTHORIZER,
+        "{**dict.fromkeys(gone, ()), **found}",
+        "{**dict.fromkeys(gone[:0], ()), **found}",
+        f"{CLUSTER} -k heeded",
+    ),
+    "others' writes overwritten": Mutant(
+        TREE,
+        "SetData(path, encode_acls(wanted), version)",
+        "SetData(path, encode_acls(wanted))",
+        f"{CLUSTER} -k overwrites",
+    ),
+    "replica id without CLUSTER_ACTION": Mutant(
+        FETCH,
+        "            if not client.may_in_cluster(AclOperation.CLUSTER_ACTION):\n",
+        "            if replica_id < 0:\n",
+        ACCESS,
+    ),
+    "a follower's session is everybody's": Mutant(
+        FETCH, "fetch.watch is not None and not", "fetch is None and not", ACCESS
+    ),
+    "denied records are read": Mutant(
+        FETCH,
+        "return [each for each in partitions if each.topic not in denied], refused",
+        "return partitions, []",
+        ACCESS,
+    ),
+    "missing topics look otherwise": Mutant(
+        METADATA,
+        "denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)",
+        "denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, set(names) & set(image.topics))",
+        ACCESS,
+    ),
+    "transactional batches without a right": Mutant(
+        f"{GUARDS}/records.py", "if _is_transactional(request):", "if not request.topic_data:", ACCESS
+    ),
+    "a hidden topic is named": Mutant(
+        f"{GUARDS}/topics.py", "None if asked_name is None and name in hidden else name", "name", ACCESS
+    ),
+    "transactions end without a right": Mutant(
+        f"{GUARDS}/transactions.py",
+        "request.transactional_id):\n        return proceed(request)\n    return EndTxn",
+        "request.transactional_id) or True:\n        return proceed(request)\n    return EndTxn",
+        f"{MATRIX} -k END_TXN",
+    ),
+    "offsets in transactions without the group": Mutant(
+        f"{GUARDS}/transactions.py",
+        "    elif not client.may(AclOperation.READ, ResourceType.GROUP, request.group_id):\n        refusal",
+        "    elif client is None:\n        refusal",
+        f"{MATRIX} -k right_is_enough",
+    ),
+    "members without READ": Mutant(
+        f"{GUARDS}/groups.py",
+        '"""READ on the group."""\n    if _may(client, AclOperation.READ,',
+        '"""READ on the group."""\n    if _may(client, AclOperation.DESCRIBE,',
+        f"{MATRIX} -k right_is_enough",
+    ),
+    "an API without a guard": Mutant(
+        "broker/security/guarded_apis.py",
+        "if route.api_key in guards:",
+        "if route.api_key in guards and route.api_key != 11:",
+        MATRIX,
+    ),
+    "an API unguarded by name": Mutant(
+        "broker/security/guarded_apis.py",
+        "        if route.api_key in guards:\n",
+        "        if route.api_key == 37:\n            continue\n        if route.api_key in guards:\n",
+        f"{MATRIX} -k CREATE_PARTITIONS",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_bugs_are_caught(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for each in ROOT.iterdir():
+        if each.name not in PACKAGES and not each.name.startswith("."):
+            (tmp_path / each.name).symlink_to(each)
+    path = tmp_path / mutant.file
+    text = path.read_text()
+    assert text.count(mutant.code) == 1, "the code has changed"
+    path.write_text(text.replace(mutant.code, mutant.bug))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split(" ", 2)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 1, f"{name} was not caught:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert "failed" in done.stdout.splitlines()[-1], done.stdout[-2000:]
