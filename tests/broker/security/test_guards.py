@@ -10,7 +10,7 @@ import pytest
 
 from broker.security.guarded_apis import GUARDS, UNGUARDED
 from broker.security.guards.cluster_wide import CLUSTER_RIGHTS
-from protocol.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, ResourceType
+from protocol.acl_types import CLUSTER_NAME, SUPPORTED_OPERATIONS, AclOperation, AclPermissionType, ResourceType
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import (
@@ -42,7 +42,7 @@ from tests.broker.network.effect_requests import (
     produce,
 )
 from tests.broker.network.effects import CASES, Case
-from tests.broker.security.secured import ADMIN, SecuredBroker, acl, codes_in, play
+from tests.broker.security.secured import ADMIN, Creation, SecuredBroker, acl, codes_in, play
 from tests.kit.in_process import Wire
 from tests.kit.transactions.requests import add_offsets, add_partitions, commit_offsets, end
 from tests.kit.wire_requests import fetch, new_topic
@@ -129,10 +129,34 @@ SAID_OTHERWISE = {(ApiKey.DELETE_TOPICS, 6)}
 """Versions for which CASES have an empty request."""
 
 
+def of_others(permission: AclPermissionType | None) -> list[Creation]:
+    """ACLs that are of no use to NOBODY."""
+    if permission is None:
+        return []
+    names = {TOPIC: "t", GROUP: "m", TRANSACTION: "no"}
+    if permission is AclPermissionType.ALLOW:
+        # Of shorter names and for somebody else; WRITE on any topic would be enough to be idempotent.
+        operations = {each: set(SUPPORTED_OPERATIONS[each]) - {AclOperation.WRITE} for each in names}
+        mine = [acl(each, names[each], what, principal=NOBODY) for each in names for what in operations[each]]
+        return [*mine, *(acl(each, "*", AclOperation.ALL, principal="Group:nobody") for each in names)]
+    everything = [*((each, "*") for each in names), (CLUSTER, CLUSTER_NAME)]
+    allowed = [acl(*each, AclOperation.ALL, principal="User:*") for each in everything]
+    denied = [
+        acl(kind, name, what, principal=NOBODY, permission=permission)
+        for kind, name in everything
+        for what in SUPPORTED_OPERATIONS[kind]
+    ]
+    return allowed + denied
+
+
+@pytest.mark.parametrize("lists", [None, AclPermissionType.ALLOW, AclPermissionType.DENY], ids=str)
 @pytest.mark.parametrize("case", [*CASES, *OTHER_FORMS], ids=str)
-def test_nobody_changes_or_sees_anything(case: Case) -> None:
+def test_nobody_changes_or_sees_anything(case: Case, lists: AclPermissionType | None) -> None:
+    """There are no ACLs; or there are some, for others and of other resources; or all that allow are outweighed."""
+
     async def scenario(broker: SecuredBroker) -> None:
         trial, admin = Trial(1), broker.wire(ADMIN)
+        await broker.allow(*of_others(lists))
         await trial.build(admin, flush_messages=None)  # type: ignore[arg-type]  # it asks one request at a time
         before = await snapshot(admin, trial)
         route = broker.server.serving.registry.routes[case.api_key]
