@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
-from broker.handlers.acls import AclHandlers
 from broker.handlers.api_versions import ApiVersionsHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
@@ -36,6 +35,7 @@ from broker.network.socket_server import SocketServer
 from broker.observability.logger_levels import LoggerLevels
 from broker.replication.fetch_session import FetchSessionCache
 from broker.security.access import OPEN, Access
+from broker.security.acl_requests import AclHandlers
 from broker.stages.cluster_member import ClusterMember
 from broker.stages.coordination import OpenCoordination
 from broker.stages.directories import LockedDirectories

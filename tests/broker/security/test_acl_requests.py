@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.acls import AclHandlers
 from broker.network.registry import CloseConnection, RequestContext
+from broker.security.acl_requests import AclHandlers
 from cluster.zookeeper.coordination import Coordination
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.errors import ErrorCode

@@ -341,7 +341,7 @@ def test_the_right_is_enough(request_of: Any, version: int, rights: list[Right])
 
 
 def others(missing: Right, api_key: ApiKey) -> list[Right]:
-    """What else there is to do with the resource, but for what is as good as what is missing."""
+    """All else that there is to do with the resource, but for what is as good as what is missing."""
     resource_type, name, operation = missing
     enough = {operation}
     if operation is AclOperation.DESCRIBE:

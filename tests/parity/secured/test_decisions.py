@@ -91,7 +91,7 @@ def written(connection: WireClient, bindings: list[AclBinding]) -> None:
 
 
 def known(connection: WireClient) -> dict[ResourcePattern, list[AccessControlEntry]]:
-    """What the broker decides by."""
+    """The lists that the broker decides by."""
     everything = DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,
@@ -114,7 +114,7 @@ def known(connection: WireClient) -> dict[ResourcePattern, list[AccessControlEnt
 
 
 def kafkas_answers(tree: str, questions: list[Question], *, allows_unmentioned: bool) -> list[bool]:
-    """What Kafka's class decides."""
+    """The decisions of Kafka's class."""
     command = java(
         *QUICK_START, "-cp", kafka_classpath(), str(PROGRAM), tree, SUPER_USERS, str(allows_unmentioned).lower()
     )

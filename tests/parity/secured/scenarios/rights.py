@@ -52,7 +52,7 @@ class Names(Trial):
 
 
 def built(b: SecuredSubject) -> Names:
-    """What requests are about."""
+    """Make the things that requests are about."""
     names = Names(1, subject=b)
     b.producer_id()
     b.produce(b.topic("t"), b"one", b"two")
