@@ -302,7 +302,9 @@ def _reachable(image: MetadataImage, listener_name: str) -> Iterator[tuple[Broke
 
 
 def _cluster_operations(client: Client, *, wanted: bool) -> int:
-    return client.operations(ResourceType.CLUSTER, CLUSTER_NAME) if wanted else AUTHORIZED_OPERATIONS_OMITTED
+    if not wanted:
+        return AUTHORIZED_OPERATIONS_OMITTED
+    return client.operations(ResourceType.CLUSTER, CLUSTER_NAME) if client.may_in_cluster(AclOperation.DESCRIBE) else 0
 
 
 def _failed(error_code: ErrorCode, name: str | None, topic_id: UUID = ZERO_UUID) -> _Topic:

@@ -11,6 +11,7 @@ from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import (
     DeleteTopicsRequest,
+    DescribeClusterRequest,
     DescribeConfigsRequest,
     FetchRequest,
     ListOffsetsRequest,
@@ -60,6 +61,19 @@ def test_topics_are_shown_and_created_by_right() -> None:
         await broker.allow(acl(TOPIC, "c", AclOperation.CREATE))
         seen = await broker.wire().ask(asked, 9)
         assert {topic.name: topic.error_code for topic in seen.topics} == {"a": 0, "c": 5, "b": 29}
+
+    play(scenario)
+
+
+def test_who_may_not_describe_the_cluster_is_told_no_operations_on_it() -> None:
+    async def scenario(broker: SecuredBroker) -> None:
+        await broker.allow(acl(CLUSTER, CLUSTER_NAME, AclOperation.CREATE))
+        told = []
+        for _ in range(2):
+            answer: Any = await broker.wire().ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 0)
+            told.append(answer.cluster_authorized_operations)
+            await broker.allow(acl(CLUSTER, CLUSTER_NAME, AclOperation.DESCRIBE))
+        assert told == [0, 1 << AclOperation.CREATE | 1 << AclOperation.DESCRIBE]
 
     play(scenario)
 
