@@ -1,4 +1,4 @@
-"""Brokers with an authorizer that know each other over TLS and SASL: a user may do what she is allowed, at all of them."""
+"""A cluster with an authorizer, over TLS and SASL: a user may do what she is allowed, at each of its brokers."""
 
 from __future__ import annotations
 
