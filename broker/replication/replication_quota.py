@@ -8,12 +8,12 @@ back, so that a throttle drives no replica out of the ISR.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.environment.contract import Clock
 from cluster.metadata_image import MetadataImage
+from cluster.quotas.rates import SimpleRate
 from config.dynamic_keys import FOLLOWER_RATE, LEADER_RATE, UNLIMITED_RATE
 from config.topic_config import FOLLOWER_THROTTLED_REPLICAS, LEADER_THROTTLED_REPLICAS
 from protocol.config_resources import ConfigResourceType
@@ -28,10 +28,7 @@ class ReplicationQuota:
     def __init__(self, clock: Clock, samples: int, sample_s: int) -> None:
         """The rate is that of the last `samples` times `sample_s` seconds (replication.quota.window.*)."""
         self._clock = clock
-        self._sample_s = sample_s
-        self._window_s = samples * sample_s
-        self._bytes: deque[tuple[float, int]] = deque()
-        """(beginning in seconds, bytes) of each sample."""
+        self._rate = SimpleRate(samples, sample_s * 1000)
         self.bytes_per_second = UNLIMITED_RATE
         self.throttled: Mapping[str, frozenset[int] | None] = {}
         """By topic: the partitions of which this broker's replica is throttled; None for all."""
@@ -46,24 +43,12 @@ class ReplicationQuota:
 
     def record(self, size: int) -> None:
         """Count bytes of a throttled replica."""
-        now_s = self._clock.monotonic_s()
-        samples = self._bytes
-        if samples and now_s - samples[-1][0] < self._sample_s:
-            began_s, before = samples[-1]
-            samples[-1] = began_s, before + size
-        else:
-            samples.append((now_s, size))
+        self._rate.record(size, self._clock.monotonic_s() * 1000)
 
     @property
     def rate(self) -> float:
         """Bytes per second in the window; at its beginning, and after a pause, at least one sample's length counts."""
-        now_s = self._clock.monotonic_s()
-        samples = self._bytes
-        while samples and now_s - samples[0][0] >= self._window_s:
-            samples.popleft()
-        if not samples:
-            return 0.0
-        return sum(size for _, size in samples) / max(now_s - samples[0][0], self._sample_s)
+        return self._rate.measure(self._clock.monotonic_s() * 1000)
 
     @property
     def is_exceeded(self) -> bool:

@@ -1,0 +1,1 @@
+"""Client quotas: who has which limit, and how long who exceeds it has to wait."""

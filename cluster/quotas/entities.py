@@ -1,0 +1,121 @@
+"""Who has a quota: a user, a client id, both or an IP address, or all that have none of their own (KIP-13, KIP-546).
+
+In the coordination tree they are /config/users/<user>, /config/users/<user>/clients/<client-id>,
+/config/clients/<client-id> and /config/ips/<address>, with names as Kafka's class `Sanitizer` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, IntEnum
+from string import hexdigits
+from typing import Final
+
+from cluster.metadata_image import ConfigResource
+from cluster.znodes import DEFAULT_ENTITY
+from protocol.value import Value
+
+_CLIENTS: Final = "/clients/"
+_KEPT: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+class EntityType(IntEnum):
+    """Types of what has a configuration in the tree but is no resource on the wire. The numbers are Odradek's, beside
+    those of `ConfigResourceType`.
+    """
+
+    USER = -1
+    CLIENT = -2
+    IP = -3
+
+
+class Default(Enum):
+    """Stands where a name would."""
+
+    ALL = DEFAULT_ENTITY
+
+
+DEFAULT: Final = Default.ALL
+Name = str | Default | None
+"""A name, or all that have no quota of their own; None where an entity has no such part."""
+
+
+class QuotaEntity(Value):
+    """Whoever shares one limit. Those with an `ip` have no other part."""
+
+    user: Name = None
+    client_id: Name = None
+    ip: Name = None
+
+    def parts(self) -> dict[str, str | None]:
+        """By their types on the wire, where the name of the default is null."""
+        named = {"user": self.user, "client-id": self.client_id, "ip": self.ip}
+        return {kind: name if isinstance(name, str) else None for kind, name in named.items() if name is not None}
+
+    @property
+    def resource(self) -> ConfigResource:
+        """Where its configuration is."""
+        if self.ip is not None:
+            return int(EntityType.IP), _node_name(self.ip)
+        if self.user is None:
+            return int(EntityType.CLIENT), _node_name(self.client_id)
+        if self.client_id is None:
+            return int(EntityType.USER), _node_name(self.user)
+        user, client_id = (_node_name(name) or DEFAULT_ENTITY for name in (self.user, self.client_id))
+        return int(EntityType.USER), f"{user}{_CLIENTS}{client_id}"
+
+    @classmethod
+    def of(cls, resource: ConfigResource) -> QuotaEntity | None:
+        """The entity whose configuration is there; None for other resources, and names that mean none."""
+        kind, name = resource
+        if kind == EntityType.IP:
+            return cls(ip=_name(name))
+        if kind == EntityType.CLIENT:
+            return cls(client_id=_name(name))
+        if kind != EntityType.USER:
+            return None
+        user, slash, rest = name.partition("/")
+        if not slash:
+            return cls(user=_name(user))
+        client_id = rest.removeprefix(_CLIENTS[1:])
+        if client_id == rest or not client_id or "/" in client_id:
+            return None
+        return cls(user=_name(user), client_id=_name(client_id))
+
+
+def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
+    """From types and names as `QuotaEntity.parts` gives them."""
+    user, client_id, ip = (
+        (DEFAULT if parts[kind] is None else parts[kind]) if kind in parts else None
+        for kind in ("user", "client-id", "ip")
+    )
+    return QuotaEntity(user, client_id, ip)
+
+
+def _node_name(name: Name) -> str:
+    """As `ConfigResource` has it, to which "" is the default."""
+    return sanitize(name) if isinstance(name, str) else ""
+
+
+def _name(node_name: str) -> Name:
+    return DEFAULT if node_name in ("", DEFAULT_ENTITY) else desanitize(node_name)
+
+
+def sanitize(name: str) -> str:
+    """`name` for a path: every byte of its UTF-8 but letters, digits, '.', '_' and '-' as `%XX`."""
+    return "".join(chr(byte) if byte in _KEPT else f"%{byte:02X}" for byte in name.encode())
+
+
+def desanitize(text: str) -> str:
+    """The name that `sanitize` made `text` of. What is no `%XX` stays as it is."""
+    if "%" not in text and "+" not in text:
+        return text
+    first, *escaped = text.replace("+", " ").encode().split(b"%")
+    result = bytearray(first)
+    for piece in escaped:
+        digits = piece[:2].decode(errors="replace")
+        if len(digits) == 2 and all(digit in hexdigits for digit in digits):
+            result += bytes.fromhex(digits) + piece[2:]
+        else:
+            result += b"%" + piece
+    return result.decode(errors="replace")
