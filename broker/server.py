@@ -23,6 +23,7 @@ from broker.stages.logs import LoadedLogs
 from broker.stages.serving import ServingBroker
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
+from cluster.quotas.entities import QuotaEntity
 from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import JournalError
 from config.broker_config import BrokerConfig
@@ -170,8 +171,8 @@ class KafkaServer:
     async def _scram_credential(self, user: str, mechanism: str) -> str | None:
         """A user's credential as the tree has it; None where there is none. Raises CoordinationError."""
         assert self._coordination is not None, "nobody is served before there is a tree"
-        users = await self._coordination.membership.zk_client.user_config(user)
-        return users.get(mechanism)
+        config = await self._coordination.membership.zk_client.read_config(QuotaEntity(user).resource)
+        return config.get(mechanism)
 
     def _registration(self, broker_id: int) -> znodes.BrokerRegistration:
         """The registration of this broker: its advertised listeners, with the ports that they really have."""

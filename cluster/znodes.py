@@ -104,7 +104,7 @@ def delete_topic_path(topic: str) -> str:
 
 
 def config_path(entity_type: str, name: str) -> str:
-    """Configuration of an entity; `entity_type` is "topics" or "brokers"."""
+    """Configuration of an entity; `entity_type` is "topics", "brokers", "users", "clients" or "ips"."""
     return f"/config/{entity_type}/{name}"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
 from broker.controller.cluster_membership import ClusterMembership
 from broker.network.registry import RequestContext, api
+from cluster.quotas.entities import QuotaEntity
 from cluster.security.scram_changes import NO_NAME, CredentialChange, changed, iterations_of, refused
 from cluster.zookeeper.coordination import CoordinationError
 from protocol.api_keys import ApiKey
@@ -33,9 +35,11 @@ class Office(Protocol):
 class ScramUserHandlers:
     """Reads and writes the coordination tree for each request."""
 
-    def __init__(self, membership: ClusterMembership, controller: Office) -> None:
+    def __init__(self, membership: ClusterMembership, controller: Office, changing: asyncio.Lock) -> None:
+        """`changing` is held while users are changed."""
         self._membership = membership
         self._controller = controller
+        self._changing = changing
 
     @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), reads_only=True)
     async def describe_user_scram_credentials(
@@ -61,7 +65,7 @@ class ScramUserHandlers:
         code, message, found = ErrorCode.NONE, "", dict[int, int]()
         try:
             _check(name, names)
-            found = iterations_of(await self._membership.zk_client.user_config(name))
+            found = iterations_of(await self._membership.zk_client.read_config(QuotaEntity(name).resource))
             if not found:
                 text = f"Attempt to describe a user credential that does not exist: {name}"
                 raise ApiError(ErrorCode.RESOURCE_NOT_FOUND, text)
@@ -92,7 +96,8 @@ class ScramUserHandlers:
             errors = refused(changes)
             for user in [user for user in by_user if user not in errors]:
                 try:
-                    await self._change(user, by_user[user])
+                    async with self._changing:
+                        await self._change(user, by_user[user])
                 except ApiError as error:
                     errors[user] = error
         else:
@@ -100,10 +105,10 @@ class ScramUserHandlers:
         return AlterUserScramCredentialsResponse(throttle_time_ms=0, results=_results(by_user, errors))
 
     async def _change(self, user: str, changes: list[CredentialChange]) -> None:
-        zk_client = self._membership.zk_client
+        zk_client, resource = self._membership.zk_client, QuotaEntity(user).resource
         try:
-            config = changed(await zk_client.user_config(user), changes)
-            await self._membership.coordination.multi(await zk_client.user_operations(user, config))
+            config = changed(await zk_client.read_config(resource), changes)
+            await self._membership.coordination.multi(await zk_client.config_operations({resource: config}))
         except CoordinationError as error:
             text = f"Whether the credentials have changed is not known: {error}"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text) from error

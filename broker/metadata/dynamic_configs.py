@@ -55,8 +55,8 @@ class DynamicConfigs:
     async def alter_configs(
         self, changes: Mapping[ConfigResource, Mapping[str, str]]
     ) -> Mapping[ConfigResource, ApiError]:
-        """Replace the overrides of topics or brokers ("" for all), which are valid; gives why some were not. They are
-        in force here when this returns.
+        """Replace the overrides of resources ("" for the defaults of all), which are valid; gives why some were not.
+        They are in force here when this returns.
         """
         topics = self._metadata.image.topics
         errors = {
@@ -85,6 +85,15 @@ class DynamicConfigs:
             busy = ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The configuration is being changed elsewhere: {error}")
             errors.update(dict.fromkeys(known, busy))
         return errors
+
+    async def read(self, resource: ConfigResource) -> Mapping[str, str]:
+        """The overrides that the tree has, perhaps of a moment ago by another broker. Raises ApiError
+        REQUEST_TIMED_OUT.
+        """
+        try:
+            return await self._membership.zk_client.read_config(resource)
+        except (ConnectionLossError, SessionExpiredError) as error:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"The configuration is not known: {error}") from error
 
     # -- heeding -------------------------------------------------------------------------------------------------------
 

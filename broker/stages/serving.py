@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
+from broker.handlers.client_quotas import ClientQuotaHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
@@ -178,6 +180,7 @@ def _registry(
     groups, transactions = coordinators.groups, coordinators.transactions
     access = _access(member)
     old_offsets = ZookeeperOffsets(lambda: coordination.membership.coordination)
+    changing_users = asyncio.Lock()
     registry = HandlerRegistry(
         [
             ProduceHandlers(logs.replicas, coordinators.guards),
@@ -186,6 +189,7 @@ def _registry(
             MetadataHandlers(metadata, member.auto_topics, clock, access),
             TopicHandlers(metadata, controller, configs.describe_topic, clock),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
+            ClientQuotaHandlers(metadata, member.dynamic_configs, changing_users),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),
             GroupHandlers(groups, access),
             GroupOffsetHandlers(groups, image, old_offsets, config.offset_metadata_max_bytes),
@@ -198,7 +202,7 @@ def _registry(
             ProducerHandlers(logs.replicas, lambda: metadata.image),
             DisabledFeatureHandlers(),
             SaslHandlers(),
-            ScramUserHandlers(coordination.membership, controller),
+            ScramUserHandlers(coordination.membership, controller, changing_users),
             AclHandlers(member.authorizer),
             ReassignmentHandlers(controller),
             ClusterCommandHandlers(member.commands),

@@ -12,7 +12,8 @@ from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
-from cluster.security.sanitizer import desanitized, sanitized
+from cluster.quotas.entities import EntityType
+from cluster.security.sanitizer import desanitized
 from cluster.zookeeper.coordination import (
     BadVersionError,
     ConnectionLossError,
@@ -30,7 +31,13 @@ from protocol.config_resources import ConfigResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.topic_partition import TopicPartition
 
-CONFIG_ENTITIES = {ConfigResourceType.TOPIC: "topics", ConfigResourceType.BROKER: "brokers"}
+CONFIG_ENTITIES: Mapping[int, str] = {
+    ConfigResourceType.TOPIC: "topics",
+    ConfigResourceType.BROKER: "brokers",
+    EntityType.USER: "users",
+    EntityType.CLIENT: "clients",
+    EntityType.IP: "ips",
+}
 PRODUCER_ID_BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 _NOTICE_LIFETIME_MS = 15 * 60 * 1000
@@ -253,32 +260,38 @@ class KafkaZkClient:
     # -- configurations and producer ids -------------------------------------------------------------------------------
 
     async def read_configs(self) -> dict[ConfigResource, Mapping[str, str]]:
-        """The configurations of all topics and brokers ("" for the defaults of all)."""
+        """The configurations of all topics, brokers, users, clients and addresses ("" for the defaults of all)."""
         configs: dict[ConfigResource, Mapping[str, str]] = {}
         for resource_type, entity_type in CONFIG_ENTITIES.items():
             names = (await self._coordination.children(f"/config/{entity_type}"))[0]
+            if resource_type == EntityType.USER:
+                names += [name for found in await each_of(names, self._clients_of) for name in found]
             resources = [(int(resource_type), "" if name == znodes.DEFAULT_ENTITY else name) for name in names]
             configs |= zip(resources, await each_of(resources, self.read_config), strict=True)
         return configs
 
+    async def _clients_of(self, user: str) -> list[str]:
+        """The names of a user's client ids that have quotas of their own."""
+        path = f"/config/users/{user}"
+        try:
+            if not (await self._coordination.get(path))[1].num_children:
+                return []
+            return [f"{user}/clients/{name}" for name in (await self._coordination.children(f"{path}/clients"))[0]]
+        except NoNodeError:
+            return []
+
     async def read_config(self, resource: ConfigResource) -> dict[str, str]:
-        """The overrides of a topic or a broker; empty when it has none."""
-        return await self._config_at(_config_path_of(resource))
+        """The overrides of one resource; empty when it has none."""
+        path = _config_path_of(resource)
+        try:
+            return znodes.decode_config(path, (await self._coordination.get(path))[0])
+        except NoNodeError:
+            return {}
 
     async def users(self) -> list[str]:
         """Every user of whom anything is kept."""
         names = (await self._coordination.children("/config/users"))[0]
         return sorted(desanitized(name) for name in names if name != znodes.DEFAULT_ENTITY)
-
-    async def user_config(self, user: str) -> dict[str, str]:
-        """SCRAM credentials and quotas of a user; empty for one that is not known."""
-        return await self._config_at(znodes.config_path("users", sanitized(user)))
-
-    async def _config_at(self, path: str) -> dict[str, str]:
-        try:
-            return znodes.decode_config(path, (await self._coordination.get(path))[0])
-        except NoNodeError:
-            return {}
 
     async def config_changes(self, watch: Watch, behind: str) -> list[tuple[str, ConfigResource | None]]:
         """The notices that come behind the one of that name, in order, and what each is about; None: nothing that
@@ -300,27 +313,28 @@ class KafkaZkClient:
             return None
         for resource_type, known in CONFIG_ENTITIES.items():
             if entity_type == known:
-                return int(resource_type), "" if entity == znodes.DEFAULT_ENTITY else entity
+                return resource_type, "" if entity == znodes.DEFAULT_ENTITY else entity
         return None
 
     async def config_operations(self, configs: Mapping[ConfigResource, Mapping[str, str]]) -> list[Operation]:
         """Give the operations that replace configurations and leave notices for other brokers."""
         operations: list[Operation] = []
-        for (resource_type, name), config in configs.items():
-            entity = f"{CONFIG_ENTITIES[ConfigResourceType(resource_type)]}/{name or znodes.DEFAULT_ENTITY}"
-            operations += await self._replacement(entity, config)
+        made: set[str] = set()
+        for resource, config in configs.items():
+            path, data = _config_path_of(resource), znodes.encode_config(config)
+            entity = path.removeprefix("/config/")
+            if path in made or await self.exists(path):
+                operations.append(SetData(path, data))
+            else:
+                for parent in _parents_of(resource):
+                    if parent not in made and not await self.exists(parent):
+                        operations.append(Create(parent))
+                        made.add(parent)
+                operations.append(Create(path, data))
+                made.add(path)
+            notice = f"{znodes.CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}"
+            operations.append(Create(notice, znodes.encode_config_change(entity), sequential=True))
         return operations
-
-    async def user_operations(self, user: str, config: Mapping[str, str]) -> list[Operation]:
-        """As `config_operations`, of a user."""
-        return await self._replacement(f"users/{sanitized(user)}", config)
-
-    async def _replacement(self, entity: str, config: Mapping[str, str]) -> list[Operation]:
-        path, data = f"/config/{entity}", znodes.encode_config(config)
-        notice = Create(
-            f"{znodes.CONFIG_CHANGES}/{CONFIG_CHANGE_PREFIX}", znodes.encode_config_change(entity), sequential=True
-        )
-        return [SetData(path, data) if await self.exists(path) else Create(path, data), notice]
 
     async def expired_notices(self, parent: str) -> list[Operation]:
         """Remove notices older than 15 minutes. In Kafka their readers do so."""
@@ -357,4 +371,12 @@ class KafkaZkClient:
 
 def _config_path_of(resource: ConfigResource) -> str:
     resource_type, name = resource
-    return znodes.config_path(CONFIG_ENTITIES[ConfigResourceType(resource_type)], name or znodes.DEFAULT_ENTITY)
+    return znodes.config_path(CONFIG_ENTITIES[resource_type], name or znodes.DEFAULT_ENTITY)
+
+
+def _parents_of(resource: ConfigResource) -> list[str]:
+    """The nodes above one that a broker has not made at its start."""
+    resource_type, name = resource
+    user, slash, _ = name.partition("/")
+    path = znodes.config_path(CONFIG_ENTITIES[resource_type], user)
+    return [path, f"{path}/clients"] if slash else []

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, IntEnum
-from string import hexdigits
 from typing import Final
 
 from cluster.metadata_image import ConfigResource
+from cluster.security.sanitizer import desanitized, sanitized
 from cluster.znodes import DEFAULT_ENTITY
 from protocol.value import Value
 
 _CLIENTS: Final = "/clients/"
-_KEPT: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 class EntityType(IntEnum):
@@ -94,28 +93,8 @@ def entity_of(parts: Mapping[str, str | None]) -> QuotaEntity:
 
 def _node_name(name: Name) -> str:
     """As `ConfigResource` has it, to which "" is the default."""
-    return sanitize(name) if isinstance(name, str) else ""
+    return sanitized(name) if isinstance(name, str) else ""
 
 
 def _name(node_name: str) -> Name:
-    return DEFAULT if node_name in ("", DEFAULT_ENTITY) else desanitize(node_name)
-
-
-def sanitize(name: str) -> str:
-    """`name` for a path: every byte of its UTF-8 but letters, digits, '.', '_' and '-' as `%XX`."""
-    return "".join(chr(byte) if byte in _KEPT else f"%{byte:02X}" for byte in name.encode())
-
-
-def desanitize(text: str) -> str:
-    """The name that `sanitize` made `text` of. What is no `%XX` stays as it is."""
-    if "%" not in text and "+" not in text:
-        return text
-    first, *escaped = text.replace("+", " ").encode().split(b"%")
-    result = bytearray(first)
-    for piece in escaped:
-        digits = piece[:2].decode(errors="replace")
-        if len(digits) == 2 and all(digit in hexdigits for digit in digits):
-            result += bytes.fromhex(digits) + piece[2:]
-        else:
-            result += b"%" + piece
-    return result.decode(errors="replace")
+    return DEFAULT if node_name in ("", DEFAULT_ENTITY) else desanitized(node_name)

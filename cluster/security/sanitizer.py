@@ -14,7 +14,15 @@ def sanitized(name: str) -> str:
 
 
 def desanitized(name: str) -> str:
-    """The name of which `sanitized` made this."""
-    pieces = name.split("%")
-    encoded = pieces[0].encode() + b"".join(bytes.fromhex(each[:2]) + each[2:].encode() for each in pieces[1:])
-    return encoded.decode("utf-8", "replace")
+    """The name of which `sanitized` made this. What is no `%XX` stays as it is."""
+    if "%" not in name and "+" not in name:
+        return name
+    first, *escaped = name.replace("+", " ").encode().split(b"%")
+    result = bytearray(first)
+    for piece in escaped:
+        digits = piece[:2].decode(errors="replace")
+        if len(digits) == 2 and all(digit in string.hexdigits for digit in digits):
+            result += bytes.fromhex(digits) + piece[2:]
+        else:
+            result += b"%" + piece
+    return result.decode(errors="replace")

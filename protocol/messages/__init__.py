@@ -88,6 +88,8 @@ from protocol.messages.producer_ids import (
     InitProducerIdResponse,
 )
 from protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
@@ -156,6 +158,8 @@ __all__ = [
     "AddPartitionsToTxnResponse",
     "AllocateProducerIdsRequest",
     "AllocateProducerIdsResponse",
+    "AlterClientQuotasRequest",
+    "AlterClientQuotasResponse",
     "AlterConfigsRequest",
     "AlterConfigsResponse",
     "AlterPartitionReassignmentsRequest",
@@ -274,6 +278,7 @@ _REQUESTS: tuple[type[Request], ...] = (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AllocateProducerIdsRequest,
+    AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
@@ -330,6 +335,7 @@ _RESPONSES: tuple[type[Response], ...] = (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
     AllocateProducerIdsResponse,
+    AlterClientQuotasResponse,
     AlterConfigsResponse,
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: limits of users, clients and addresses (KIP-546)."""
+"""DescribeClientQuotas and AlterClientQuotas: limits of users, clients and addresses (KIP-546)."""
 
 from __future__ import annotations
 
@@ -62,3 +62,55 @@ class DescribeClientQuotasResponse(Response, api_key=ApiKey.DESCRIBE_CLIENT_QUOT
     error_code: int16
     error_message: nullable_string
     entries: list[EntryData] | None
+
+
+class AlterClientQuotasRequest(Request, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+"):
+    """Changes of quotas, entity by entity; with `validate_only` they are judged and not made.
+
+    - v1: flexible
+    """
+
+    class EntityData(Struct):
+        """A part of an entity; the name null is the default."""
+
+        entity_type: string
+        entity_name: nullable_string
+
+    class OpData(Struct):
+        """One quota to set, or with `remove` to take away."""
+
+        key: string
+        value: float64
+        remove: boolean
+
+    class EntryData(Struct):
+        """The changes of one entity."""
+
+        entity: list[AlterClientQuotasRequest.EntityData]
+        ops: list[AlterClientQuotasRequest.OpData]
+
+    entries: list[EntryData]
+    validate_only: boolean
+
+
+class AlterClientQuotasResponse(Response, api_key=ApiKey.ALTER_CLIENT_QUOTAS, versions="0-1", flexible="1+"):
+    """The outcome for each entity.
+
+    - v1: flexible
+    """
+
+    class EntityData(Struct):
+        """A part of an entity; the name null is the default."""
+
+        entity_type: string
+        entity_name: nullable_string
+
+    class EntryData(Struct):
+        """The outcome for one entity."""
+
+        error_code: int16
+        error_message: nullable_string
+        entity: list[AlterClientQuotasResponse.EntityData]
+
+    throttle_time_ms: int32
+    entries: list[EntryData]

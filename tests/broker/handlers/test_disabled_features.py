@@ -6,21 +6,13 @@ from broker.handlers.disabled_features import DisabledFeatureHandlers
 from broker.network.registry import RequestContext
 from protocol.errors import ErrorCode
 from protocol.messages import (
-    DescribeClientQuotasRequest,
     DescribeDelegationTokenRequest,
 )
 
 CONTEXT = RequestContext(0, None, "127.0.0.1", "PLAINTEXT")
 HANDLERS = DisabledFeatureHandlers()
-Component = DescribeClientQuotasRequest.ComponentData
 
 
 def test_tokens() -> None:
     tokens = HANDLERS.describe_delegation_token(CONTEXT, DescribeDelegationTokenRequest(owners=None))
     assert tokens.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-
-
-def test_there_are_no_quotas() -> None:
-    parts = [Component(entity_type="user", match_type=1, match=None)]
-    response = HANDLERS.describe_client_quotas(CONTEXT, DescribeClientQuotasRequest(components=parts, strict=True))
-    assert (response.error_code, response.entries) == (ErrorCode.NONE, [])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow
-from cluster.quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, desanitize, entity_of, sanitize
+from cluster.quotas.entities import DEFAULT, EntityType, Name, QuotaEntity, entity_of
 from cluster.quotas.precedence import Limits, Sharers
 
 WINDOW = QuotaWindow(11, 1000)
@@ -132,18 +132,6 @@ def test_a_quota_that_is_not_strict_takes_all() -> None:
     quota.set_limits(Limits({("alice", None): 2}))
     assert quota.record("alice", "app", 25, 0, is_strict=False) == 1500
     assert quota.record("alice", "app", 1, 0, is_strict=False) == 2000
-
-
-@given(st.text())
-def test_names_survive_sanitizing(name: str) -> None:
-    if not any("\ud800" <= letter <= "\udfff" for letter in name):
-        assert desanitize(sanitize(name)) == name
-        assert set(sanitize(name)) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-%")
-
-
-def test_names_are_written_as_kafka_writes_them() -> None:
-    assert sanitize("CN=A b+c*,ü/~<default>") == "CN%3DA%20b%2Bc%2A%2C%C3%BC%2F%7E%3Cdefault%3E"
-    assert desanitize("50%25+%zz%") == "50% %zz%"
 
 
 @given(

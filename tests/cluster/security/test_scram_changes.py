@@ -48,4 +48,5 @@ def test_names_survive_their_path(name: str) -> None:
 
 
 def test_names_are_written_as_by_kafka() -> None:
-    assert sanitized("CN=a b*~/é") == "CN%3Da%20b%2A%7E%2F%C3%A9"
+    assert sanitized("CN=a b*~/é<default>") == "CN%3Da%20b%2A%7E%2F%C3%A9%3Cdefault%3E"
+    assert desanitized("50%25+%zz%") == "50% %zz%"

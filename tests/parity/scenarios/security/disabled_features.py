@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from protocol.messages import (
     DescribeAclsRequest,
-    DescribeClientQuotasRequest,
     DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
     ListPartitionReassignmentsRequest,
@@ -55,47 +54,6 @@ def delegation_tokens_on_a_listener_without_authentication(b: Subject) -> None:
         b.ask(DescribeDelegationTokenRequest(owners=None), version)
     b.ask(DescribeDelegationTokenRequest(owners=[owner(principal_type="User", principal_name="a")]), 3)
     b.ask(DescribeDelegationTokenRequest(owners=[]), 3)
-
-
-def quotas(b: Subject, *components: tuple[str, int, str | None], strict: bool = False, version: int = 1) -> None:
-    """DescribeClientQuotas."""
-    component = DescribeClientQuotasRequest.ComponentData
-    b.ask(
-        DescribeClientQuotasRequest(
-            components=[component(entity_type=kind, match_type=how, match=name) for kind, how, name in components],
-            strict=strict,
-        ),
-        version,
-    )
-
-
-@scenario
-def quotas_that_nobody_has_set(b: Subject) -> None:
-    for version in (0, 1):
-        quotas(b, version=version)
-    quotas(b, strict=True)
-    quotas(b, ("user", 0, "a"))
-    quotas(b, ("user", 1, None), ("client-id", 2, None), strict=True)
-    quotas(b, ("ip", 0, "127.0.0.1"))
-    quotas(b, ("ip", 2, None))
-
-
-@scenario
-def quotas_with_bad_filters(b: Subject) -> None:
-    quotas(b, ("user", 0, "a"), ("user", 1, None))
-    quotas(b, ("client-id", 0, "a"), ("client-id", 1, None))
-    quotas(b, ("ip", 0, "127.0.0.1"), ("ip", 1, None))
-    quotas(b, ("", 0, "a"))
-    quotas(b, ("planet", 0, "a"))
-    quotas(b, ("user", 0, "a"), ("ip", 0, "127.0.0.1"))
-    quotas(b, ("ip", 0, "127.0.0.1"), ("client-id", 0, "a"))
-    quotas(b, ("user", 3, "a"))
-    quotas(b, ("user", -1, None))
-    quotas(b, ("user", 0, None))
-    quotas(b, ("user", 1, "a"))
-    quotas(b, ("user", 2, "a"))
-    quotas(b, ("ip", 0, "not an address"))
-    quotas(b, ("planet", 3, "a"), ("", 0, "a"))
 
 
 @scenario

@@ -1,0 +1,172 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546): the quotas of users, client ids and addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from broker.metadata.metadata_cache import MetadataCache
+from broker.network.registry import RequestContext, api
+from cluster.metadata_image import ConfigResource
+from cluster.quotas.alterations import (
+    Component,
+    altered,
+    check_config,
+    check_filter,
+    checked_entity,
+    matches,
+    shown_quotas,
+)
+from cluster.quotas.entities import EntityType, QuotaEntity
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+
+logger = logging.getLogger("kafka.server.ZkAdminManager")
+
+_IP_V4: Final = r"(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}"
+_ANSWERED_FIRST: Final = "ip client-id user"
+"""The order in which Kafka's answers name the parts of an altered entity: that of a Java HashMap."""
+
+
+class QuotaStore(Protocol):
+    """Keeps the configurations that quotas are in."""
+
+    async def read(self, resource: ConfigResource) -> Mapping[str, str]:
+        """One of them. Raises ApiError."""
+        ...
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Mapping[str, str]]
+    ) -> Mapping[ConfigResource, ApiError]:
+        """Replace some; gives why some were not."""
+        ...
+
+
+class ClientQuotaHandlers:
+    """Shows and changes quotas. Changes count here when they are answered, and within moments elsewhere."""
+
+    def __init__(self, metadata: MetadataCache, store: QuotaStore, changing: asyncio.Lock) -> None:
+        """`changing` is held while users, client ids and addresses are changed: that is read-modify-write."""
+        self._metadata = metadata
+        self._store = store
+        self._changing = changing
+
+    @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), reads_only=True)
+    def describe_client_quotas(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: DescribeClientQuotasRequest,
+    ) -> DescribeClientQuotasResponse:
+        """The quotas of the entities that the filter means, users first, then client ids, both, and addresses."""
+        components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
+        try:
+            check_filter(components)
+            entries = [
+                _entry(entity, quotas)
+                for resource, config in sorted(self._quota_configs(), key=_place)
+                if (entity := QuotaEntity.of(resource)) is not None
+                and matches(entity, components, strict=request.strict)
+                and (quotas := shown_quotas(entity, config))
+            ]
+        except ApiError as error:
+            return DescribeClientQuotasResponse(
+                throttle_time_ms=0, error_code=error.error_code, error_message=_told(error), entries=None
+            )
+        return DescribeClientQuotasResponse(
+            throttle_time_ms=0, error_code=ErrorCode.NONE, error_message="", entries=entries
+        )
+
+    def _quota_configs(self) -> Iterable[tuple[ConfigResource, Mapping[str, str]]]:
+        return (item for item in self._metadata.image.configs.items() if item[0][0] < 0)
+
+    @api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1))
+    async def alter_client_quotas(
+        self,
+        context: RequestContext,  # noqa: ARG002
+        request: AlterClientQuotasRequest,
+    ) -> AlterClientQuotasResponse:
+        """Change each entity's quotas; one that is refused does not hold back the others. Of one that is named twice,
+        the last outcome is told.
+        """
+        outcomes: dict[tuple[tuple[str, str | None], ...], ApiError | None] = {}
+        async with self._changing:
+            for entry in request.entries:
+                parts = {part.entity_type: part.entity_name for part in entry.entity}
+                asked = tuple((kind, parts[kind]) for kind in sorted(parts, key=_ANSWERED_FIRST.find))
+                changes = [(change.key, None if change.remove else change.value) for change in entry.ops]
+                try:
+                    await self._alter(parts, changes, validate_only=request.validate_only)
+                    outcomes[asked] = None
+                except ApiError as error:
+                    logger.info("Refused to alter the quotas of %s: %s", parts, error)
+                    outcomes[asked] = error
+        return AlterClientQuotasResponse(
+            throttle_time_ms=0,
+            entries=[
+                AlterClientQuotasResponse.EntryData(
+                    error_code=ErrorCode.NONE if error is None else error.error_code,
+                    error_message=None if error is None else _told(error),
+                    entity=[
+                        AlterClientQuotasResponse.EntityData(entity_type=kind, entity_name=name) for kind, name in parts
+                    ],
+                )
+                for parts, error in outcomes.items()
+            ],
+        )
+
+    async def _alter(
+        self, parts: Mapping[str, str | None], changes: Iterable[tuple[str, float | None]], *, validate_only: bool
+    ) -> None:
+        entity = checked_entity(parts)
+        if isinstance(entity.ip, str) and not await _is_address(entity.ip):
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"{entity.resource[1]} is not a valid IP or resolvable host.")
+        config = altered(entity, await self._store.read(entity.resource), changes)
+        if validate_only:
+            return
+        check_config(entity, config)
+        for error in (await self._store.alter_configs({entity.resource: config})).values():
+            raise error
+
+
+def _place(item: tuple[ConfigResource, Mapping[str, str]]) -> tuple[bool, bool, int, str]:
+    """Where an entity comes in the answer."""
+    kind, name = item[0]
+    return kind == EntityType.IP, "/" in name, -kind, name
+
+
+def _entry(entity: QuotaEntity, quotas: Mapping[str, float]) -> DescribeClientQuotasResponse.EntryData:
+    return DescribeClientQuotasResponse.EntryData(
+        entity=[
+            DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
+            for kind, name in entity.parts().items()
+        ],
+        values=[DescribeClientQuotasResponse.ValueData(key=key, value=value) for key, value in quotas.items()],
+    )
+
+
+def _told(error: ApiError) -> str | None:
+    """The words of a refusal for the client; Kafka has none for what it did not foresee."""
+    return None if error.error_code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message or None
+
+
+async def _is_address(name: str) -> bool:
+    """Whether Kafka takes it for the address of a client, or the name of a host. It knows no IPv6 here, as it looks for
+    an address in the name of the znode.
+    """
+    if re.fullmatch(_IP_V4, name):
+        return True
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        return False
+    try:
+        return bool(await asyncio.get_running_loop().getaddrinfo(name, None))
+    except (OSError, UnicodeError):
+        return False
