@@ -69,6 +69,10 @@ class BrokerConfig:
     zookeeper_max_in_flight_requests: Setting[int] = Setting()
     replica_lag_time_max_ms: Setting[int] = Setting()
     replica_socket_timeout_ms: Setting[int] = Setting()
+    quota_window_num: Setting[int] = Setting()
+    quota_window_size_seconds: Setting[int] = Setting()
+    controller_quota_window_num: Setting[int] = Setting()
+    controller_quota_window_size_seconds: Setting[int] = Setting()
     replication_quota_window_num: Setting[int] = Setting()
     replication_quota_window_size_seconds: Setting[int] = Setting()
     replica_selector_class: Setting[str | None] = Setting()
@@ -361,16 +365,10 @@ class BrokerConfig:
             self.zookeeper_tls = parse_zookeeper_tls(self.values)
 
 
-_TOPIC_KEYS_WITHOUT_EFFECT = frozenset(
-    {
-        "preallocate",
-        "local.retention.ms",
-        "local.retention.bytes",
-        "message.format.version",
-        "message.downconversion.enable",
-        "unclean.leader.election.enable",
-    }
-)
+_TOPIC_KEYS_WITHOUT_EFFECT = frozenset({
+    "preallocate", "local.retention.ms", "local.retention.bytes", "message.format.version",
+    "message.downconversion.enable", "unclean.leader.election.enable",
+})  # fmt: skip
 """Kept and shown, and nobody acts on them."""
 
 EFFECTIVE_KEYS = frozenset(

@@ -8,7 +8,7 @@ ELSEWHERE_KEYS = {
     **dict.fromkeys(DYNAMIC_BROKER_KEYS, "set it with kafka-configs --entity-type brokers; Kafka ignores it in a file"),
     **dict.fromkeys(
         ("quota.producer.default", "quota.consumer.default"),
-        "client quotas are not implemented yet, and Kafka 3 sets them with kafka-configs --entity-type clients",
+        "Kafka 3 sets client quotas with kafka-configs --entity-type clients",
     ),
     **dict.fromkeys(("host.name", "port"), "Kafka 3 has removed it; set listeners"),
     **dict.fromkeys(("advertised.host.name", "advertised.port"), "Kafka 3 has removed it; set advertised.listeners"),

@@ -24,10 +24,17 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.replica_assignment import refuse_mixed_racks
 from protocol.value import Value
 
+Permit = Callable[[int], None]
+"""Takes the number of partitions that are about to be created. Raises ApiError when these are too many now."""
+
 Configs = Mapping[ConfigResource, Mapping[str, str]]
 
 PLANS_PER_SLICE = 50
 """Topics judged before the event loop gets its turn: some 5 ms of work."""
+
+
+def no_quota(_partitions: int) -> None:
+    """Permit any number of partitions."""
 
 
 class TopicRules(Value):
@@ -55,7 +62,7 @@ class TopicChanges:
         self._rules = rules
 
     async def create(
-        self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool
+        self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool, permit: Permit
     ) -> dict[str, TopicPlan | ApiError]:
         """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
         defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
@@ -69,6 +76,8 @@ class TopicChanges:
                     topic, context, planned, defaults, rules.validate_config, rules.random.randrange
                 )
                 rules.refuse_new_partitions(topic.name)
+                if not validate_only:
+                    permit(len(plan.assignment))
             except ApiError as error:
                 outcome[topic.name] = error
             else:
@@ -129,7 +138,13 @@ class TopicChanges:
         return {name: None for name, has_config in zip(names, found, strict=True) if has_config}
 
     async def create_partitions(
-        self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[tuple[int, ...]] | None,
+        *,
+        validate_only: bool,
+        permit: Permit,
     ) -> None:
         """Grow a topic to `count` partitions. Raises ApiError; if only some brokers have a rack for every topic, even
         for assignments that need none, as Kafka does.
@@ -143,6 +158,7 @@ class TopicChanges:
         self._rules.refuse_new_partitions(name)
         if validate_only:
             return
+        permit(len(added))
         operations, grown = await topic_operations.expansion(topic, added, context)
         await self._office.transact(operations)
         context.put_topics([grown])

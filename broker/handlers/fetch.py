@@ -9,6 +9,7 @@ from functools import partial
 from typing import cast
 
 from broker.handlers.leader_hints import hint_readers
+from broker.network.client_quotas import ClientQuotas
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
 from broker.replication.delayed_fetch import FetchResult
@@ -19,6 +20,7 @@ from broker.replication.fetch_session import (
     ErrorFetchContext,
     FetchContext,
     FetchSessionCache,
+    is_from_follower,
 )
 from broker.replication.replica_manager import ReplicaManager
 from broker.security.access import OPEN, Access, Client
@@ -57,8 +59,10 @@ class FetchHandlers:
         replica_manager: ReplicaManager,
         sessions: FetchSessionCache,
         max_response_bytes: int,
+        quotas: ClientQuotas,
         access: Access = OPEN,
     ) -> None:
+        self._quotas = quotas
         self._replica_manager = replica_manager
         self._access = access
         self._sessions = sessions
@@ -67,8 +71,19 @@ class FetchHandlers:
     @api(ApiKey.FETCH, versions=(4, 17), reads_only=True)
     def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse | Waiting[FetchResponse]:
         """Answer at once when enough bytes are there, a partition failed or the client does not want to wait; else when
-        they have come. Followers need CLUSTER_ACTION (CVE-2018-1288), others READ on each topic.
+        they have come. Followers need CLUSTER_ACTION (CVE-2018-1288), others READ on each topic. A consumer that has
+        exceeded its quota gets nothing.
         """
+        if not self._quotas.are_set or is_from_follower(request):
+            return self._fetch(context, request)
+        started_s = self._quotas.now_s()
+        response = self._fetch(context, request, is_charged=True)
+        self._quotas.count_time(context, self._quotas.now_s() - started_s)
+        return response
+
+    def _fetch(
+        self, context: RequestContext, request: FetchRequest, *, is_charged: bool = False
+    ) -> FetchResponse | Waiting[FetchResponse]:
         replica = request.replica_state
         replica_id = request.replica_id if replica is None else replica.replica_id
         client = None if self._access.is_open else self._access.client(context, "Fetch")
@@ -83,8 +98,10 @@ class FetchHandlers:
             return self._refuse_follower(context, request)  # it has got hold of a follower's session
         wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
         if refused and not wanted:
-            return self._respond(context, fetch, refused, ())
+            return self._respond(context, fetch, refused, (), is_charged=is_charged)
         max_bytes = min(request.max_bytes, self._max_response_bytes)
+        if is_charged:
+            max_bytes = int(min(max_bytes, self._quotas.most_to_fetch(context)))
         isolation = IsolationLevel.of(request.isolation_level)
         is_consumer = replica_id == CONSUMER_REPLICA_ID
         params = FetchParams(
@@ -99,7 +116,7 @@ class FetchHandlers:
             client_rack=request.rack_id if is_consumer else "",
             listener_name=context.listener_name,
         )
-        answer = partial(self._respond, context, fetch, refused)
+        answer = partial(self._respond, context, fetch, refused, is_charged=is_charged)
         response = self._replica_manager.fetch(params, wanted, answer, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
@@ -107,7 +124,7 @@ class FetchHandlers:
         """Nothing is recorded of a follower that is none: it gets no session, and moves no high watermark."""
         request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
-        return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], ())
+        return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], (), is_charged=False)
 
     def _respond(
         self,
@@ -115,6 +132,8 @@ class FetchHandlers:
         fetch: FetchContext,
         denied: Sequence[FetchResult],
         results: Sequence[FetchResult],
+        *,
+        is_charged: bool,
     ) -> FetchResponse:
         told = []
         refused = []
@@ -126,6 +145,10 @@ class FetchHandlers:
                 if wanted.topic is not None:
                     refused.append((TopicPartition(wanted.topic, wanted.partition), data))
             told.append((wanted, data))
+        if is_charged:
+            throttle_ms = self._quotas.charge_fetch(context, partial(fetch.size, told, context.api_version))
+            if throttle_ms:
+                return fetch.throttled(throttle_ms)
         response = fetch.respond(told)
         if refused:
             hint_readers(context, self._replica_manager, response, refused)

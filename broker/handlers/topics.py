@@ -11,6 +11,7 @@ from broker.controller.controller_service import ControllerService
 from broker.environment.contract import Clock
 from broker.metadata.config_service import DescribedConfig
 from broker.metadata.metadata_cache import MetadataCache
+from broker.network.client_quotas import ClientQuotas, MutationPermits
 from broker.network.registry import RequestContext, api
 from broker.network.slices import in_slices
 from cluster.controller.topics import NewTopic, TopicPlan
@@ -36,7 +37,10 @@ TOPICS_AT_ONCE = 20
 """Answered without encoding their configurations beforehand."""
 
 _FIRST_CREATE_VERSION_WITH_CONFIGS = 5
+_FIRST_CREATE_VERSION_WITH_STRICT_QUOTA = 6
+_FIRST_DELETE_VERSION_WITH_STRICT_QUOTA = 5
 _FIRST_DELETE_VERSION_WITH_STATES = 6
+_FIRST_GROW_VERSION_WITH_STRICT_QUOTA = 3
 _FIRST_DELETE_VERSION_WITH_DELETION_DISABLED = 3
 
 _CreateResult = CreateTopicsResponse.CreatableTopicResult
@@ -58,8 +62,10 @@ class TopicHandlers:
         metadata: MetadataCache,
         controller: ControllerService,
         describe_topic_config: DescribeTopicConfig,
+        quotas: ClientQuotas,
         clock: Clock,
     ) -> None:
+        self._quotas = quotas
         self._clock = clock
         self._metadata = metadata
         self._controller = controller
@@ -75,7 +81,10 @@ class TopicHandlers:
         accepted = [
             _new_topic(topic) for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA
         ]
-        outcome = await self._controller.create_topics(accepted, validate_only=request.validate_only)
+        permits = self._quotas.permits(context, _FIRST_CREATE_VERSION_WITH_STRICT_QUOTA)
+        outcome = await self._controller.create_topics(
+            accepted, validate_only=request.validate_only, permit=permits.take
+        )
         results: list[_CreateResult] = []
         many = len(counts) > TOPICS_AT_ONCE
         shown = _ShownConfigs(self._describe_topic_config, context.api_version if many else None)
@@ -90,7 +99,7 @@ class TopicHandlers:
             if decided is None:
                 raise RuntimeError(f"no outcome for topic {name}")
             results.extend([self._created(name, decided, request, context.api_version, shown)] * count)
-        return CreateTopicsResponse(topics=results)
+        return CreateTopicsResponse(throttle_time_ms=permits.throttle_time_ms(), topics=results)
 
     def _created(
         self,
@@ -142,7 +151,8 @@ class TopicHandlers:
             return DeleteTopicsResponse(
                 responses=[_DeleteResult(name=name, topic_id=topic_id, error_code=refusal) for name, topic_id in asked]
             )
-        results = [self._judge_deletion(name, topic_id) for name, topic_id in asked]
+        permits = self._quotas.permits(context, _FIRST_DELETE_VERSION_WITH_STRICT_QUOTA)
+        results = [self._judge_deletion(name, topic_id, permits) for name, topic_id in asked]
         doomed = {result.name: None for result in results if result.error_code == ErrorCode.NONE and result.name}
         try:
             await self._controller.delete_topics(doomed)
@@ -154,9 +164,9 @@ class TopicHandlers:
             for result in results:
                 if result.error_code == ErrorCode.NONE:
                     result.error_code = ErrorCode.REQUEST_TIMED_OUT
-        return DeleteTopicsResponse(responses=results)
+        return DeleteTopicsResponse(throttle_time_ms=permits.throttle_time_ms(), responses=results)
 
-    def _judge_deletion(self, name: str | None, topic_id: UUID) -> _DeleteResult:
+    def _judge_deletion(self, name: str | None, topic_id: UUID, permits: MutationPermits) -> _DeleteResult:
         image = self._metadata.image
         error_code = ErrorCode.NONE
         if topic_id == ZERO_UUID:
@@ -170,17 +180,23 @@ class TopicHandlers:
             name = image.topic_names[topic_id]
         else:
             error_code = ErrorCode.UNKNOWN_TOPIC_ID
+        if error_code is ErrorCode.NONE and name is not None:
+            try:
+                permits.take(len(image.topics[name].partitions))
+            except ApiError as error:
+                error_code = error.error_code
         return _DeleteResult(name=name, topic_id=topic_id, error_code=error_code)
 
     # -- CreatePartitions ----------------------------------------------------------------------------------------------
 
     @api(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
     async def create_partitions(
-        self, _context: RequestContext, request: CreatePartitionsRequest
+        self, context: RequestContext, request: CreatePartitionsRequest
     ) -> CreatePartitionsResponse:
         """Grows each topic to its new count; topics named twice are refused, and answered last."""
+        permits = self._quotas.permits(context, _FIRST_GROW_VERSION_WITH_STRICT_QUOTA)
         counts = Counter(topic.name for topic in request.topics)
-        results = [await self._grow(topic, request) for topic in request.topics if counts[topic.name] == 1]
+        results = [await self._grow(topic, request, permits) for topic in request.topics if counts[topic.name] == 1]
         results.extend(
             _PartitionsResult(
                 name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic in request."
@@ -188,15 +204,18 @@ class TopicHandlers:
             for name, count in counts.items()
             if count > 1
         )
-        return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+        return CreatePartitionsResponse(throttle_time_ms=permits.throttle_time_ms(), results=results)
 
     async def _grow(
-        self, topic: CreatePartitionsRequest.CreatePartitionsTopic, request: CreatePartitionsRequest
+        self,
+        topic: CreatePartitionsRequest.CreatePartitionsTopic,
+        request: CreatePartitionsRequest,
+        permits: MutationPermits,
     ) -> _PartitionsResult:
         assignments = [tuple(each.broker_ids) for each in topic.assignments] if topic.assignments is not None else None
         try:
             await self._controller.create_partitions(
-                topic.name, topic.count, assignments, validate_only=request.validate_only
+                topic.name, topic.count, assignments, validate_only=request.validate_only, permit=permits.take
             )
         except ApiError as error:
             return _PartitionsResult(

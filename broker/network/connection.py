@@ -13,6 +13,7 @@ from broker.network.connection_contract import ConnectionOwner, Dispatch
 from broker.network.registry import NOTHING, CloseConnection, Later, RequestKind, Waiting
 from broker.network.reply_writer import LARGE_BYTES, Parts, ReplyWriter
 from broker.network.slices import SLICE_S
+from broker.network.throttled_channel import ThrottledChannel
 from cluster.security.principal import ANONYMOUS
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, DecodeError
@@ -38,6 +39,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reader",
         "_replies",
         "_server",
+        "_throttled",
         "_transport",
         "_unsent_bytes",
         "_writer",
@@ -76,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self.kinds: dict[int, RequestKind] = {}
         """The dispatcher's memory of this connection's requests, by API key and version as one number."""
         self._paused_reasons: dict[str, None] = {}
+        self._throttled: ThrottledChannel | None = None
         self._held_bytes = 0
         """Requests that wait and a frame that arrives in pieces, as charged to queued.max.request.bytes."""
         self._unsent_bytes = 0
@@ -110,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
                 reply.cancel()
         self._replies.clear()
         self._release_held_bytes()
+        if self._throttled is not None:
+            self._throttled.close()
         self._server.reply_memory.forget(self)
         self._server.connection_lost(self)
 
@@ -165,10 +170,10 @@ class Connection(asyncio.BufferedProtocol):
                     reader.put_back()
                     break
                 parts = self._process(frame)
-                if parts is None:
-                    must_wait = self._must_wait()
-                elif writer.queue(parts) > LARGE_BYTES:
+                if parts is not None and writer.queue(parts) > LARGE_BYTES:
                     writer.flush()
+                    must_wait = self._must_wait()
+                elif parts is None or self._throttled is not None:
                     must_wait = self._must_wait()
                 now_s = monotonic_s()
                 if now_s >= ends_s:
@@ -194,6 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self.closed
             or self._continues
+            or (self._throttled is not None and self._throttled.is_muted)
             or self._writer.is_behind
             or len(self._replies) >= MAX_WAITING_REQUESTS
             or (self._server.reply_memory.is_exhausted and self._server.reply_memory.keeps_waiting(self))
@@ -332,6 +338,12 @@ class Connection(asyncio.BufferedProtocol):
             if not self._paused_reasons and not self._transport.is_closing():
                 self._transport.resume_reading()
 
+    def mute(self, time_ms: int) -> None:
+        """Take up no request for that time; see `broker.network.throttled_channel`."""
+        if self._throttled is None:
+            self._throttled = ThrottledChannel(self, self._loop)
+        self.last_active_s = self._throttled.mute(time_ms)  # it is not idle before
+
     def take_up_again(self) -> None:
         """Take up the received requests in a later turn of the event loop."""
         if not self._continues and not self.closed:
@@ -357,9 +369,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer.unsent_bytes if self._writer.is_behind else 0
 
     def has_moved_since(self, time_s: float, now_s: float) -> bool:
-        """Whether any byte was received or sent after `time_s`. Bytes sent to a socket that was full are noticed only
-        here.
-        """
+        """Whether any byte moved after `time_s`. Bytes sent to a socket that was full are noticed only here."""
         unsent_bytes = self.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes

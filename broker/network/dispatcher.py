@@ -11,9 +11,10 @@ import asyncio
 import logging
 import struct
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.environment.contract import Clock
+from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
 from broker.network.connection import Connection
 from broker.network.connection_contract import Dispatched
 from broker.network.registry import (
@@ -46,11 +47,29 @@ MAX_REMEMBERED_KINDS: Final = 32
 """Kinds of requests, APIs in one version each, that are remembered of a connection. A client has a dozen."""
 
 
+class _Arrival(NamedTuple):
+    """A request that is not answered at once. `held_s` is the time in which the event loop did nothing else before."""
+
+    connection: Connection
+    kind: RequestKind
+    correlation_id: int
+    size: int
+    started_s: float
+    held_s: float
+    timed: Timed[Reply] | None
+
+    @property
+    def busy_s(self) -> float:
+        """The time in which the event loop did nothing else."""
+        return self.held_s + (self.timed.time_s if self.timed is not None else 0.0)
+
+
 class Dispatcher:
     """Decodes requests, calls their handlers, encodes replies. Owns the tasks of what is under way."""
 
-    def __init__(self, registry: HandlerRegistry, clock: Clock) -> None:
+    def __init__(self, registry: HandlerRegistry, clock: Clock, quotas: ClientQuotas) -> None:
         self._routes = registry.routes
+        self._quotas = quotas
         self._now_s = clock.monotonic_s
         self._running: dict[asyncio.Future[Reply], None] = {}
         self._unanswered: dict[Later[Any], None] = {}
@@ -77,8 +96,8 @@ class Dispatcher:
         route = kind.route
         statistics = route.statistics
         statistics.requests += 1
-        request = kind.decode(frame, kind.body_at)
         started_s = self._now_s()
+        request = kind.decode(frame, kind.body_at)
         try:
             reply = kind.handle(kind.context, request)
         except Exception:
@@ -89,42 +108,46 @@ class Dispatcher:
             statistics.total_time_s += time_s
             if request_logger.level <= logging.DEBUG:
                 log_completed(route, kind.context, correlation_id, connection.peer_name, time_s)
+            if self._quotas.are_set:
+                return self._charge(connection, kind, correlation_id, reply, len(frame), time_s)
             return None if reply is None else encode_reply(kind, correlation_id, reply)
         if isinstance(reply, Later):
             self._unanswered[reply] = None
-            reply.then(partial(self._answer, connection, kind, correlation_id, started_s))
+            held_s = self._now_s() - started_s if self._quotas.are_set else 0.0
+            arrival = _Arrival(connection, kind, correlation_id, len(frame), started_s, held_s, None)
+            reply.then(partial(self._answer, arrival))
             return reply
         effective: asyncio.Future[None] | None = None
+        timed: Timed[Reply] | None = None
         if isinstance(reply, Waiting):
             lets_pass, work, may_be_cancelled, effective = reply.lets_pass, reply.future, True, reply.effective
         else:
+            if self._quotas.are_set:
+                reply = timed = Timed(reply, self._now_s)
             lets_pass, work, may_be_cancelled = NOTHING, asyncio.ensure_future(reply), route.reads_only
-        answer = self._when_done(kind, correlation_id, connection.peer_name, work, started_s)
+        arrival = _Arrival(connection, kind, correlation_id, len(frame), started_s, self._now_s() - started_s, timed)
+        answer = self._when_done(arrival, work)
         if may_be_cancelled:
             answer.add_done_callback(partial(_give_up, work, effective))
         return Waiting(answer, lets_pass, effective)
 
-    def _answer(
-        self,
-        connection: Connection,
-        kind: RequestKind,
-        correlation_id: int,
-        started_s: float,
-        later: Later[Any],
-        response: Response,
-    ) -> None:
+    def _answer(self, arrival: _Arrival, later: Later[Any], response: Response) -> None:
         """Encode the response for which a connection has a place."""
+        connection, kind, correlation_id = arrival.connection, arrival.kind, arrival.correlation_id
         del self._unanswered[later]
         if self._all_answered is not None and not self._unanswered:
             self._all_answered.set()
-        time_s = self._now_s() - started_s
+        time_s = self._now_s() - arrival.started_s
         kind.route.statistics.total_time_s += time_s
         if request_logger.level <= logging.DEBUG:
             log_completed(kind.route, kind.context, correlation_id, connection.peer_name, time_s)
         if connection.closed:
             return
         try:
-            later.parts = encode_reply(kind, correlation_id, response)
+            if self._quotas.are_set:
+                later.parts = self._charge(connection, kind, correlation_id, response, arrival.size, arrival.held_s)
+            else:
+                later.parts = encode_reply(kind, correlation_id, response)
         except Exception as mistake:  # noqa: BLE001  the connection logs it
             kind.route.statistics.failures += 1
             connection.reply_failed(mistake)
@@ -156,19 +179,34 @@ class Dispatcher:
             connection.kinds[start] = kind
         return kind
 
-    def _when_done(
-        self, kind: RequestKind, correlation_id: int, peer: str, work: asyncio.Future[Reply], started_s: float
-    ) -> asyncio.Future[Parts | None]:
+    def _charge(
+        self, connection: Connection, kind: RequestKind, correlation_id: int, reply: Reply, size: int, time_s: float
+    ) -> Parts | None:
+        """The encoded reply of a client that may have a quota, whose connection is muted when it exceeds one."""
+        quotas, context = self._quotas, kind.context
+        reply, throttle_ms = quotas.charge(kind.route.api_key, context, reply, size, time_s)
+        if throttle_ms > 0 and not connection.closed:
+            connection.mute(throttle_ms)
+        if reply is None:
+            return None
+        started_s = self._now_s()
+        parts = encode_reply(kind, correlation_id, reply)
+        if kind.route.api_key not in TIME_IS_FREE:
+            quotas.count_time(context, self._now_s() - started_s)
+        return parts
+
+    def _when_done(self, arrival: _Arrival, work: asyncio.Future[Reply]) -> asyncio.Future[Parts | None]:
         """The encoded reply, once it is there, unless the client has left."""
+        connection, kind, correlation_id = arrival.connection, arrival.kind, arrival.correlation_id
         route, context = kind.route, kind.context
         answer: asyncio.Future[Parts | None] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[Reply]) -> None:
             del self._running[done]
-            time_s = self._now_s() - started_s
+            time_s = self._now_s() - arrival.started_s
             route.statistics.total_time_s += time_s
             if request_logger.level <= logging.DEBUG and not done.cancelled():
-                log_completed(route, context, correlation_id, peer, time_s)
+                log_completed(route, context, correlation_id, connection.peer_name, time_s)
             error = None if done.cancelled() else done.exception()
             if error is not None:
                 route.statistics.failures += 1
@@ -182,7 +220,9 @@ class Dispatcher:
                 try:
                     reply = done.result()
                     parts = None
-                    if reply is not None:
+                    if self._quotas.are_set:
+                        parts = self._charge(connection, kind, correlation_id, reply, arrival.size, arrival.busy_s)
+                    elif reply is not None:
                         parts = encode_reply(kind, correlation_id, reply)
                     answer.set_result(parts)
                 except Exception as mistake:  # noqa: BLE001  whoever awaits the answer logs it

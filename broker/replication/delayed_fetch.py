@@ -183,11 +183,14 @@ class DelayedFetch(Generic[T]):
         for wanted, found in zip(self._wanted, self._reads, strict=True):
             assert found is not None
             results.append((wanted, found))
+        answer = self._answer(results)
+        if getattr(answer, "throttle_time_ms", 0):
+            return answer  # a client that has to wait gets nothing
         for at, partition in self._sources.items():
             found = self._reads[at]
             if isinstance(found, LogReadInfo):
                 partition.bytes_out += found.size
-        return self._answer(results)
+        return answer
 
 
 def _is_told_at_once(info: LogReadInfo) -> bool:

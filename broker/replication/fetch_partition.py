@@ -50,19 +50,21 @@ class FetchPartition:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.log_start_offset = asked.log_start_offset
 
-    def report(self, data: PartitionData) -> bool:
-        """Record the offsets sent to the client; whether an incremental answer needs the partition."""
-        changed = (
-            len(data.records or b"") > 0
+    def needs(self, data: PartitionData) -> bool:
+        """Whether an incremental answer needs the partition."""
+        return (
+            data.error_code != 0
+            or len(data.records or b"") > 0
             or data.high_watermark != self.reported_high_watermark
             or data.log_start_offset != self.reported_log_start_offset
             or data.preferred_read_replica != -1
             or data.diverging_epoch is not None
         )
-        self.reported_high_watermark = data.high_watermark
+
+    def report(self, data: PartitionData) -> bool:
+        """Record the offsets sent to the client; whether an incremental answer needs the partition."""
+        is_needed = self.needs(data)
+        # After an error, the next answer without one has to be sent as well, as if nothing had been reported.
+        self.reported_high_watermark = -1 if data.error_code else data.high_watermark
         self.reported_log_start_offset = data.log_start_offset
-        if data.error_code:
-            # The next answer without an error has to be sent as well, as if nothing had been reported.
-            self.reported_high_watermark = -1
-            return True
-        return changed
+        return is_needed

@@ -93,6 +93,9 @@ class FetchSession:
             self.watch.close()
 
 
+LENGTH_BYTES: Final = 4
+
+
 class FetchContext:
     """The partitions of one Fetch request and the shape of its answer; this base class answers in full, sessionless."""
 
@@ -104,6 +107,15 @@ class FetchContext:
     def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:
         """The response that tells `results`."""
         return _response(INVALID_SESSION_ID, results)
+
+    def size(self, results: Iterable[PartitionResult], version: int) -> int:
+        """Bytes of that response as Kafka counts them: with the length in front of it, and without its header."""
+        parts = _response(INVALID_SESSION_ID, results).encode_after(bytearray(LENGTH_BYTES), version)
+        return sum(map(len, parts))
+
+    def throttled(self, throttle_ms: int) -> FetchResponse:
+        """The response that tells nothing but how long to wait. The session goes on as if nothing had been asked."""
+        return FetchResponse(throttle_time_ms=throttle_ms, session_id=INVALID_SESSION_ID, responses=[])
 
 
 class FullFetchContext(FetchContext):
@@ -148,6 +160,12 @@ class IncrementalFetchContext(FetchContext):
                     if partitions.pop(key, None) is not None:
                         partitions[key] = partition
         return _response(self._session.session_id, told)
+
+    def size(self, results: Iterable[PartitionResult], version: int) -> int:
+        return super().size((result for result in results if result[0].needs(result[1])), version)
+
+    def throttled(self, throttle_ms: int) -> FetchResponse:
+        return FetchResponse(throttle_time_ms=throttle_ms, session_id=self._session.session_id, responses=[])
 
 
 class ErrorFetchContext(FetchContext):

@@ -31,6 +31,7 @@ from broker.handlers.transactions import MarkerHandlers, TransactionHandlers
 from broker.logs.disk_space import CHECK_MS as DISK_CHECK_MS
 from broker.logs.scrubber import Scrubber
 from broker.metadata.internal_topics import InternalTopicCreator
+from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
@@ -44,6 +45,7 @@ from broker.stages.directories import LockedDirectories
 from broker.stages.logs import LoadedLogs
 from broker.supervisor import Supervisor
 from broker.zookeeper.zookeeper_offsets import ZookeeperOffsets
+from cluster.quotas.client_quota import QuotaWindow
 from config.broker_config import BrokerConfig
 from protocol.value import Value
 
@@ -64,6 +66,7 @@ class ServingBroker(Value):
     scrubber: Scrubber
     supervisor: Supervisor
     dispatcher: Dispatcher
+    quotas: ClientQuotas
 
     @classmethod
     def of(
@@ -81,7 +84,8 @@ class ServingBroker(Value):
             config.max_incremental_fetch_session_cache_slots, environment.random, clock.monotonic_s
         )
         internal_topics = InternalTopicCreator(member.auto_topics.ensure_internal_topic)
-        registry = _registry(config, environment, coordination, logs, member, sessions, internal_topics)
+        quotas = _client_quotas(config, environment, coordination)
+        registry = _registry(config, environment, coordination, logs, member, sessions, internal_topics, quotas)
         scrubber = Scrubber(
             logs.log_manager,
             clock,
@@ -99,7 +103,8 @@ class ServingBroker(Value):
             internal_topics,
             scrubber,
             Supervisor(),
-            Dispatcher(registry, clock),
+            Dispatcher(registry, clock, quotas),
+            quotas,
         )
 
     async def start(
@@ -165,6 +170,16 @@ class ServingBroker(Value):
         await self.supervisor.stop()
 
 
+def _client_quotas(config: BrokerConfig, environment: Environment, coordination: OpenCoordination) -> ClientQuotas:
+    window = QuotaWindow(config.quota_window_num, config.quota_window_size_seconds * 1000)
+    mutation_window = QuotaWindow(
+        config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
+    )
+    quotas = ClientQuotas(environment.clock, coordination.metadata.image, window, mutation_window)
+    coordination.metadata.add_listener(quotas.image_changed)
+    return quotas
+
+
 def _registry(
     config: BrokerConfig,
     environment: Environment,
@@ -173,6 +188,7 @@ def _registry(
     member: ClusterMember,
     sessions: FetchSessionCache,
     internal_topics: InternalTopicCreator,
+    quotas: ClientQuotas,
 ) -> HandlerRegistry:
     clock, executor, file_system = environment.clock, environment.executor, environment.file_system
     metadata, configs, controller = coordination.metadata, coordination.configs, member.controller
@@ -184,10 +200,10 @@ def _registry(
     registry = HandlerRegistry(
         [
             ProduceHandlers(logs.replicas, coordinators.guards),
-            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, access),
+            FetchHandlers(logs.replicas, sessions, config.fetch_max_bytes, quotas, access),
             OffsetHandlers(logs.replicas, executor, logs.maintenance.checkpoint_log_start_offsets),
             MetadataHandlers(metadata, member.auto_topics, clock, access),
-            TopicHandlers(metadata, controller, configs.describe_topic, clock),
+            TopicHandlers(metadata, controller, configs.describe_topic, quotas, clock),
             ConfigHandlers(configs, metadata, member.dynamic_configs, LoggerLevels(), clock),
             ClientQuotaHandlers(metadata, member.dynamic_configs, changing_users),
             LogDirHandlers(file_system, logs.log_manager, logs.replicas, logs.moves.alter),

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isinf
 from typing import Final, Generic, TypeVar
 
 from cluster.quotas.precedence import Limits, Sharers
@@ -87,6 +86,12 @@ class UsageTable(Generic[U]):
             usage.last_used_ms = now_ms
         return usage
 
+    def throttled(self, user: str, client_id: str, time_ms: int, now_ms: float) -> None:
+        """Count that a client has to wait."""
+        usage = self.of(user, client_id, now_ms)
+        if usage is not None:
+            usage.throttled(time_ms, now_ms)
+
     def _find(self, user: str, client_id: str, now_ms: float) -> U | None:
         sharers = self._limits.sharers(user, client_id)
         limit = self._limits.limit(sharers)
@@ -142,9 +147,9 @@ class ClientQuota(UsageTable[Usage]):
     def most_at_once(self, user: str, client_id: str, now_ms: float) -> float:
         """More than this, used at once, would be too much in any case; infinite without a limit."""
         usage = self.of(user, client_id, now_ms)
-        if usage is None or isinf(usage.limit):
+        if usage is None:
             return float("inf")
-        return usage.limit * (self._window.samples - 1) * self._window.window_ms / 1000
+        return max(0.0, usage.limit) * (self._window.samples - 1) * self._window.window_ms / 1000
 
 
 class MutationUsage(Usage):

@@ -107,7 +107,8 @@ class MemoryTransport(asyncio.Transport):
 class Wire:
     """One client connection to an InProcessBroker."""
 
-    def __init__(self, broker: InProcessBroker) -> None:
+    def __init__(self, broker: InProcessBroker, client_id: str = "test") -> None:
+        self._client_id = client_id
         assert broker.network.listener.factory is not None
         connection = broker.network.listener.factory()
         assert isinstance(connection, Connection)
@@ -135,7 +136,7 @@ class Wire:
     def send(self, request: Request, version: int) -> int:
         """Send a request; gives its correlation id."""
         self._correlation_id += 1
-        self.feed(framed(request_bytes(request, version, self._correlation_id)))
+        self.feed(framed(request_bytes(request, version, self._correlation_id, self._client_id)))
         return self._correlation_id
 
     async def ask(self, request: Request, version: int) -> Response:
@@ -193,9 +194,9 @@ class InProcessBroker:
     async def __aexit__(self, *_: object) -> None:
         await self.server.shutdown()
 
-    def connect(self) -> Wire:
+    def connect(self, client_id: str = "test") -> Wire:
         """A new client connection."""
-        return Wire(self)
+        return Wire(self, client_id)
 
 
 Scenario = Callable[[InProcessBroker, Wire], Awaitable[None]]

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from broker.handlers.topics import TopicHandlers
 from broker.metadata.config_service import DescribedConfig
+from broker.network.client_quotas import ClientQuotas
 from protocol.config_resources import ConfigSource
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -40,8 +41,9 @@ class Broker(Cluster):
     """The handlers over a cluster, with short forms of the requests."""
 
     def handlers(self) -> TopicHandlers:
+        clock = self.machine.clock
         return TopicHandlers(
-            self.cache, self.service, lambda overrides: DESCRIBED if overrides else [], self.machine.clock
+            self.cache, self.service, lambda overrides: DESCRIBED if overrides else [], ClientQuotas(clock), clock
         )
 
     async def create_response(

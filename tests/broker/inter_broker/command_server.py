@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from broker.environment.system import SystemClock, TcpNetwork, ThreadExecutor
 from broker.handlers.cluster_commands import ClusterCommandHandlers
+from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.limits import ConnectionLimits, RequestMemory
 from broker.network.registry import HandlerRegistry
@@ -61,7 +62,8 @@ async def served(*handlers: object, port: int = 0) -> AsyncIterator[int]:
         max_request_bytes=10_000_000, max_idle_ms=-1,
     )  # fmt: skip
     await server.bind([Endpoint("PLAINTEXT", "127.0.0.1", port)])
-    dispatcher = Dispatcher(HandlerRegistry(handlers), SystemClock())
+    clock = SystemClock()
+    dispatcher = Dispatcher(HandlerRegistry(handlers), clock, ClientQuotas(clock))
     await server.start(dispatcher)
     try:
         yield server.ports["PLAINTEXT"]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from protocol.messages import (
+    AlterClientQuotasRequest,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
@@ -17,6 +18,7 @@ from protocol.messages import (
     DeleteGroupsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeClientQuotasRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeLogDirsRequest,
@@ -227,6 +229,20 @@ def altered_incrementally(trial: Trial) -> IncrementalAlterConfigsRequest:
         resource_type=TOPIC_RESOURCE, resource_name=trial.t, configs=[config]
     )
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+
+
+def quota_set(trial: Trial) -> AlterClientQuotasRequest:
+    """Of a user who is not there."""
+    entry = AlterClientQuotasRequest.EntryData(
+        entity=[AlterClientQuotasRequest.EntityData(entity_type="user", entity_name=trial.g)],
+        ops=[AlterClientQuotasRequest.OpData(key="producer_byte_rate", value=1000.0, remove=False)],
+    )
+    return AlterClientQuotasRequest(entries=[entry], validate_only=False)
+
+
+def quotas(trial: Trial) -> DescribeClientQuotasRequest:
+    component = DescribeClientQuotasRequest.ComponentData(entity_type="user", match_type=0, match=trial.g)
+    return DescribeClientQuotasRequest(components=[component], strict=False)
 
 
 def listed(timestamp: int) -> Callable[[Trial], ListOffsetsRequest]:

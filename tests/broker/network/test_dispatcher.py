@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from broker.network.client_quotas import ClientQuotas
 from broker.network.connection import Connection
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
@@ -86,7 +87,7 @@ def heartbeat() -> HeartbeatRequest:
 def test_who_hangs_up_cancels_reading_and_waiting_but_no_change() -> None:
     async def scenario() -> None:
         handlers = Handlers()
-        dispatcher = Dispatcher(HandlerRegistry([handlers]), ManualClock())
+        dispatcher = Dispatcher(HandlerRegistry([handlers]), ManualClock(), ClientQuotas(ManualClock()))
         replies = [
             dispatched(dispatcher, ListGroupsRequest(), 4),
             dispatched(dispatcher, DeleteGroupsRequest(groups_names=["g"]), 2),
@@ -109,7 +110,7 @@ def test_who_hangs_up_cancels_reading_and_waiting_but_no_change() -> None:
 def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
     async def scenario() -> None:
         handlers = Handlers()
-        dispatcher = Dispatcher(HandlerRegistry([handlers]), ManualClock())
+        dispatcher = Dispatcher(HandlerRegistry([handlers]), ManualClock(), ClientQuotas(ManualClock()))
         connection = cast("Connection", FakeConnection())
         asked = [
             (4, "a"),
@@ -149,7 +150,7 @@ def test_a_client_id_is_that_of_the_request_however_often_it_changes() -> None:
 @pytest.mark.parametrize(("request_", "version"), [(heartbeat(), -1), (heartbeat(), 5), (DescribeClusterRequest, 0)])
 def test_what_is_not_served_closes_the_connection_every_time(request_: Request, version: int) -> None:
     async def scenario() -> None:
-        dispatcher = Dispatcher(HandlerRegistry([Handlers()]), ManualClock())
+        dispatcher = Dispatcher(HandlerRegistry([Handlers()]), ManualClock(), ClientQuotas(ManualClock()))
         key = int(request_.api_key)
         frame = key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + bytes(4) + b"\xff\xff\0"
         for _ in range(2):

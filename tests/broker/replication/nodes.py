@@ -14,6 +14,7 @@ from broker.environment.system import SystemClock
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.offsets import OffsetHandlers
 from broker.metadata.metadata_cache import MetadataCache
+from broker.network.client_quotas import ClientQuotas
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting
 from broker.replication.fetch_session import FetchSessionCache
@@ -139,7 +140,7 @@ class Node:
             RackAwareReplicaSelector(lambda: self.metadata.image) if nodes.racks else None,
         )
         sessions = FetchSessionCache(100, SeededRandom(broker_id), clock.monotonic_s)
-        self.fetches = FetchHandlers(self.replicas, sessions, 1 << 24)
+        self.fetches = FetchHandlers(self.replicas, sessions, 1 << 24, ClientQuotas(clock))
         self.offsets = OffsetHandlers(self.replicas, executor, self._keep_log_starts)
         settings = FetcherSettings(broker_id, 1 << 20, 1 << 23, 1, nodes.wait_max_ms, nodes.backoff_ms)
 

@@ -1,0 +1,216 @@
+"""The quotas of this broker's clients (Kafka classes `QuotaFactory` and `RequestHandlerHelper`).
+
+A client that exceeds one is answered at once, told how long it is to wait, and its connection is muted for that long
+(KIP-219). Requests between brokers that only the cluster needs are exempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from broker.environment.contract import Clock
+from broker.network.registry import Reply, RequestContext
+from cluster.metadata_image import MetadataImage
+from cluster.quotas.alterations import limit_of
+from cluster.quotas.client_quota import ClientQuota, MutationQuota, QuotaWindow
+from cluster.quotas.entities import Name, QuotaEntity
+from cluster.quotas.precedence import Limits
+from config.quota_keys import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+
+T = TypeVar("T")
+
+TIME_IS_FREE: Final = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.FETCH,
+    }
+)
+"""APIs whose time the dispatcher does not count: the cluster's, and Fetch, whose handler does so for consumers."""
+PERCENT: Final = 100.0
+DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
+
+
+class ClientQuotas:
+    """The quotas of all kinds. `are_set` is False as long as nobody has one, and nothing is to be counted."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        image: MetadataImage | None = None,
+        window: QuotaWindow = DEFAULT_WINDOW,
+        mutation_window: QuotaWindow = DEFAULT_WINDOW,
+    ) -> None:
+        self.now_s = clock.monotonic_s
+        self.produce = ClientQuota(window)
+        self.fetch = ClientQuota(window)
+        self.request = ClientQuota(window, longest_ms=window.window_ms)
+        self.mutations = MutationQuota(mutation_window)
+        self.are_set = False
+        if image is not None:
+            self._apply(image)
+
+    def image_changed(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Take the configurations of a new metadata image."""
+        if new.configs is not old.configs:
+            self._apply(new)
+
+    def _apply(self, image: MetadataImage) -> None:
+        configured: dict[tuple[Name, Name], Mapping[str, str]] = {}
+        for resource, config in image.configs.items():
+            entity = QuotaEntity.of(resource) if resource[0] < 0 else None
+            if entity is not None and entity.ip is None:
+                configured[entity.user, entity.client_id] = config
+        self.are_set = False
+        for key, quota in (
+            (PRODUCER_BYTE_RATE, self.produce),
+            (CONSUMER_BYTE_RATE, self.fetch),
+            (REQUEST_PERCENTAGE, self.request),
+            (CONTROLLER_MUTATION_RATE, self.mutations),
+        ):
+            found = {clients: limit_of(config, key) for clients, config in configured.items()}
+            limits = Limits({clients: limit for clients, limit in found.items() if limit is not None})
+            quota.set_limits(limits)
+            self.are_set = self.are_set or bool(limits)
+
+    # -- any request ---------------------------------------------------------------------------------------------------
+
+    def charge(
+        self, api_key: ApiKey, context: RequestContext, reply: Reply, size: int, time_s: float
+    ) -> tuple[Reply, int]:
+        """Count a request of `size` bytes that took this long; gives the reply, which tells the client how long it has
+        to wait, and that time in milliseconds. The handler may have said so already.
+        """
+        user, client_id = clients_of(context)
+        now_ms = self.now_s() * 1000
+        throttle_ms: int = getattr(reply, "throttle_time_ms", 0)
+        told_ms, exceeded = throttle_ms, None
+        if api_key is ApiKey.PRODUCE:
+            produce_ms = self.produce.record(user, client_id, size, now_ms)
+            if produce_ms > throttle_ms:
+                throttle_ms, exceeded = produce_ms, self.produce
+        if reply is not None and api_key not in TIME_IS_FREE:
+            request_ms = self.request.record(user, client_id, time_s * PERCENT, now_ms)
+            if request_ms > throttle_ms:
+                throttle_ms, exceeded = request_ms, self.request
+        if exceeded is not None:
+            exceeded.throttled(user, client_id, throttle_ms, now_ms)
+        if throttle_ms > told_ms and hasattr(reply, "throttle_time_ms"):
+            # A handler may give the same reply to several clients.
+            reply = copy.copy(reply)
+            setattr(reply, "throttle_time_ms", throttle_ms)  # noqa: B010  not every Response has it
+        return reply, throttle_ms
+
+    def count_time(self, context: RequestContext, time_s: float) -> None:
+        """Count time that is used for a client whose reply was decided already; it counts for the next one."""
+        self.request.record(*clients_of(context), time_s * PERCENT, self.now_s() * 1000)
+
+    # -- fetches -------------------------------------------------------------------------------------------------------
+
+    def most_to_fetch(self, context: RequestContext) -> float:
+        """More bytes at once would be too many in any case; infinite without a quota."""
+        return self.fetch.most_at_once(*clients_of(context), self.now_s() * 1000)
+
+    def charge_fetch(self, context: RequestContext, size: Callable[[], int]) -> int:
+        """Count the answer of a consumer's fetch; gives how long the client has to wait, in milliseconds. If it has to,
+        it gets nothing now, and nothing is counted.
+        """
+        user, client_id = clients_of(context)
+        now_ms = self.now_s() * 1000
+        request_ms = self.request.record(user, client_id, 0, now_ms)
+        fetch_ms = answer_bytes = 0
+        if self.fetch.of(user, client_id, now_ms) is not None:
+            answer_bytes = size()
+            fetch_ms = self.fetch.record(user, client_id, answer_bytes, now_ms)
+        throttle_ms = max(fetch_ms, request_ms)
+        if throttle_ms:
+            self.fetch.take_back(user, client_id, answer_bytes, now_ms)
+            exceeded = self.fetch if fetch_ms > request_ms else self.request
+            exceeded.throttled(user, client_id, throttle_ms, now_ms)
+        return throttle_ms
+
+    # -- changes of topics ---------------------------------------------------------------------------------------------
+
+    def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
+        """The changes that a request may make; its API's quota is strict since that version (KIP-599)."""
+        return MutationPermits(
+            self.mutations, *clients_of(context), self.now_s, is_strict=context.api_version >= strict_since
+        )
+
+
+class MutationPermits:
+    """The changes of one request (Kafka's `ControllerMutationQuota`)."""
+
+    def __init__(
+        self, quota: MutationQuota, user: str, client_id: str, now_s: Callable[[], float], *, is_strict: bool
+    ) -> None:
+        self._quota = quota
+        self._user = user
+        self._client_id = client_id
+        self._now_s = now_s
+        self._is_strict = is_strict
+        self._ends_s = 0.0
+
+    def take(self, partitions: int) -> None:
+        """Ask whether so many may be created or deleted. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
+        now_s = self._now_s()
+        throttle_ms = self._quota.record(
+            self._user, self._client_id, partitions, now_s * 1000, is_strict=self._is_strict
+        )
+        if throttle_ms:
+            self._ends_s = now_s + throttle_ms / 1000
+            if self._is_strict:
+                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+
+    def throttle_time_ms(self) -> int:
+        """How long the client still has to wait, after all changes."""
+        now_s = self._now_s()
+        throttle_ms = round((self._ends_s - now_s) * 1000)
+        if throttle_ms <= 0:
+            return 0
+        self._quota.throttled(self._user, self._client_id, throttle_ms, now_s * 1000)
+        return throttle_ms
+
+
+def clients_of(context: RequestContext) -> tuple[str, str]:
+    """User and client id, as quotas know them."""
+    return context.principal.name, context.client_id or ""
+
+
+class Timed(Awaitable[T], Generic[T]):
+    """Does `work`, and counts the time in which it held the event loop."""
+
+    __slots__ = ("_now_s", "_work", "time_s")
+
+    def __init__(self, work: Awaitable[T], now_s: Callable[[], float]) -> None:
+        self._work = work
+        self._now_s = now_s
+        self.time_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self._work.__await__()
+        step: Callable[[Any], Any] = steps.send
+        given: Any = None
+        while True:
+            began_s = self._now_s()
+            try:
+                waits_for: asyncio.Future[Any] | None = step(given)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                self.time_s += self._now_s() - began_s
+            try:
+                step, given = steps.send, (yield waits_for)
+            except BaseException as error:  # noqa: BLE001  the work is to know it
+                step, given = steps.throw, error

@@ -1,0 +1,257 @@
+"""A client that exceeds its quota is answered at once, told how long to wait, and not heard for that long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.messages import (
+    ApiVersionsRequest,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    FetchRequest,
+    FetchResponse,
+    MetadataResponse,
+    ProduceResponse,
+)
+from protocol.wire.schema import Request
+from tests.broker.handlers.test_client_quota_handlers import DONE, alter
+from tests.kit.environment import ManualClock
+from tests.kit.in_process import InProcessBroker, Wire, play
+from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, produce, values_in
+
+WINDOW_MS = 11_000
+"""The time after which nothing of what a client has used counts any more."""
+TURNS = 50
+"""Turns of the event loop in which a connection that is not muted is answered."""
+
+
+async def is_answered(client: Wire, request: Request | None = None) -> bool:
+    """Whether a request, one that has no effect, is answered now."""
+    client.transport.written.clear()
+    client.send(ApiVersionsRequest() if request is None else request, 0)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    return bool(client.transport.written)
+
+
+async def produced(client: Wire, size: int, acks: int = 1) -> int:
+    """The throttle time in the answer."""
+    response = await client.ask(produce("t", [b"x" * size], acks), 9)
+    assert isinstance(response, ProduceResponse)
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    return response.throttle_time_ms
+
+
+async def begin(client: Wire, quota: str, limit: float) -> None:
+    """A topic `t`, and a quota of client id `limited`."""
+    await client.ask(new_topic("t"), 7)
+    assert await alter(client, ({"client-id": "limited"}, {quota: limit})) == [DONE]
+
+
+async def throttle_a_producer(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "producer_byte_rate", 1000)
+    limited = broker.connect("limited")
+    assert await produced(limited, 9_000) == 0, "a burst of the whole window is fine"
+    throttle_ms = await produced(limited, 2_000)
+    assert 1_000 < throttle_ms < 1_500, "10 s are enough for 10,000 bytes"
+    assert not await is_answered(limited)
+    assert await produced(client, 100_000) == 0
+    assert await is_answered(client), "another client is not slowed"
+    assert await produced(broker.connect("limited"), 100) > throttle_ms, "all connections of a client share its quota"
+    broker.clock.ms += WINDOW_MS
+    assert await produced(broker.connect("limited"), 9_000) == 0
+
+
+def test_a_producer_is_throttled() -> None:
+    play(throttle_a_producer)
+
+
+async def mute_for_as_long_as_is_told(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "producer_byte_rate", 100_000)
+    limited = broker.connect("limited")
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    throttle_ms = await produced(limited, 1_005_000)
+    assert 50 <= throttle_ms < 100
+    limited.transport.written.clear()
+    for _ in range(3):
+        limited.send(ApiVersionsRequest(), 0)
+    while len(limited.transport.written) < 3 * 100:
+        await asyncio.sleep(0.001)
+    assert loop.time() - began_s >= throttle_ms / 1000
+    assert await is_answered(limited)
+
+
+def test_a_connection_is_muted_for_as_long_as_is_told() -> None:
+    play(mute_for_as_long_as_is_told, socket_request_max_bytes="2000000", message_max_bytes="2000000")
+
+
+async def throttle_without_an_answer(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "producer_byte_rate", 1000)
+    limited = broker.connect("limited")
+    limited.send(produce("t", [b"x" * 20_000], 0), 9)
+    assert not await is_answered(limited)
+    limited.close()
+
+
+def test_producers_that_want_no_answer_are_throttled() -> None:
+    play(throttle_without_an_answer)
+
+
+async def fetched(client: Wire, offset: int = 0) -> FetchResponse:
+    request = fetch("t", offset)
+    request.max_bytes = 1 << 20
+    response = await client.ask(request, 11)
+    assert isinstance(response, FetchResponse)
+    assert response.error_code == ErrorCode.NONE
+    return response
+
+
+async def throttle_a_consumer(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "consumer_byte_rate", 1000)
+    for _ in range(10):
+        await produced(client, 2_000)
+    limited = broker.connect("limited")
+    first = await fetched(limited)
+    assert first.throttle_time_ms == 0
+    assert len(values_in(first)) == 4, "no more at once than is enough for the window"
+    throttled = await fetched(broker.connect("limited"), offset=4)
+    assert (throttled.responses, 5_000 < throttled.throttle_time_ms < 10_000) == ([], True)
+    assert await is_answered(limited), "only the connection that asked waits"
+    served = broker.server.serving.logs.replicas
+    assert sum(partition.bytes_out for partition in served) < 10_000, "nothing was sent"
+    broker.clock.ms += WINDOW_MS
+    assert len(values_in(await fetched(broker.connect("limited"), offset=4))) == 4, "it was not counted before"
+    assert len(values_in(await fetched(client))) == 10
+
+
+def test_a_consumer_is_throttled_and_gets_nothing_meanwhile() -> None:
+    play(throttle_a_consumer)
+
+
+async def continue_a_session(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "consumer_byte_rate", 1000)
+    for _ in range(10):
+        await produced(client, 2_000)
+    request = fetch("t", 0)
+    request.session_epoch, request.max_bytes = 0, 1 << 20
+    opened = await broker.connect("limited").ask(request, 11)
+    assert isinstance(opened, FetchResponse)
+    again = FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, topics=[], session_id=opened.session_id,
+        session_epoch=1, forgotten_topics_data=[],
+    )  # fmt: skip
+    throttled = await broker.connect("limited").ask(again, 11)
+    assert isinstance(throttled, FetchResponse)
+    assert throttled.throttle_time_ms > 0
+    assert (throttled.session_id, throttled.responses) == (opened.session_id, [])
+    broker.clock.ms += WINDOW_MS
+    again.session_epoch = 2
+    assert len(values_in(await broker.connect("limited").ask(again, 11))) == 4
+
+
+def test_a_fetch_session_outlives_its_throttling() -> None:
+    play(continue_a_session)
+
+
+class BusyClock(ManualClock):
+    """Whoever looks at it has worked for a millisecond."""
+
+    def monotonic_s(self) -> float:
+        self.ms += 1
+        return super().monotonic_s()
+
+
+async def throttle_by_time(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "request_percentage", 1)
+    limited = broker.connect("limited")
+    for _ in range(200):
+        response = await limited.ask(metadata(), 9)
+        assert isinstance(response, MetadataResponse)
+        if response.throttle_time_ms:
+            break
+    assert 0 < response.throttle_time_ms <= 1000, "never longer than a window"
+    assert not await is_answered(limited)
+    assert await is_answered(client)
+
+
+def test_a_client_is_throttled_by_the_time_that_it_takes() -> None:
+    def prepare(broker: InProcessBroker) -> None:
+        broker.clock = BusyClock()
+
+    play(throttle_by_time, prepare=prepare)
+
+
+async def change_topics(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "controller_mutation_rate", 1)
+
+    async def created(name: str, partitions: int, version: int) -> tuple[ErrorCode, str | None, int]:
+        response = await broker.connect("limited").ask(new_topic(name, partitions), version)
+        assert isinstance(response, CreateTopicsResponse)
+        result = response.topics[0]
+        return ErrorCode(result.error_code), result.error_message, response.throttle_time_ms
+
+    refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert await created("a", 14, 6) == (ErrorCode.NONE, None, 0), "11 tokens, and not used up before"
+    assert await created("b", 1, 6) == (refused, "The throttling quota has been exceeded.", 3000)
+    assert await created("c", 1, 5) == (ErrorCode.NONE, None, 4000), "older clients do not know the error"
+    deleted = await broker.connect("limited").ask(delete_topics("a"), 5)
+    assert isinstance(deleted, DeleteTopicsResponse)
+    assert (deleted.responses[0].error_code, deleted.throttle_time_ms) == (refused, 4000)
+    grow = CreatePartitionsRequest(
+        topics=[CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=3, assignments=None)],
+        timeout_ms=1000,
+        validate_only=False,
+    )
+    for version, outcome in ((3, refused), (2, ErrorCode.NONE)):
+        grown = await broker.connect("limited").ask(grow, version)
+        assert isinstance(grown, CreatePartitionsResponse)
+        assert grown.results[0].error_code == outcome
+        assert grown.throttle_time_ms == (4000 if outcome else 6000)
+    broker.clock.ms += 6000
+    assert await created("d", 1, 7) == (ErrorCode.NONE, None, 0)
+    muted = broker.connect("limited")
+    assert (await muted.ask(new_topic("e", 1), 7)).topics[0].error_code == refused  # type: ignore[attr-defined]
+    assert not await is_answered(muted)
+
+
+def test_changes_of_topics_are_limited() -> None:
+    play(change_topics)
+
+
+async def change_quotas(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "producer_byte_rate", 1000)
+    assert await produced(broker.connect("limited"), 20_000) > 0
+    assert await alter(client, ({"client-id": "limited"}, {"producer_byte_rate": 10_000.0})) == [DONE]
+    assert await produced(broker.connect("limited"), 1_000) == 0
+    assert await alter(client, ({"user": "ANONYMOUS", "client-id": "limited"}, {"producer_byte_rate": 10.0})) == [DONE]
+    assert await produced(broker.connect("limited"), 1_000) > 0, "the quota of user and client id goes before"
+    for entity in ({"user": "ANONYMOUS", "client-id": "limited"}, {"client-id": "limited"}):
+        assert await alter(client, (entity, {"producer_byte_rate": None})) == [DONE]
+    assert not broker.server.serving.quotas.are_set
+    assert await produced(broker.connect("limited"), 500_000) == 0
+
+
+def test_changed_quotas_count_at_once() -> None:
+    play(change_quotas)
+
+
+@pytest.mark.parametrize("quota", ["consumer_byte_rate", "request_percentage"])
+def test_replication_is_exempt(quota: str) -> None:
+    async def replicate(broker: InProcessBroker, client: Wire) -> None:
+        await begin(client, quota, 0)
+        await produced(client, 100_000)
+        follower = broker.connect("limited")
+        request = fetch("t", 0)
+        request.replica_id = 7
+        for _ in range(5):
+            response = await follower.ask(request, 11)
+            assert isinstance(response, FetchResponse)
+            assert response.throttle_time_ms == 0
+
+    play(replicate)
