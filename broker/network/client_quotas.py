@@ -17,8 +17,14 @@ from cluster.metadata_image import MetadataImage
 from cluster.quotas.alterations import limit_of
 from cluster.quotas.client_quota import ClientQuota, MutationQuota, QuotaWindow
 from cluster.quotas.entities import Name, QuotaEntity
-from cluster.quotas.precedence import Limits
-from config.quota_keys import CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from cluster.quotas.precedence import NOBODY, Limits
+from config.quota_keys import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 
@@ -56,6 +62,8 @@ class ClientQuotas:
         self.fetch = ClientQuota(window)
         self.request = ClientQuota(window, longest_ms=window.window_ms)
         self.mutations = MutationQuota(mutation_window)
+        self.connections = ClientQuota(window, longest_ms=window.window_ms)
+        """By the address of the peer, in place of a user."""
         self.are_set = False
         if image is not None:
             self._apply(image)
@@ -66,11 +74,15 @@ class ClientQuotas:
             self._apply(new)
 
     def _apply(self, image: MetadataImage) -> None:
-        configured: dict[tuple[Name, Name], Mapping[str, str]] = {}
+        clients: dict[tuple[Name, Name], Mapping[str, str]] = {}
+        addresses: dict[tuple[Name, Name], Mapping[str, str]] = {}
         for resource, config in image.configs.items():
             entity = QuotaEntity.of(resource) if resource[0] < 0 else None
-            if entity is not None and entity.ip is None:
-                configured[entity.user, entity.client_id] = config
+            if entity is not None and entity.ip is not None:
+                addresses[entity.ip, None] = config
+            elif entity is not None:
+                clients[entity.user, entity.client_id] = config
+        self.connections.set_limits(_limits(addresses, CONNECTION_CREATION_RATE))
         self.are_set = False
         for key, quota in (
             (PRODUCER_BYTE_RATE, self.produce),
@@ -78,8 +90,7 @@ class ClientQuotas:
             (REQUEST_PERCENTAGE, self.request),
             (CONTROLLER_MUTATION_RATE, self.mutations),
         ):
-            found = {clients: limit_of(config, key) for clients, config in configured.items()}
-            limits = Limits({clients: limit for clients, limit in found.items() if limit is not None})
+            limits = _limits(clients, key)
             quota.set_limits(limits)
             self.are_set = self.are_set or bool(limits)
 
@@ -139,6 +150,19 @@ class ClientQuotas:
             exceeded.throttled(user, client_id, throttle_ms, now_ms)
         return throttle_ms
 
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def charge_connection(self, address: str) -> int:
+        """Count a connection from there; gives after how many milliseconds it is to be closed, unserved, because there
+        are too many. Such a one is not counted (KIP-612). 0: it is to be served.
+        """
+        now_ms = self.now_s() * 1000
+        throttle_ms = self.connections.record(address, NOBODY, 1, now_ms)
+        if throttle_ms:
+            self.connections.take_back(address, NOBODY, 1, now_ms)
+            self.connections.throttled(address, NOBODY, throttle_ms, now_ms)
+        return throttle_ms
+
     # -- changes of topics ---------------------------------------------------------------------------------------------
 
     def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
@@ -146,6 +170,11 @@ class ClientQuotas:
         return MutationPermits(
             self.mutations, *clients_of(context), self.now_s, is_strict=context.api_version >= strict_since
         )
+
+
+def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str) -> Limits:
+    found = {whose: limit_of(config, key) for whose, config in configured.items()}
+    return Limits({whose: limit for whose, limit in found.items() if limit is not None})
 
 
 class MutationPermits:

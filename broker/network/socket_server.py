@@ -73,6 +73,7 @@ class SocketServer:
         self._listeners: list[tuple[Endpoint, Listener]] = []
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
+        self._charge_connection: Callable[[str], int] = lambda _address: 0
 
     async def bind(self, endpoints: Sequence[Endpoint]) -> None:
         """Take every endpoint's address, deaf yet. Raises OSError naming the address; nothing stays bound then."""
@@ -85,8 +86,11 @@ class SocketServer:
             self._listeners.append((endpoint, listener))
             self.ports[endpoint.listener_name] = listener.port
 
-    async def start(self, dispatcher: Dispatch) -> None:
-        """Accept connections on every bound endpoint."""
+    async def start(self, dispatcher: Dispatch, charge_connection: Callable[[str], int] = lambda _address: 0) -> None:
+        """Accept connections on every bound endpoint. `charge_connection` says for one from an address after how many
+        milliseconds it is to be closed, because there are too many; 0: it is to be served.
+        """
+        self._charge_connection = charge_connection
         for endpoint, listener in self._listeners:
 
             def accept(endpoint: Endpoint = endpoint) -> asyncio.BaseProtocol:
@@ -123,6 +127,12 @@ class SocketServer:
             connection.close(refusal, level=logging.INFO)
             return
         self.connections[connection] = None
+        throttle_ms = self._charge_connection(connection.client_address)
+        if throttle_ms:
+            # Whoever is refused at once tries again at once. It stays muted until it is closed.
+            connection.mute(2 * throttle_ms)
+            reason = f"too many connections were made from its address within {throttle_ms} ms"
+            asyncio.get_running_loop().call_later(throttle_ms / 1000, connection.close, reason)
 
     def connection_lost(self, connection: Connection) -> None:
         """Called by a connection that closed."""

@@ -39,14 +39,14 @@ class ThrottledChannel:
         """Mute the connection for that time from now on, or for as long as it is muted anyway; gives when that ends."""
         self._until_s = max(self._until_s, self._loop.time() + time_ms / 1000)
         if self._timer is None:
-            self._timer = self._loop.call_at(self._until_s, self._at_the_end)
+            self._timer = self._loop.call_at(self._until_s, self._at_the_end, self._until_s)
             self._connection.pause_reading(REASON)
         return self._until_s
 
-    def _at_the_end(self) -> None:
-        # One timer does: requests that were under way may have made the time longer.
-        if self._timer is not None and self._timer.when() < self._until_s:
-            self._timer = self._loop.call_at(self._until_s, self._at_the_end)
+    def _at_the_end(self, until_s: float) -> None:
+        if until_s < self._until_s:
+            # Requests that were under way have made the time longer; one timer does.
+            self._timer = self._loop.call_at(self._until_s, self._at_the_end, self._until_s)
             return
         self._timer = None
         self._connection.resume_reading(REASON)

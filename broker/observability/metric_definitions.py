@@ -72,6 +72,50 @@ REQUEST_TIME = _counter(
     "seconds",
     _REQUEST,
 )
+_CLIENT = ("user", "client_id")
+PRODUCE_RATE = _gauge(
+    "kafka_server_produce_byte_rate",
+    "Bytes of produce requests per second, by quota: the user or client id that has it, or both.",
+    "bytes",
+    _CLIENT,
+)
+PRODUCE_THROTTLE = _gauge(
+    "kafka_server_produce_throttle_time", "Mean time for which such producers were muted.", "milliseconds", _CLIENT
+)
+FETCH_RATE = _gauge("kafka_server_fetch_byte_rate", "Bytes of fetch responses per second, by quota.", "bytes", _CLIENT)
+FETCH_THROTTLE = _gauge(
+    "kafka_server_fetch_throttle_time", "Mean time for which such consumers were muted.", "milliseconds", _CLIENT
+)
+REQUEST_RATE = _gauge(
+    "kafka_server_request_request_time", "Time of the event loop for requests, by quota.", "percent", _CLIENT
+)
+REQUEST_THROTTLE = _gauge(
+    "kafka_server_request_throttle_time", "Mean time for which such clients were muted.", "milliseconds", _CLIENT
+)
+MUTATION_RATE = _gauge(
+    "kafka_server_controllermutation_mutation_rate",
+    "Partitions created and deleted per second, by quota.",
+    "",
+    _CLIENT,
+)
+MUTATION_TOKENS = _gauge(
+    "kafka_server_controllermutation_tokens",
+    "Partitions that may be created or deleted now, by quota.",
+    "",
+    _CLIENT,
+)
+MUTATION_THROTTLE = _gauge(
+    "kafka_server_controllermutation_throttle_time",
+    "Mean time for which such clients were told to wait.",
+    "milliseconds",
+    _CLIENT,
+)
+ACCEPT_RATE = _gauge(
+    "kafka_server_socket_server_metrics_connection_accept_rate",
+    "Connections accepted per second, by address that has a quota.",
+    "",
+    ("ip",),
+)
 CONNECTIONS = _gauge(
     "kafka_server_socket_server_metrics_connection_count", "Open connections, by listener.", "", ("listener",)
 )

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 from broker.controller.roles import UncleanElections
 from broker.groups.group_coordinator_service import GroupCoordinatorService
 from broker.logs.log_cleaner import LogCleaner
+from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import HandlerRegistry
 from broker.network.socket_server import SocketServer
 from broker.observability import metric_definitions as metric
 from broker.observability.cleaner_metrics import cleaner_metrics
+from broker.observability.quota_metrics import quota_metrics
 from broker.replication.fetch_session import FetchSessionCache
 from broker.replication.replica_alter_log_dirs import ReplicaAlterLogDirsManager
 from broker.replication.replica_manager import ReplicaManager
@@ -53,7 +55,9 @@ class BrokerCollector:
         cleaner: LogCleaner,
         moves: ReplicaAlterLogDirsManager,
         unclean_elections: UncleanElections,
+        quotas: ClientQuotas,
     ) -> None:
+        self._quotas = quotas
         self._loop = asyncio.get_running_loop()
         self._scrub = scrub
         self._cleaner = cleaner
@@ -89,6 +93,7 @@ class BrokerCollector:
             *self._corruption(),
             *cleaner_metrics(self._cleaner, paths),
             *self._moving(),
+            *quota_metrics(self._quotas),
             metric.UNCLEAN_ELECTIONS.of(self._unclean_elections.count),
         ]
 

@@ -127,6 +127,7 @@ class ServingBroker(Value):
                 logs.cleaner,
                 logs.moves,
                 self.member.unclean_elections,
+                self.quotas,
             )
             metrics_server.show(collector)
         logs.maintenance.schedule(supervisor, config)
@@ -155,7 +156,7 @@ class ServingBroker(Value):
             if config.auto_leader_rebalance_enable:
                 interval_ms = config.leader_imbalance_check_interval_seconds * 1000
                 supervisor.every(interval_ms, "auto-leader-rebalance", self.member.controller.balance_leaders)
-        await socket_server.start(self.dispatcher)
+        await socket_server.start(self.dispatcher, self.quotas.charge_connection)
 
     async def stop(self, socket_server: SocketServer) -> None:
         """Stop serving, and end the background work."""

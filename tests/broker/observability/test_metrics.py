@@ -15,10 +15,11 @@ from prometheus_client.metrics_core import Metric
 
 from broker.observability import metrics
 from broker.observability.metric_definitions import DEFINITIONS
+from tests.broker.handlers.test_client_quota_handlers import alter
 from tests.kit.broker_process import ROOT, BrokerProcess, free_port
 from tests.kit.in_process import InProcessBroker
 from tests.kit.scraping import scrape, scraped_families
-from tests.kit.wire_requests import new_topic, produce
+from tests.kit.wire_requests import fetch, new_topic, produce
 
 
 def test_what_clients_do_is_counted(tmp_path: Path) -> None:
@@ -68,7 +69,16 @@ def test_what_clients_do_is_counted(tmp_path: Path) -> None:
 def test_every_defined_metric_is_served_and_no_other(tmp_path: Path) -> None:
     async def scenario() -> list[Metric]:
         async with InProcessBroker(metrics_listener="127.0.0.1:0") as broker:
-            await broker.connect().ask(new_topic("t", 1), 7)
+            client = broker.connect()
+            await client.ask(new_topic("t", 1), 7)
+            every = dict.fromkeys(
+                ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"), 1e9
+            )
+            await alter(client, ({"client-id": "test"}, {**every}), ({"ip": None}, {"connection_creation_rate": 1e9}))
+            client = broker.connect()
+            await client.ask(produce("t", [b"x"]), 9)
+            await client.ask(fetch("t", 0), 11)
+            await client.ask(new_topic("u", 1), 7)
             assert broker.server.metrics_server is not None
             return await asyncio.to_thread(scraped_families, broker.server.metrics_server.port)
 
