@@ -1,21 +1,24 @@
-"""kafka-configs: describe and alter configurations of topics, brokers and loggers (Kafka class `ConfigCommand`).
+"""kafka-configs: describe and alter configurations of topics, brokers and loggers, and quotas of users, clients and ips
+(Kafka class `ConfigCommand`).
 
-Quotas and credentials (users, clients, ips) and client metrics are refused with a message: this broker does not have
-them yet.
+Credentials of users and client metrics are refused with a message: this broker does not have them yet.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from client import admin
 from client.admin import ConfigChange, ConfigEntry
 from client.kafka_client import KafkaClient
 from protocol.config_resources import ConfigResourceType, ConfigSource
+from tools.support import quota_configs
 from tools.support.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
 from tools.support.options import Option, OptionParser, Options, UsageError
+from tools.support.quota_configs import QUOTA_ENTITIES, UnsetQuotaError, check_address
 
 TOPICS: Final = "topics"
 BROKERS: Final = "brokers"
@@ -45,7 +48,7 @@ _SOURCE_NAMES: Final = {source.value: source.name for source in ConfigSource}
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 
 PARSER = OptionParser(
-    "Describe and alter configurations of topics, brokers and loggers.",
+    "Describe and alter configurations of topics, brokers and loggers, and quotas of users, clients and ips.",
     [
         Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
         Option("bootstrap-controller", "Not supported: there are no controllers apart from brokers.", "host:port,..."),
@@ -54,7 +57,7 @@ PARSER = OptionParser(
         Option("all", "With --describe: show all configurations."),
         Option("alter", "Change configurations."),
         Option("entity-type", f"What is configured: {', '.join(ENTITY_TYPES)}.", ""),
-        Option("entity-name", "Its name: of the topic, or the id of the broker.", ""),
+        Option("entity-name", "Its name: of the topic, user, client or ip, or the id of the broker.", ""),
         Option("entity-default", "What holds for all that have no configuration of their own."),
         Option("add-config", "Keys to set: k1=v1,k2=[v1,v2],k3=v3.", ""),
         Option("add-config-file", "A file with the keys to set.", ""),
@@ -64,12 +67,12 @@ PARSER = OptionParser(
         Option("broker", "Short for --entity-type brokers --entity-name.", ""),
         Option("broker-defaults", "Short for --entity-type brokers --entity-default."),
         Option("broker-logger", "Short for --entity-type broker-loggers --entity-name.", ""),
-        Option("user", "Not supported yet.", ""),
-        Option("user-defaults", "Not supported yet."),
-        Option("client", "Not supported yet.", ""),
-        Option("client-defaults", "Not supported yet."),
-        Option("ip", "Not supported yet.", ""),
-        Option("ip-defaults", "Not supported yet."),
+        Option("user", "Short for --entity-type users --entity-name.", ""),
+        Option("user-defaults", "Short for --entity-type users --entity-default."),
+        Option("client", "Short for --entity-type clients --entity-name.", ""),
+        Option("client-defaults", "Short for --entity-type clients --entity-default."),
+        Option("ip", "Short for --entity-type ips --entity-name.", ""),
+        Option("ip-defaults", "Short for --entity-type ips --entity-default."),
     ],
 )
 
@@ -97,7 +100,9 @@ def check(options: Options) -> None:
     if not options.has("bootstrap-server"):
         raise ToolError("One of the required --bootstrap-server or --bootstrap-controller arguments must be specified")
     entity = chosen_entity(options)
-    if entity.kind not in _RESOURCE_TYPES:
+    if entity.kind in QUOTA_ENTITIES:
+        check_address(*chosen_quota_entity(options))
+    elif entity.kind not in _RESOURCE_TYPES:
         raise ToolError(f"Configurations of {entity.kind} are not supported yet")
     if entity.name and entity.kind in {BROKERS, BROKER_LOGGERS} and not re.fullmatch(r"\d+", entity.name):
         raise ToolError(
@@ -111,8 +116,7 @@ def check(options: Options) -> None:
 
 def chosen_entity(options: Options) -> Entity:
     """Return the resources that --entity-type and --entity-name, or their short forms, name. Raises ToolError."""
-    kinds = options.texts("entity-type")
-    kinds += [kind for flag, kind in {**_FLAGS, **_DEFAULT_FLAGS}.items() if options.has(flag)]
+    kinds = _kinds(options)
     if len(kinds) != len(set(kinds)):
         raise ToolError(
             f"Duplicate entity type(s) specified: {','.join(sorted({k for k in kinds if kinds.count(k) > 1}))}"
@@ -131,17 +135,36 @@ def chosen_entity(options: Options) -> Entity:
     short = [flag for flag in (*_FLAGS, *_DEFAULT_FLAGS) if options.has(flag)]
     if is_long and short:
         raise ToolError("--entity-{type,name,default} should not be used in conjunction with specific entity flags")
+    if kinds[0] in QUOTA_ENTITIES:
+        names = chosen_quota_entity(options)[1]
+        return Entity(kinds[0], names[0] if names else None)
     if (short and short[0] in _DEFAULT_FLAGS) or options.has("entity-default"):
         return Entity(kinds[0], "")
     return Entity(kinds[0], options.text(short[0] if short else "entity-name"))
 
 
+def chosen_quota_entity(options: Options) -> tuple[list[str], list[str]]:
+    """The types of the parts of an entity with quotas, and their names, "" for the default. Fewer names mean any."""
+    given = iter(options.texts("entity-name"))
+    names = [next(given) if option == "entity-name" else "" for option in options.order
+             if option in {"entity-name", "entity-default"}]  # fmt: skip
+    names += [options.required_text(flag) for flag in _FLAGS if options.has(flag)]
+    names += ["" for flag in _DEFAULT_FLAGS if options.has(flag)]
+    return _kinds(options), names
+
+
+def _kinds(options: Options) -> list[str]:
+    return options.texts("entity-type") + [
+        kind for flag, kind in {**_FLAGS, **_DEFAULT_FLAGS}.items() if options.has(flag)
+    ]
+
+
 def _check_alter(options: Options, entity: Entity) -> None:
-    if entity.kind == BROKERS and entity.name is None:
+    if entity.kind in {BROKERS, *QUOTA_ENTITIES} and entity.name is None:
         raise ToolError(
             "an entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
         )
-    if entity.kind != BROKERS and not entity.name:
+    if entity.kind not in {BROKERS, *QUOTA_ENTITIES} and not entity.name:
         raise ToolError(f"an entity name must be specified with --alter of {entity.kind}")
     if options.has("add-config") and options.has("add-config-file"):
         raise ToolError("Only one of --add-config or --add-config-file must be specified")
@@ -173,7 +196,9 @@ async def work(options: Options) -> int:
     """Describe or alter."""
     entity = chosen_entity(options)
     async with admin_client(options) as client:
-        if options.has("describe"):
+        if options.has("describe") and entity.kind in QUOTA_ENTITIES:
+            await quota_configs.describe(client, *chosen_quota_entity(options))
+        elif options.has("describe"):
             await describe(client, entity, show_all=options.has("all"))
         else:
             await alter(client, entity, options)
@@ -225,6 +250,19 @@ async def alter(client: KafkaClient, entity: Entity, options: Options) -> None:
     path = options.text("add-config-file")
     added = read_properties(path) if path is not None else parse_configs(options.text("add-config") or "")
     deleted = [key.strip() for key in (options.text("delete-config") or "").split(",") if key.strip()]
+    if entity.kind in QUOTA_ENTITIES:
+        await quota_configs.alter(client, *chosen_quota_entity(options), added, deleted)
+    else:
+        await _alter_resource(client, entity, added, deleted)
+    if entity.name:
+        print(f"Completed updating config for {entity.title}.")
+    else:
+        print(f"Completed updating default config for {entity.kind} in the cluster.")
+
+
+async def _alter_resource(
+    client: KafkaClient, entity: Entity, added: Mapping[str, str], deleted: Sequence[str]
+) -> None:
     if "message.format.version" in added:
         print(
             f"WARNING: The configuration message.format.version={added['message.format.version']} is specified. This "
@@ -250,10 +288,6 @@ async def alter(client: KafkaClient, entity: Entity, options: Options) -> None:
     changes = [ConfigChange(key, value) for key, value in added.items()]
     changes += [ConfigChange(key, None) for key in deleted if key not in added]
     await admin.alter_configs(client, _RESOURCE_TYPES[entity.kind], entity.name or "", changes)
-    if entity.name:
-        print(f"Completed updating config for {entity.title}.")
-    else:
-        print(f"Completed updating default config for {entity.kind} in the cluster.")
 
 
 class _Refused(ToolError):
@@ -264,7 +298,7 @@ def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
 
     def fail(error: BaseException) -> None:
-        if not isinstance(error, _Refused):
+        if not isinstance(error, _Refused | UnsetQuotaError):
             print(f"Error while executing config command with args '{' '.join(argv)}'", file=sys.stderr)
         print(reason(error), file=sys.stderr)
 

@@ -8,9 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from broker.network.registry import RequestContext
 from client import admin
 from client.kafka_client import KafkaClient
 from client.producer import Producer
+from client.quota_admin import alter_client_quotas
 from client.settings import ClientSettings, ProducerSettings
 from cluster.metadata_image import MetadataImage, PartitionImage
 from cluster.replication.partition import Partition
@@ -181,3 +183,18 @@ def test_a_partition_moves_under_load_and_nothing_is_lost() -> None:
                 await cluster.stop(broker_id)
 
     asyncio.run(run())
+
+
+def test_a_quota_that_one_broker_sets_counts_at_all() -> None:
+    async def scenario(cluster: InProcessCluster, client: KafkaClient) -> None:
+        def limits() -> list[float]:
+            """Of bytes that may be fetched at once, at each broker."""
+            context = RequestContext(0, "app", "127.0.0.1", "PLAINTEXT")
+            return [cluster.brokers[each].serving.quotas.most_to_fetch(context) for each in range(3)]
+
+        await alter_client_quotas(client, {"user": "ANONYMOUS", "client-id": "app"}, {"consumer_byte_rate": 1000.0})
+        await eventually_on_loop("all brokers know it", lambda: limits() == [10_000.0] * 3, pause_s=0.01)
+        await alter_client_quotas(client, {"user": "ANONYMOUS", "client-id": "app"}, {"consumer_byte_rate": None})
+        await eventually_on_loop("it is gone everywhere", lambda: limits() == [float("inf")] * 3, pause_s=0.01)
+
+    play(scenario)

@@ -62,6 +62,7 @@ class OptionParser:
     def parse(self, argv: Sequence[str]) -> Options:
         """Read a command line. Raises OptionError for an option that does not exist or lacks its argument."""
         given: dict[str, list[str]] = {}
+        order: list[str] = []
         words = list(argv)
         position = 0
         while position < len(words):
@@ -75,6 +76,7 @@ class OptionParser:
                 hint = "; use --bootstrap-server, tools speak to brokers only" if name == "zookeeper" else ""
                 raise OptionError(f"{name} is not a recognized option{hint}")
             values = given.setdefault(name, [])
+            order.append(name)
             if option.argument is None:
                 continue
             if has_value:
@@ -88,7 +90,7 @@ class OptionParser:
                 position += 1
             else:
                 raise OptionError(f"Option {name} requires an argument")
-        return Options(self, given)
+        return Options(self, given, order)
 
     def usage(self) -> str:
         """All options with their help, in two columns."""
@@ -109,9 +111,11 @@ class OptionParser:
 class Options:
     """The parsed options of one command line."""
 
-    def __init__(self, parser: OptionParser, given: dict[str, list[str]]) -> None:
+    def __init__(self, parser: OptionParser, given: dict[str, list[str]], order: Sequence[str]) -> None:
+        """`order` has every option as often, and where, it was given."""
         self.parser = parser
         self._given = given
+        self.order = order
 
     def has(self, name: str) -> bool:
         """Whether the option was given."""
