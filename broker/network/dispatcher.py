@@ -211,6 +211,8 @@ class Dispatcher:
             if error is not None:
                 route.statistics.failures += 1
             if answer.done():
+                if self._quotas.are_set:  # who leaves does not get around the quota of what is written
+                    self._quotas.charge(route.api_key, context, None, arrival.size, arrival.busy_s)
                 return
             if error is not None:
                 answer.set_exception(error)

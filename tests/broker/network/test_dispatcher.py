@@ -14,6 +14,7 @@ from broker.network.dispatcher import Dispatcher
 from broker.network.registry import CloseConnection, HandlerRegistry, RequestContext, RequestKind, Waiting, api
 from broker.network.reply_writer import Parts
 from broker.network.slices import in_slices
+from cluster.quotas.precedence import Limits
 from cluster.security.principal import Principal
 from protocol.api_keys import ApiKey
 from protocol.messages import (
@@ -24,11 +25,14 @@ from protocol.messages import (
     HeartbeatResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    ProduceRequest,
+    ProduceResponse,
     RequestHeader,
 )
 from protocol.wire.schema import Request
 from tests.kit.environment import ManualClock
 from tests.kit.in_process import request_bytes
+from tests.kit.wire_requests import produce
 
 
 class Handlers:
@@ -61,6 +65,14 @@ class Handlers:
             raise
         self.ended.append(what)
         return response
+
+
+class Producing:
+    """Appends, and waits for ever for other replicas."""
+
+    @api(ApiKey.PRODUCE, versions=(3, 9))
+    def produce(self, context: RequestContext, request: ProduceRequest) -> Waiting[ProduceResponse]:
+        return Waiting(asyncio.get_running_loop().create_future())
 
 
 class FakeConnection:
@@ -103,6 +115,22 @@ def test_who_hangs_up_cancels_reading_and_waiting_but_no_change() -> None:
         handlers.go_on.set()
         await dispatcher.drain()
         assert handlers.ended == ["read: cancelled", "written"]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_written_is_charged_to_who_hangs_up() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        quotas = ClientQuotas(clock)
+        dispatcher = Dispatcher(HandlerRegistry([Producing()]), clock, quotas)
+        quotas.produce.set_limits(Limits({("alice", None): 1000.0}))
+        quotas.are_set = True
+        for _ in range(2):
+            dispatched(dispatcher, produce("t", [b"x" * 10_000], acks=-1), 9).future.cancel()
+        await asyncio.sleep(0.01)
+        ((sharers, usage),) = list(quotas.produce)
+        assert (sharers.user, usage.rate.total(clock.ms) > 20_000) == ("alice", True)
 
     asyncio.run(scenario())
 
