@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from broker.environment.contract import Clock
@@ -28,6 +30,8 @@ from config.quota_keys import (
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, ErrorCode
 
+logger = logging.getLogger("kafka.server.IpConfigHandler")
+
 T = TypeVar("T")
 
 TIME_IS_FREE: Final = frozenset(
@@ -44,6 +48,7 @@ TIME_IS_FREE: Final = frozenset(
 )
 """APIs whose time the dispatcher does not count: the cluster's, and Fetch, whose handler does so for consumers."""
 PERCENT: Final = 100.0
+UNKNOWN_ADDRESS: Final = ""
 DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 
 
@@ -64,6 +69,10 @@ class ClientQuotas:
         self.mutations = MutationQuota(mutation_window)
         self.connections = ClientQuota(window, longest_ms=window.window_ms)
         """By the address of the peer, in place of a user."""
+        self._addresses: dict[str, str] = {}
+        """Of hosts that have a quota by their name; "" while it is being looked up."""
+        self._lookups: dict[asyncio.Future[Any], None] = {}
+        self._limited_addresses: Mapping[Name, Mapping[str, str]] = {}
         self.are_set = False
         if image is not None:
             self._apply(image)
@@ -75,14 +84,15 @@ class ClientQuotas:
 
     def _apply(self, image: MetadataImage) -> None:
         clients: dict[tuple[Name, Name], Mapping[str, str]] = {}
-        addresses: dict[tuple[Name, Name], Mapping[str, str]] = {}
+        addresses: dict[Name, Mapping[str, str]] = {}
         for resource, config in image.configs.items():
             entity = QuotaEntity.of(resource) if resource[0] < 0 else None
             if entity is not None and entity.ip is not None:
-                addresses[entity.ip, None] = config
+                addresses[entity.ip] = config
             elif entity is not None:
                 clients[entity.user, entity.client_id] = config
-        self.connections.set_limits(_limits(addresses, CONNECTION_CREATION_RATE))
+        self._limited_addresses = addresses
+        self._limit_connections()
         self.are_set = False
         for key, quota in (
             (PRODUCER_BYTE_RATE, self.produce),
@@ -151,6 +161,36 @@ class ClientQuotas:
         return throttle_ms
 
     # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _limit_connections(self) -> None:
+        configured: dict[tuple[Name, Name], Mapping[str, str]] = {}
+        for host, config in self._limited_addresses.items():
+            address: Name = host
+            if isinstance(host, str) and not host.replace(".", "").isdecimal():
+                address = self._addresses.get(host) or self._look_up(host)
+            if address != UNKNOWN_ADDRESS:
+                configured[address, None] = config
+        self.connections.set_limits(_limits(configured, CONNECTION_CREATION_RATE))
+
+    def _look_up(self, host: str) -> str:
+        if host not in self._addresses:
+            self._addresses[host] = UNKNOWN_ADDRESS
+            lookup = asyncio.ensure_future(asyncio.get_running_loop().getaddrinfo(host, None))
+            self._lookups[lookup] = None
+            lookup.add_done_callback(partial(self._looked_up, host))
+        return UNKNOWN_ADDRESS
+
+    def _looked_up(self, host: str, lookup: asyncio.Future[Any]) -> None:
+        del self._lookups[lookup]
+        error = None if lookup.cancelled() else lookup.exception()
+        if lookup.cancelled() or error is not None:
+            del self._addresses[host]  # the next change of a configuration tries again
+            logger.error("Unable to resolve address %s, which has a quota: %s", host, error)
+            return
+        # Kafka prefers an address of IPv4, too.
+        found = sorted((str(each[4][0]) for each in lookup.result()), key=lambda address: ":" in address)
+        self._addresses[host] = found[0]
+        self._limit_connections()
 
     def charge_connection(self, address: str) -> int:
         """Count a connection from there; gives after how many milliseconds it is to be closed, unserved, because there

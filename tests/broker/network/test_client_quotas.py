@@ -22,6 +22,7 @@ from protocol.wire.schema import Request
 from tests.broker.handlers.test_client_quota_handlers import DONE, alter
 from tests.kit.environment import ManualClock
 from tests.kit.in_process import InProcessBroker, Wire, play
+from tests.kit.waiting import eventually_on_loop
 from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, produce, values_in
 
 WINDOW_MS = 11_000
@@ -222,6 +223,25 @@ async def change_topics(broker: InProcessBroker, client: Wire) -> None:
 
 def test_changes_of_topics_are_limited() -> None:
     play(change_topics)
+
+
+async def limit_connections(broker: InProcessBroker, client: Wire) -> None:
+    quotas = broker.server.serving.quotas
+    limit: dict[str, float | None] = {"connection_creation_rate": 1.0}
+    assert await alter(client, ({"ip": "10.0.0.1"}, limit)) == [DONE]
+    assert [quotas.charge_connection("10.0.0.1") for _ in range(12)] == [0] * 10 + [1000] * 2
+    assert not any(quotas.charge_connection("10.0.0.2") for _ in range(100))
+    broker.clock.ms += WINDOW_MS
+    assert [quotas.charge_connection("10.0.0.1") for _ in range(12)] == [0] * 10 + [1000] * 2
+    assert await alter(client, ({"ip": "localhost"}, limit)) == [DONE]
+    await eventually_on_loop("the host's address is known", lambda: quotas.charge_connection("127.0.0.1"))
+    refused = broker.connect()
+    assert not await is_answered(refused)
+    await eventually_on_loop("it is closed", lambda: refused.is_closed, pause_s=0.01)
+
+
+def test_connections_of_an_address_are_limited() -> None:
+    play(limit_connections)
 
 
 async def change_quotas(broker: InProcessBroker, client: Wire) -> None:
