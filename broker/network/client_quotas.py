@@ -214,6 +214,9 @@ class ClientQuotas:
 
 def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str) -> Limits:
     found = {whose: limit_of(config, key) for whose, config in configured.items()}
+    for whose, limit in found.items():
+        if limit is None and key in configured[whose]:
+            logger.error("The quota %s of %s is no number, and does not count: %s", key, whose, configured[whose][key])
     return Limits({whose: limit for whose, limit in found.items() if limit is not None})
 
 
