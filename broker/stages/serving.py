@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from broker.environment.contract import Environment
 from broker.handlers.api_versions import ApiVersionsHandlers
-from broker.handlers.client_quotas import ClientQuotaHandlers
 from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
@@ -22,8 +21,9 @@ from broker.handlers.offsets import OffsetHandlers
 from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
-from broker.handlers.sasl import SaslHandlers
-from broker.handlers.scram_users import ScramUserHandlers
+from broker.handlers.security.client_quotas import ClientQuotaHandlers
+from broker.handlers.security.sasl import SaslHandlers
+from broker.handlers.security.scram_users import ScramUserHandlers
 from broker.handlers.topics import TopicHandlers
 from broker.handlers.transaction_admin import TransactionAdminHandlers
 from broker.handlers.transactional_offsets import TransactionalOffsetHandlers

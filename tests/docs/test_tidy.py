@@ -96,7 +96,7 @@ SHARED_NAMES: dict[str, str] = {
 }
 """Module names in several packages, each with the one thing that it means in all of them."""
 
-SAME_API = ("broker/handlers", "broker/security/guards", "protocol/messages", "tools")
+SAME_API = ("broker/handlers", "broker/handlers/security", "broker/security/guards", "protocol/messages", "tools")
 """Folders whose modules have the name of an API's family."""
 
 LARGE_FOLDERS: dict[str, str] = {"tools": "one module for each command, of its name"}
