@@ -9,7 +9,7 @@ from functools import partial
 from typing import cast
 
 from broker.handlers.leader_hints import hint_readers
-from broker.network.client_quotas import ClientQuotas
+from broker.network.client_quotas import ClientQuotas, Stopwatch
 from broker.network.file_slice import FileSlice
 from broker.network.registry import RequestContext, Waiting, api
 from broker.replication.delayed_fetch import FetchResult
@@ -76,13 +76,13 @@ class FetchHandlers:
         """
         if not self._quotas.are_set or is_from_follower(request):
             return self._fetch(context, request)
-        started_s = self._quotas.now_s()
-        response = self._fetch(context, request, is_charged=True)
-        self._quotas.count_time(context, self._quotas.now_s() - started_s)
+        work = Stopwatch(self._quotas.now_s)
+        response = self._fetch(context, request, work)
+        self._quotas.count_time(context, work.stop())
         return response
 
     def _fetch(
-        self, context: RequestContext, request: FetchRequest, *, is_charged: bool = False
+        self, context: RequestContext, request: FetchRequest, work: Stopwatch | None = None
     ) -> FetchResponse | Waiting[FetchResponse]:
         replica = request.replica_state
         replica_id = request.replica_id if replica is None else replica.replica_id
@@ -93,14 +93,14 @@ class FetchHandlers:
             client = None
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
         if isinstance(fetch, ErrorFetchContext) or not (fetch.partitions or fetch.watch):
-            return fetch.respond(())
+            return self._respond(context, fetch, (), work, ())
         if client is not None and fetch.watch is not None and not client.may_in_cluster(AclOperation.CLUSTER_ACTION):
             return self._refuse_follower(context, request)  # it has got hold of a follower's session
         wanted, refused = (fetch.partitions, []) if client is None else _readable(client, fetch.partitions)
         if refused and not wanted:
-            return self._respond(context, fetch, refused, (), is_charged=is_charged)
+            return self._respond(context, fetch, refused, work, ())
         max_bytes = min(request.max_bytes, self._max_response_bytes)
-        if is_charged:
+        if work is not None:
             max_bytes = int(min(max_bytes, self._quotas.most_to_fetch(context)))
         isolation = IsolationLevel.of(request.isolation_level)
         is_consumer = replica_id == CONSUMER_REPLICA_ID
@@ -116,7 +116,7 @@ class FetchHandlers:
             client_rack=request.rack_id if is_consumer else "",
             listener_name=context.listener_name,
         )
-        answer = partial(self._respond, context, fetch, refused, is_charged=is_charged)
+        answer = partial(self._respond, context, fetch, refused, work)
         response = self._replica_manager.fetch(params, wanted, answer, fetch.watch)
         return Waiting(response) if isinstance(response, asyncio.Future) else response
 
@@ -124,16 +124,15 @@ class FetchHandlers:
         """Nothing is recorded of a follower that is none: it gets no session, and moves no high watermark."""
         request.session_id, request.session_epoch = INVALID_SESSION_ID, FINAL_EPOCH
         fetch = self._sessions.open(request, context.api_version, self._replica_manager.topic_name)
-        return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], (), is_charged=False)
+        return self._respond(context, fetch, [(each, _DENIED) for each in fetch.partitions], None, ())
 
     def _respond(
         self,
         context: RequestContext,
         fetch: FetchContext,
         denied: Sequence[FetchResult],
+        work: Stopwatch | None,
         results: Sequence[FetchResult],
-        *,
-        is_charged: bool,
     ) -> FetchResponse:
         told = []
         refused = []
@@ -145,8 +144,9 @@ class FetchHandlers:
                 if wanted.topic is not None:
                     refused.append((TopicPartition(wanted.topic, wanted.partition), data))
             told.append((wanted, data))
-        if is_charged:
-            throttle_ms = self._quotas.charge_fetch(context, partial(fetch.size, told, context.api_version))
+        if work is not None:
+            size = partial(fetch.size, told, context.api_version)
+            throttle_ms = self._quotas.charge_fetch(context, size, work.lap())
             if throttle_ms:
                 return fetch.throttled(throttle_ms)
         response = fetch.respond(told)

@@ -228,7 +228,11 @@ class TopicHandlers:
 
 
 def _told_of(topic: str, error: ApiError) -> str | None:
-    """The words of a refusal for the client: none of an unexpected error, which is logged here."""
+    """The words of a refusal for the client: none where the code says it all, and none of an unexpected error, which is
+    logged here.
+    """
+    if error.error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        return None
     if error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
         return error.message
     logger.error("A request to change topic %s failed: %s", topic, error.message)

@@ -142,13 +142,13 @@ class ClientQuotas:
         """More bytes at once would be too many in any case; infinite without a quota."""
         return self.fetch.most_at_once(*clients_of(context), self.now_s() * 1000)
 
-    def charge_fetch(self, context: RequestContext, size: Callable[[], int]) -> int:
-        """Count the answer of a consumer's fetch; gives how long the client has to wait, in milliseconds. If it has to,
-        it gets nothing now, and nothing is counted.
+    def charge_fetch(self, context: RequestContext, size: Callable[[], int], time_s: float) -> int:
+        """Count the answer of a consumer's fetch that took this long; gives how long the client has to wait, in
+        milliseconds. If it has to, it gets nothing now, and no bytes are counted.
         """
         user, client_id = clients_of(context)
         now_ms = self.now_s() * 1000
-        request_ms = self.request.record(user, client_id, 0, now_ms)
+        request_ms = self.request.record(user, client_id, time_s * PERCENT, now_ms)
         fetch_ms = answer_bytes = 0
         if self.fetch.of(user, client_id, now_ms) is not None:
             answer_bytes = size()
@@ -242,7 +242,7 @@ class MutationPermits:
         if throttle_ms:
             self._ends_s = now_s + throttle_ms / 1000
             if self._is_strict:
-                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+                raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
     def throttle_time_ms(self) -> int:
         """How long the client still has to wait, after all changes."""
@@ -257,6 +257,28 @@ class MutationPermits:
 def clients_of(context: RequestContext) -> tuple[str, str]:
     """User and client id, as quotas know them."""
     return context.principal.name, context.client_id or ""
+
+
+class Stopwatch:
+    """The time in which one request holds the event loop, as long as it does."""
+
+    __slots__ = ("_began_s", "_now_s", "_runs")
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._began_s = now_s()
+        self._runs = True
+
+    def lap(self) -> float:
+        """The seconds since the last time that this was asked; 0 when it is stopped."""
+        began_s, self._began_s = self._began_s, self._now_s()
+        return self._began_s - began_s if self._runs else 0.0
+
+    def stop(self) -> float:
+        """The last seconds that it counts."""
+        time_s = self.lap()
+        self._runs = False
+        return time_s
 
 
 class Timed(Awaitable[T], Generic[T]):

@@ -32,6 +32,7 @@ class Mixed(NamedTuple):
     apache_data: Path
     odradek: BrokerProcess
     odradek_data: Path
+    zookeeper_address: str
 
     @property
     def addresses(self) -> str:
@@ -189,7 +190,8 @@ def mixed(directory: Path, first: int, coordination: Coordination = zookeeper) -
             directory / "odradek",
             {"broker.id": str(ODRADEK), "zookeeper.connect": zookeeper_address, "zookeeper.session.timeout.ms": "6000"},
         )
-        cluster = Mixed(address, directory / "apache" / "data", odradek, directory / "odradek" / "data")
+        data, odradek_data = directory / "apache" / "data", directory / "odradek" / "data"
+        cluster = Mixed(address, data, odradek, odradek_data, zookeeper_address)
         if first == ODRADEK:
             odradek.start()
         stack.enter_context(apache(directory / "apache", address, zookeeper_address))

@@ -29,7 +29,7 @@ def test_answers_are_those_of_apache_kafka(
 
 
 def test_there_are_enough_scenarios() -> None:
-    assert len(scenarios()) >= 750
+    assert len(scenarios()) >= 820
 
 
 def test_every_known_difference_belongs_to_a_scenario() -> None:

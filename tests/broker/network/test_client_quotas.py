@@ -199,7 +199,7 @@ async def change_topics(broker: InProcessBroker, client: Wire) -> None:
 
     refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
     assert await created("a", 14, 6) == (ErrorCode.NONE, None, 0), "11 tokens, and not used up before"
-    assert await created("b", 1, 6) == (refused, "The throttling quota has been exceeded.", 3000)
+    assert await created("b", 1, 6) == (refused, None, 3000)
     assert await created("c", 1, 5) == (ErrorCode.NONE, None, 4000), "older clients do not know the error"
     deleted = await broker.connect("limited").ask(delete_topics("a"), 5)
     assert isinstance(deleted, DeleteTopicsResponse)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from protocol.messages import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from protocol.messages import DescribeClientQuotasRequest
+from tests.parity.limited_clients import Changes, Parts, alter_request
 from tests.parity.subject import Subject, scenario
 
-Parts = dict[str, str | None]
-Changes = dict[str, float | None]
 BYTES = "producer_byte_rate"
 TIME = "request_percentage"
 CONNECTIONS = "connection_creation_rate"
@@ -55,18 +54,7 @@ def quotas_with_bad_filters(b: Subject) -> None:
 
 def alter(b: Subject, *entries: tuple[Parts, Changes], validate_only: bool = False, version: int = 1) -> None:
     """AlterClientQuotas; a value of None takes a quota away."""
-    entity, change = AlterClientQuotasRequest.EntityData, AlterClientQuotasRequest.OpData
-    request = AlterClientQuotasRequest(
-        entries=[
-            AlterClientQuotasRequest.EntryData(
-                entity=[entity(entity_type=kind, entity_name=name) for kind, name in parts.items()],
-                ops=[change(key=key, value=value or 0.0, remove=value is None) for key, value in changes.items()],
-            )
-            for parts, changes in entries
-        ],
-        validate_only=validate_only,
-    )
-    b.ask(request, version)
+    b.ask(alter_request(*entries, validate_only=validate_only), version)
 
 
 @scenario
