@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.environment.contract import Clock
+from broker.zookeeper.empty_nodes import removal
 from broker.zookeeper.pipelined_reads import each_of
 from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
@@ -323,7 +324,11 @@ class KafkaZkClient:
         for resource, config in configs.items():
             path, data = _config_path_of(resource), znodes.encode_config(config)
             entity = path.removeprefix("/config/")
-            if path in made or await self.exists(path):
+            is_empty = resource[0] < 0 and not config
+            removed = await removal(self._coordination, path, _parents_of(resource)) if is_empty else None
+            if removed is not None:
+                operations += removed
+            elif path in made or await self.exists(path):
                 operations.append(SetData(path, data))
             else:
                 for parent in _parents_of(resource):

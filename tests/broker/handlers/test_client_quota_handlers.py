@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    AlterUserScramCredentialsRequest,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
@@ -161,3 +163,53 @@ def test_bad_filters(components: list[tuple[str, int, str | None]], error_code: 
         assert (answer.error_code, answer.entries) == (error_code, None)
 
     play(ask)
+
+
+async def nodes(broker: InProcessBroker, path: str = "/config/users") -> list[str]:
+    """The paths below one in the coordination tree."""
+    tree = broker.server.serving.coordination.membership.coordination
+    below = [f"{path}/{name}" for name in sorted((await tree.children(path))[0])]
+    return [each for node in below for each in (node, *await nodes(broker, node))]
+
+
+async def take_away(broker: InProcessBroker, client: Wire) -> None:
+    rate: dict[str, float | None] = {"producer_byte_rate": 1.0}
+    none: dict[str, float | None] = {"producer_byte_rate": None}
+    user, one, other = "/config/users/alice", "/config/users/alice/clients/app", "/config/users/alice/clients/b"
+    entities: list[Parts] = [ALICE, ALICE_APP, {"user": "alice", "client-id": "b"}]
+    assert await alter(client, *((parts, rate) for parts in entities)) == [DONE] * 3
+    assert await alter(client, (ALICE, none)) == [DONE]
+    assert await nodes(broker) == [user, f"{user}/clients", one, other], "there are others below it"
+    assert await alter(client, (ALICE_APP, none), ({"user": "nobody"}, none)) == [DONE] * 2
+    assert await nodes(broker) == [user, f"{user}/clients", other]
+    assert await alter(client, (entities[2], none)) == [DONE]
+    assert await nodes(broker) == []
+    assert await alter(client, (ALICE, rate), (ALICE_APP, rate)) == [DONE] * 2
+    assert await alter(client, (ALICE_APP, none)) == [DONE]
+    assert await nodes(broker) == [user], "the user has a quota"
+
+
+def test_what_holds_no_quota_is_taken_out_of_the_tree() -> None:
+    play(take_away)
+
+
+async def alter_both(broker: InProcessBroker, client: Wire) -> None:
+    other = broker.connect()
+    upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"x" * 32
+    )
+    scram = AlterUserScramCredentialsRequest(deletions=[], upsertions=[upsertion])
+    for number in range(5):
+        rate: dict[str, float | None] = {"producer_byte_rate": float(number)}
+        answers = await asyncio.gather(other.ask(scram, 0), alter(client, (ALICE, rate)), other.ask(scram, 0))
+        assert answers[1] == [DONE]
+        assert await described(client) == [(ALICE, {"producer_byte_rate": number})]
+        tree = broker.server.serving.coordination.membership.coordination
+        kept = (await tree.get("/config/users/alice"))[0] or b""
+        assert b"SCRAM-SHA-256" in kept
+        assert await alter(client, (ALICE, {"producer_byte_rate": None})) == [DONE]
+        upsertion.iterations += 1
+
+
+def test_credentials_and_quotas_of_a_user_are_changed_one_after_the_other() -> None:
+    play(alter_both)

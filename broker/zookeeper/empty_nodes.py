@@ -1,0 +1,28 @@
+"""Nodes of users, client ids and addresses that hold nothing any more (Kafka's `AdminZkClient.tryCleanQuotaNodes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cluster import znodes
+from cluster.zookeeper.coordination import Coordination, Delete, NoNodeError, Operation
+
+
+async def removal(coordination: Coordination, path: str, parents: Sequence[str]) -> list[Operation] | None:
+    """What takes a node with an empty configuration out of the tree, and of its `parents` (a user's node and the one of
+    its client ids) those that hold nothing else; None where there are others below it.
+    """
+    try:
+        if (await coordination.children(path))[0]:
+            return None
+    except NoNodeError:
+        return []
+    removed: list[Operation] = [Delete(path)]
+    if parents:
+        user, clients = parents
+        if len((await coordination.children(clients))[0]) == 1:
+            removed.append(Delete(clients))
+            data, stat = await coordination.get(user)
+            if stat.num_children == 1 and not znodes.decode_config(user, data):
+                removed.append(Delete(user))
+    return removed
