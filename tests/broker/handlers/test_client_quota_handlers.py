@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from cluster.zookeeper.coordination import Coordination, Watch, ZnodeStat
 from protocol.errors import ErrorCode
 from protocol.messages import (
     AlterClientQuotasRequest,
@@ -193,7 +194,22 @@ def test_what_holds_no_quota_is_taken_out_of_the_tree() -> None:
     play(take_away)
 
 
+def be_slow(tree: Coordination) -> None:
+    """Have a read take turns of the event loop, as it does in a cluster."""
+    get = tree.get
+
+    async def get_slowly(path: str, watch: Watch | None = None) -> tuple[bytes | None, ZnodeStat]:
+        found = await get(path, watch)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return found
+
+    tree.get = get_slowly  # type: ignore[method-assign]
+
+
 async def alter_both(broker: InProcessBroker, client: Wire) -> None:
+    tree = broker.server.serving.coordination.membership.coordination
+    be_slow(tree)
     other = broker.connect()
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
         name="alice", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"x" * 32
@@ -204,7 +220,6 @@ async def alter_both(broker: InProcessBroker, client: Wire) -> None:
         answers = await asyncio.gather(other.ask(scram, 0), alter(client, (ALICE, rate)), other.ask(scram, 0))
         assert answers[1] == [DONE]
         assert await described(client) == [(ALICE, {"producer_byte_rate": number})]
-        tree = broker.server.serving.coordination.membership.coordination
         kept = (await tree.get("/config/users/alice"))[0] or b""
         assert b"SCRAM-SHA-256" in kept
         assert await alter(client, (ALICE, {"producer_byte_rate": None})) == [DONE]

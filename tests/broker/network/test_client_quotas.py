@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from broker.network.registry import RequestContext
+from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import (
     ApiVersionsRequest,
+    ApiVersionsResponse,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsResponse,
@@ -27,6 +31,7 @@ from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, p
 
 WINDOW_MS = 11_000
 """The time after which nothing of what a client has used counts any more."""
+Work = Callable[[InProcessBroker, Wire], Awaitable[None]]
 TURNS = 50
 """Turns of the event loop in which a connection that is not muted is answered."""
 
@@ -123,6 +128,8 @@ async def throttle_a_consumer(broker: InProcessBroker, client: Wire) -> None:
     assert len(values_in(first)) == 4, "no more at once than is enough for the window"
     throttled = await fetched(broker.connect("limited"), offset=4)
     assert (throttled.responses, 5_000 < throttled.throttle_time_ms < 10_000) == ([], True)
+    again = await fetched(broker.connect("limited"), offset=4)
+    assert again.throttle_time_ms == throttled.throttle_time_ms, "what was not sent does not count"
     assert await is_answered(limited), "only the connection that asked waits"
     served = broker.server.serving.logs.replicas
     assert sum(partition.bytes_out for partition in served) < 10_000, "nothing was sent"
@@ -181,11 +188,37 @@ async def throttle_by_time(broker: InProcessBroker, client: Wire) -> None:
     assert await is_answered(client)
 
 
-def test_a_client_is_throttled_by_the_time_that_it_takes() -> None:
-    def prepare(broker: InProcessBroker) -> None:
-        broker.clock = BusyClock()
+async def throttle_a_fetch_by_its_time(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "request_percentage", 1e-6)
+    assert (await fetched(broker.connect("limited"))).throttle_time_ms > 0, "its own time counts for it"
 
-    play(throttle_by_time, prepare=prepare)
+
+def be_busy(broker: InProcessBroker) -> None:
+    broker.clock = BusyClock()
+
+
+@pytest.mark.parametrize("work", [throttle_by_time, throttle_a_fetch_by_its_time])
+def test_a_client_is_throttled_by_the_time_that_it_takes(work: Work) -> None:
+    play(work, prepare=be_busy)
+
+
+CLUSTER_ACTIONS = (
+    ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN,
+    ApiKey.WRITE_TXN_MARKERS, ApiKey.ALTER_PARTITION, ApiKey.ALLOCATE_PRODUCER_IDS,
+)  # fmt: skip
+
+
+async def work_for_the_cluster(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "request_percentage", 1e-6)
+    quotas, context = broker.server.serving.quotas, RequestContext(0, "limited", "127.0.0.1", "PLAINTEXT")
+    reply = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[])
+    for api_key in CLUSTER_ACTIONS:
+        assert quotas.charge(api_key, context, reply, 100, 10.0)[1] == 0
+    assert quotas.charge(ApiKey.METADATA, context, reply, 100, 10.0)[1] > 0
+
+
+def test_what_only_the_cluster_needs_is_exempt() -> None:
+    play(work_for_the_cluster)
 
 
 async def change_topics(broker: InProcessBroker, client: Wire) -> None:
@@ -233,6 +266,10 @@ async def limit_connections(broker: InProcessBroker, client: Wire) -> None:
     assert not any(quotas.charge_connection("10.0.0.2") for _ in range(100))
     broker.clock.ms += WINDOW_MS
     assert [quotas.charge_connection("10.0.0.1") for _ in range(12)] == [0] * 10 + [1000] * 2
+    broker.clock.ms += 5_000
+    assert all(quotas.charge_connection("10.0.0.1") for _ in range(50))
+    broker.clock.ms += WINDOW_MS - 5_000
+    assert quotas.charge_connection("10.0.0.1") == 0, "those that were refused do not count"
     assert await alter(client, ({"ip": "localhost"}, limit)) == [DONE]
     await eventually_on_loop("the host's address is known", lambda: quotas.charge_connection("127.0.0.1"))
     refused = broker.connect()

@@ -94,6 +94,7 @@ def test_a_changed_limit_counts_at_once() -> None:
     assert quota.record("alice", "app", 0, 0) == 30_000, "what was used before still counts"
     quota.set_limits(Limits({}))
     assert quota.record("alice", "app", 10**9, 0) == 0
+    assert not list(quota), "no metric shows it any longer"
 
 
 def test_a_request_quota_has_nobody_wait_longer_than_a_window() -> None:
