@@ -7,12 +7,12 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.environment.contract import Clock
-from broker.zookeeper.empty_nodes import removal
 from broker.zookeeper.pipelined_reads import each_of
 from broker.zookeeper.topic_reader import TopicReader
 from cluster import znodes
 from cluster.controller.transactions import ControllerTerm
 from cluster.metadata_image import BrokerImage, ConfigResource
+from cluster.quotas.empty_nodes import removal
 from cluster.quotas.entities import EntityType
 from cluster.security.sanitizer import desanitized
 from cluster.zookeeper.coordination import (

@@ -23,7 +23,7 @@ TIME: Final = "request_percentage"
 MANY: Final = 1e15
 """A limit that nobody exceeds."""
 WINDOW_S: Final = 10
-"""What a client may be ahead of its quota by: the whole samples of quota.window.num."""
+"""A client may be ahead of its quota by so much: the whole samples of quota.window.num."""
 LONG_NAME: Final = "n" * 200
 """A topic that is not there. Whoever may read one byte per second waits longer for this answer than others."""
 PROBE_MS: Final = 150_000

@@ -26,7 +26,7 @@ from tests.parity.subject import Subject, scenario_for_each
 BYTES: Final = 100_000
 PARTITIONS: Final = 12
 BURST_S: Final = WINDOW_S + 1
-"""What changes of topics may be ahead of their quota by."""
+"""Changes of topics may be ahead of their quota by so much."""
 LEVELS: Final = (
     "user_and_client",
     "user_and_default_client",
@@ -38,7 +38,7 @@ LEVELS: Final = (
     "default_client",
 )
 SHARED: Final = ("user", "default_user")
-"""What clients of other names have used counts, too."""
+"""Levels at which clients of all names count."""
 OWN_LEVELS: Final = {level: level for level in LEVELS if level not in SHARED}
 
 

@@ -51,7 +51,7 @@ def named(setter: str) -> list[tuple[Parts, Changes]]:
 
 
 def kept(zookeeper: KazooClient, setter: str) -> dict[str, Any]:
-    """What the tree has of these entities, and the notices of them; names of the setter, and numbers, left out."""
+    """The nodes of these entities, and the notices of them; names of the setter, and numbers, left out."""
 
     def below(path: str) -> list[str]:
         paths = [path]

@@ -101,7 +101,7 @@ def grow(client: WireClient, topic: str, number: int) -> tuple[float, int]:
 
 
 def ask_much(client: WireClient, topic: str, _number: int) -> tuple[float, int]:
-    """What it uses is the broker's time, which only the broker knows."""
+    """Use the broker's time, which only the broker knows."""
     names = [MetadataRequest.MetadataRequestTopic(name=f"{topic}-{number}") for number in range(ASKED)]
     answer: Any = client.ask(MetadataRequest(topics=names, allow_auto_topic_creation=False), 9)
     return 0, answer.throttle_time_ms

@@ -9,8 +9,8 @@ from cluster.zookeeper.coordination import Coordination, Delete, NoNodeError, Op
 
 
 async def removal(coordination: Coordination, path: str, parents: Sequence[str]) -> list[Operation] | None:
-    """What takes a node with an empty configuration out of the tree, and of its `parents` (a user's node and the one of
-    its client ids) those that hold nothing else; None where there are others below it.
+    """Give the operations that take a node with an empty configuration out of the tree, and of its `parents` (a user's
+    node and the one of its client ids) those that hold nothing else; None where there are others below it.
     """
     try:
         if (await coordination.children(path))[0]:
