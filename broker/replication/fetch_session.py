@@ -176,12 +176,7 @@ class ErrorFetchContext(FetchContext):
         self.error_code = error_code
 
     def respond(self, results: Iterable[PartitionResult]) -> FetchResponse:  # noqa: ARG002
-        return self.throttled(0)
-
-    def throttled(self, throttle_ms: int) -> FetchResponse:
-        return FetchResponse(
-            throttle_time_ms=throttle_ms, error_code=self.error_code, session_id=INVALID_SESSION_ID, responses=[]
-        )
+        return FetchResponse(error_code=self.error_code, session_id=INVALID_SESSION_ID, responses=[])
 
 
 class FetchSessionCache:

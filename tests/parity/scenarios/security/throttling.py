@@ -155,6 +155,17 @@ def by_time(b: Subject, asked: tuple[Request, int]) -> None:
         b.note("and again", throttle_ms(b, name, *asked))
 
 
+@scenario
+def of_a_session_that_is_not_there(b: Subject) -> None:
+    """The client learns of the error only when it need not wait any more."""
+    request = fetch(b.name("not-there"), 0)
+    request.session_id, request.session_epoch = 12345, 7
+    for kind, limit in ((TIME, 1e-9), (READ, 1.0), (READ, 1000.0)):
+        name = b.name(f"{kind}-{limit}")
+        with quotas(b, ({"client-id": name}, {kind: limit})), b.another(name) as connection:
+            b.ask(request, 12, connection)
+
+
 def grown(topic: str, count: int) -> CreatePartitionsRequest:
     """A topic that is to have so many partitions."""
     wanted = CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=count, assignments=None)
