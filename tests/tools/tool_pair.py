@@ -16,6 +16,7 @@ from tests.kit.jars import java, kafka_classpath
 ROOT = Path(__file__).resolve().parents[2]
 JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 TIMEOUT_MS = 60_000
+HOSTS = {"k": "10.0.0.1", "o": "10.0.0.2"}
 
 CLASSES = {
     "acls": "kafka.admin.AclCommand",
@@ -104,7 +105,8 @@ def our_runner() -> Runner:
 
 
 class Step(NamedTuple):
-    """One command line, told as `tool args`; ADDRESS and SIDE in it stand for the broker and the tool's own letter.
+    """One command line, told as `tool args`; ADDRESS, SIDE and HOST in it stand for the broker, the tool's own
+    letter and an address of its own.
 
     `compare` says how: "text" line for line; "lines" without order; "words" without order and line ends, for rows that
     Kafka 3.9.1 prints without line ends; "own" only lines that name what is this side's own;
@@ -137,7 +139,8 @@ def play(runner: Runner, step: Step, address: str, directory: Path) -> Answer:
     words = shlex.split(step.line)
     replaced = [
         word.replace("AT", f"--bootstrap-server={address}") if word == "AT" else
-        word.replace("ADDRESS", address).replace("SIDE", runner.side).replace("FILES", str(directory))
+        word.replace("ADDRESS", address).replace("SIDE", runner.side)
+        .replace("HOST", HOSTS[runner.side]).replace("FILES", str(directory))
         for word in words
     ]  # fmt: skip
     return runner.run(replaced[0], replaced[1:], step.stdin)
@@ -158,7 +161,7 @@ def comparable(answer: Answer, step: Step, side: str) -> Any:
     lines = [line.rstrip() for line in text.splitlines()]
     if step.compare == "own":
         lines = [line for line in lines if side in re.findall(r"\b([ko])-", line)]
-    text = re.sub(rf"\b{side}([-/])", r"<side>\1", "\n".join(lines)).strip("\n")
+    text = re.sub(rf"\b{side}([-/])", r"<side>\1", "\n".join(lines)).strip("\n").replace(HOSTS[side], "<host>")
     if step.compare == "words":
         return answer.code, sorted(text.split())
     if step.compare in {"lines", "own"}:
