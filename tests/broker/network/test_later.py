@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from broker.environment.system import SystemClock
+from broker.network.client_quotas import ClientQuotas
 from broker.network.dispatcher import Dispatcher
 from broker.network.registry import HandlerRegistry, Later, RequestContext, api
 from protocol.api_keys import ApiKey
@@ -45,7 +46,8 @@ class Handlers:
 
 def server(handlers: Handlers) -> ScriptedServer:
     scripted = ScriptedServer(lambda _: None)
-    scripted.dispatcher = Dispatcher(HandlerRegistry([handlers]), SystemClock())  # type: ignore[assignment]
+    clock = SystemClock()
+    scripted.dispatcher = Dispatcher(HandlerRegistry([handlers]), clock, ClientQuotas(clock))  # type: ignore[assignment]
     return scripted
 
 
