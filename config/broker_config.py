@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
-from config.authorization import AUTHORIZER_KEYS
 from config.broker_keys import BROKER_KEYS, LISTENER_KEY, base_name, declared_key
 from config.definitions import ConfigError, ConfigErrors, ConfigRuleError, Value
 from config.elsewhere_keys import ELSEWHERE_KEYS
@@ -22,6 +21,7 @@ from config.listeners import (
 from config.properties import load_properties
 from config.refusals import refusals
 from config.rules import rules
+from config.security.authorization import AUTHORIZER_KEYS
 from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
 
 if TYPE_CHECKING:

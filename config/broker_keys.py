@@ -14,8 +14,8 @@ from config import (
     keys_sasl,
     keys_security,
 )
-from config.authorization import AUTHORIZER_KEYS
 from config.definitions import ConfigKey, ConfigType, table
+from config.security.authorization import AUTHORIZER_KEYS
 
 BROKER_KEYS = table(
     (

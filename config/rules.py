@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from config.authorization import authorization_rules
+from config.security.authorization import authorization_rules
 
 _SPOKEN = (3, 9)
 """The release whose versions of the requests between brokers are spoken (`broker.inter_broker.versions`)."""

@@ -21,7 +21,7 @@ from cluster.security.acl_rules import AclRules, check_principal
 from cluster.security.acl_znodes import CHANGES
 from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import CoordinationError
-from config.authorization import Authorization
+from config.security.authorization import Authorization
 from protocol.acl_types import AccessControlEntry, AclBinding, AclFilter, PatternType, ResourcePattern
 from protocol.errors import ApiError, ErrorCode
 

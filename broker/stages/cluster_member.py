@@ -24,8 +24,8 @@ from cluster.controller.commands import LeaderAndIsr
 from cluster.controller.start_up import FoundReplica
 from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.znodes import BrokerRegistration
-from config.authorization import authorization
 from config.broker_config import BrokerConfig
+from config.security.authorization import authorization
 from protocol.value import Value
 from storage.log_manager import LogManager
 

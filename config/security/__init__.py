@@ -1,1 +1,1 @@
-"""Who may connect: what the keys ssl.* and sasl.* ask for, of one listener at a time."""
+"""Who may connect, and who may do everything: what keys such as ssl.*, sasl.* and super.users ask for."""

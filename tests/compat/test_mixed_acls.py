@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from config.authorization import ACL_AUTHORIZER
+from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.messages import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from tests.kit.apache_kafka import await_controller, java_server, zookeeper

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from config.authorization import Authorization, authorization
 from config.broker_config import EFFECTIVE_KEYS, BrokerConfig, Setting
 from config.broker_keys import BROKER_KEYS
 from config.definitions import ConfigError, ConfigRuleError
 from config.listeners import EndPoint
+from config.security.authorization import Authorization, authorization
 
 ROOT = Path(__file__).parents[2]
 AUTHORIZER = "authorizer.class.name=kafka.security.authorizer.AclAuthorizer"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from config.authorization import AUTHORIZER_KEYS
 from config.broker_keys import BROKER_KEYS
 from config.dynamic_keys import DYNAMIC_BROKER_KEYS
+from config.security.authorization import AUTHORIZER_KEYS
 from config.topic_config import TOPIC_KEYS
 from tests.docs.documents import main, rewritten, served_apis
 

@@ -14,6 +14,8 @@ from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import (
     AllocateProducerIdsResponse,
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
@@ -239,6 +241,24 @@ def alter_scram_users(request: AlterUserScramCredentialsRequest, version: int) -
     )
 
 
+def alter_client_quotas(request: AlterClientQuotasRequest, version: int) -> Response:  # noqa: ARG001
+    """Each entity has the error, in the order of the request."""
+    return AlterClientQuotasResponse(
+        throttle_time_ms=0,
+        entries=[
+            AlterClientQuotasResponse.EntryData(
+                error_code=DENIED,
+                error_message=TOLD,
+                entity=[
+                    AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in entry.entity
+                ],
+            )
+            for entry in request.entries
+        ],
+    )
+
+
 CLUSTER_RIGHTS: Final[dict[ApiKey, tuple[tuple[AclOperation, ...], Refuse]]] = {
     ApiKey.LEADER_AND_ISR: ((AclOperation.CLUSTER_ACTION,), leader_and_isr),
     ApiKey.STOP_REPLICA: ((AclOperation.CLUSTER_ACTION,), stop_replica),
@@ -278,6 +298,7 @@ CLUSTER_RIGHTS: Final[dict[ApiKey, tuple[tuple[AclOperation, ...], Refuse]]] = {
             throttle_time_ms=0, error_code=DENIED, error_message=None, entries=None
         ),
     ),
+    ApiKey.ALTER_CLIENT_QUOTAS: ((AclOperation.ALTER_CONFIGS,), alter_client_quotas),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ((AclOperation.DESCRIBE,), describe_scram_users),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ((AclOperation.ALTER,), alter_scram_users),
 }

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from cluster.security.principal import Principal
-from config.authorization import ACL_AUTHORIZER
+from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
 from protocol.messages import CreateAclsRequest
 from protocol.wire.schema import Struct

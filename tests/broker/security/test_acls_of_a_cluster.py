@@ -9,7 +9,7 @@ import pytest
 
 from broker.security.acl_tree import Entries
 from cluster.security.acl_znodes import encode_acls, encode_change
-from config.authorization import ACL_AUTHORIZER
+from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import (
     AccessControlEntry,
     AclBinding,

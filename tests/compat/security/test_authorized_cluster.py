@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from config.authorization import ACL_AUTHORIZER
+from config.security.authorization import ACL_AUTHORIZER
 from tests.compat.security.test_secured_cluster import COUNT, Security, consume, produce, secured_cluster
 from tests.kit.waiting import eventually
 

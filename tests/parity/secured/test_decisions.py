@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster.security.acl_rules import AclRules
-from config.authorization import ACL_AUTHORIZER
+from config.security.authorization import ACL_AUTHORIZER
 from protocol.acl_types import (
     AccessControlEntry,
     AclBinding,
