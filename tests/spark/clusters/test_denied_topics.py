@@ -122,35 +122,64 @@ def test_a_stream_outlives_one_with_the_attempts_of_spark(
     assert [bytes(row.value) for row in spark.table("patient").collect()] == VALUES
 
 
+@pytest.fixture
+def each_look_told(spark: SparkSession) -> Iterator[None]:
+    """A query tells of each trigger, also of those that find nothing."""
+    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", 0)
+    yield
+    spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+
+
+@contextlib.contextmanager
+def of_pattern(spark: SparkSession, source: SourceConfig, name: str, checkpoint: Path) -> Iterator[StreamingQuery]:
+    """A query that reads the topics of a pattern into a table of the name."""
+    by_pattern = dataclasses.replace(source, topics=None, pattern=source.topics)
+    writer = read_stream(spark, by_pattern).writeStream.format("memory").queryName(name)
+    query = writer.trigger(processingTime="100 milliseconds").option("checkpointLocation", str(checkpoint)).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def await_values(spark: SparkSession, name: str, wanted: list[bytes]) -> None:
+    def read() -> list[bytes]:
+        return [bytes(row.value) for row in spark.table(name).collect()]
+
+    eventually("the values are read", read, lambda values: values == wanted)
+
+
+def await_a_look(query: StreamingQuery) -> None:
+    """Wait for a trigger of the query. The first may have begun before."""
+    before = query.lastProgress
+    eventually("the query has looked for new records", lambda: query.lastProgress, lambda now: now != before)
+
+
+@pytest.mark.usefixtures("each_look_told")
 def test_a_stream_of_a_pattern_goes_on_after_a_broker_that_showed_no_topic(
     kafka: ApacheKafka, source: SourceConfig, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Topics that are not shown are neither lost nor read again."""
-    by_pattern = dataclasses.replace(source, topics=None, pattern=source.topics)
-    writer = read_stream(spark, by_pattern).writeStream.format("memory").queryName("pattern")
-    writer = writer.trigger(processingTime="100 milliseconds").option("checkpointLocation", str(tmp_path / "pattern"))
-
-    def read() -> list[bytes]:
-        return [bytes(row.value) for row in spark.table("pattern").collect()]
-
-    def look() -> None:
-        before = query.lastProgress
-        eventually("the query has looked for new records", lambda: query.lastProgress, lambda now: now != before)
-
-    # Each look is told, also those that find nothing.
-    spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", 0)
-    query = writer.start()
-    try:
-        eventually("the values are read", read, lambda values: values == VALUES)
+    with of_pattern(spark, source, "pattern", tmp_path) as query:
+        await_values(spark, "pattern", VALUES)
         kafka.kill()
         with kafka.started_without(str(source.topics)):
             with KafkaAdmin(spark, kafka.address, {}) as admin:
                 assert not admin.topics(pattern=source.topics)
-            # The first may have begun before.
-            look()
-            look()
+            await_a_look(query)
+            await_a_look(query)
         produce_values(kafka.address, str(source.topics), [b"d"])
-        eventually("what came afterwards is read", read, lambda values: values == [*VALUES, b"d"])
-    finally:
-        query.stop()
-        spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
+        await_values(spark, "pattern", [*VALUES, b"d"])
+
+
+@pytest.mark.usefixtures("each_look_told")
+def test_a_stream_of_a_pattern_that_starts_while_no_topic_is_shown_reads_all_later(
+    kafka: ApacheKafka, source: SourceConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    kafka.kill()
+    with contextlib.ExitStack() as running:
+        with kafka.started_without(str(source.topics)):
+            query = running.enter_context(of_pattern(spark, source, "started_early", tmp_path))
+            await_a_look(query)
+            await_values(spark, "started_early", [])
+        await_values(spark, "started_early", VALUES)
