@@ -262,11 +262,19 @@ class Connection(asyncio.BufferedProtocol):
         self._take_up_requests()
 
     def reply_is_there(self, later: Later[Any]) -> None:
-        """The answer of one that waited: it leaves in the next turn of the event loop, with those that come until
-        then.
+        """The answer of one that waited. It leaves at once when the connection has nothing else to do, else in the next
+        turn of the event loop, with those that come until then.
         """
         self._barriers.take_down(later.lets_pass)
-        self.take_up_again()
+        replies, writer = self._replies, self._writer
+        is_busy = self._continues or self._paused_reasons or writer.is_behind or self._reader.has_unread
+        if is_busy or later.parts is None or len(replies) != 1 or replies[0] is not later:
+            self.take_up_again()
+            return
+        replies.clear()
+        writer.send(later.parts)
+        if writer.is_behind:
+            self._settle()
 
     def reply_failed(self, error: BaseException) -> None:
         """Hang up: there is no answer."""

@@ -184,9 +184,10 @@ class Group:
 
     def update(self, member: Member, protocols: Protocols, session_timeout_ms: int, rebalance_timeout_ms: int) -> None:
         """Replace what a member told when it joined."""
-        self._supported.subtract(name for name, _ in member.protocols)
-        member.protocols = protocols
-        self._supported.update(name for name, _ in protocols)
+        if protocols != member.protocols:
+            self._supported.subtract(name for name, _ in member.protocols)
+            member.protocols = protocols
+            self._supported.update(name for name, _ in protocols)
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms
 
@@ -280,13 +281,19 @@ class Group:
         """Whether a member with this type and these protocols can join the present members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        return self.protocol_type == protocol_type and any(
-            self._supported[name] == len(self.members) for name, _ in protocols
-        )
+        if self.protocol_type != protocol_type:
+            return False
+        supported, everybody = self._supported, len(self.members)
+        for name, _ in protocols:  # noqa: SIM110  all members of a group ask this in each of its rebalances
+            if supported[name] == everybody:
+                return True
+        return False
 
     def select_protocol(self) -> str:
         """The protocol with most votes among those that every member can do; each votes for the first it prefers."""
         candidates = {name for name, supporters in self._supported.items() if supporters == len(self.members)}
+        if len(candidates) == 1:
+            return candidates.pop()
         votes = Counter(
             next(name for name, _ in member.protocols if name in candidates) for member in self.members.values()
         )

@@ -123,7 +123,8 @@ class Membership:
         member.is_new = True
         if group.state is GroupState.PREPARING_REBALANCE and group.generation_id == 0:
             group.new_member_added = True
-        reply = member.awaiting_join = Reply[Joined]()
+        reply: Reply[Joined] = Reply()
+        member.awaiting_join = reply
         group.add(member, joining.protocol_type)
         self._rebalancer.renew_session(now, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, client reason: {joining.reason or 'not provided'}"
@@ -149,6 +150,8 @@ class Membership:
     def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[Joined]:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
         reply = group.await_join(member)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            return Result(reply)
         reason = f"member {member.member_id} joins again, client reason: {joining.reason or 'not provided'}"
         return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
 
@@ -235,7 +238,8 @@ class Membership:
             self._rebalancer.renew_session(now, group, member)
             return Result(self._rebalancer.sync_response(group, member))
         group.answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        reply = member.awaiting_sync = Reply[Synced]()
+        reply: Reply[Synced] = Reply()
+        member.awaiting_sync = reply
         if group.leader_id != member.member_id or group.storing_generation == group.generation_id:
             return Result(reply)
         of_members = {each: assignments.get(each, b"") for each in group.members}
