@@ -10,8 +10,8 @@ from broker.environment.contract import Executor
 from broker.replication.replica_manager import ReplicaManager
 from cluster.coordinators.results import Producer
 from cluster.metadata_image import MetadataImage
-from cluster.replication.partition import ACKS_ALL
-from protocol.errors import ApiError
+from cluster.replication.partition import ACKS_ALL, Partition
+from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import Record, build_batch
 from protocol.records.compression import CompressionType
 from protocol.topic_partition import TopicPartition
@@ -20,6 +20,8 @@ from storage.log.producer_state import AppendOrigin
 from storage.log.unified_log import UnifiedLog
 
 logger = logging.getLogger("kafka.coordinator.CoordinatorLoader")
+
+_MAY_BE_COMMITTED = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 
 
 class ReplicatedCoordinatorLog:
@@ -110,10 +112,30 @@ class ReplicatedCoordinatorLog:
     async def load(self, partition: int, take: Callable[[memoryview], int | None]) -> None:
         """See CoordinatorLog. Bytes are read, checked and decoded off the loop. Records that a newer leader appends
         later are not loaded. Damaged records are skipped: what continues from an older state is better than what is not
-        served.
+        served. Returns when all of it is committed: a leader that is elected next has what clients are told here.
         """
         replica = self._replica_manager.partition(TopicPartition(self._topic, partition))
         offset, end_offset = replica.log.log_start_offset, replica.log.log_end_offset
+        await self._read(replica, offset, end_offset, take)
+        await self._until_committed(replica, end_offset)
+
+    async def _until_committed(self, replica: Partition, end_offset: int) -> None:
+        """Wait for the high watermark of a replica that leads, as long as it can rise: a broker with fewer replicas in
+        sync than min.insync.replicas tells clients what it has, as Kafka does. Raises ApiError.
+        """
+        while replica.high_watermark < end_offset and not replica.is_under_min_isr:
+            (error,) = await self._replica_manager.when_acknowledged(
+                [(replica.topic_partition, end_offset - 1)],
+                tuple,
+                required_acks=ACKS_ALL,
+                timeout_ms=self._commit_timeout_ms,
+            )
+            if error is not None and error.error_code not in _MAY_BE_COMMITTED:
+                raise error
+
+    async def _read(
+        self, replica: Partition, offset: int, end_offset: int, take: Callable[[memoryview], int | None]
+    ) -> None:
         next_offset: int | None
         while offset < end_offset:
             log = replica.log  # it may be moved to another log directory meanwhile
@@ -127,8 +149,8 @@ class ReplicatedCoordinatorLog:
                     raise
                 logger.error(
                     "Loading of %s-%d continues at offset %d: %s",
-                    self._topic,
-                    partition,
+                    replica.topic_partition.topic,
+                    replica.topic_partition.partition,
                     next_offset,
                     error,
                 )

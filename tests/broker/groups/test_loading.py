@@ -17,11 +17,14 @@ from cluster.groups import loader
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.records import CommittedOffset, OffsetRecord
 from cluster.metadata_image import MetadataImage
+from cluster.replication.partition import ACKS_ALL
+from protocol.errors import ApiError, ErrorCode
 from protocol.records.batch import Record, RecordBatch, build_batch
 from protocol.topic_partition import CONSUMER_OFFSETS, TopicPartition
 from storage.log_manager import LogManager
 from tests.kit.environment import ManualClock, SeededRandom
 from tests.kit.memory_file_system import Fault, MemoryFileSystem
+from tests.kit.waiting import eventually_on_loop
 from tests.storage.support import T0, TOPIC_ID, open_manager
 
 T = TypeVar("T")
@@ -77,11 +80,40 @@ def filled_logs(file_system: MemoryFileSystem) -> LogManager:
     return manager
 
 
-def load_all(
-    logs: LogManager, executor: SlowExecutor, expected_offsets: int = PARTITIONS * GROUPS
-) -> GroupCoordinatorService:
-    """A service that has loaded every partition, and was closed."""
-    replicas: Any = SimpleNamespace(partition=lambda at: SimpleNamespace(log=logs.logs[at]))
+class Replicas:
+    """Stands for a ReplicaManager whose partitions lack one offset until `commit`, unless they are committed."""
+
+    def __init__(self, logs: LogManager, *, are_committed: bool = True, are_under_min_isr: bool = False) -> None:
+        self._partitions = {
+            at: SimpleNamespace(
+                log=log,
+                topic_partition=at,
+                high_watermark=log.log_end_offset - (not are_committed),
+                is_under_min_isr=are_under_min_isr,
+            )
+            for at, log in logs.logs.items()
+        }
+        self.waiting: list[asyncio.Future[tuple[ApiError | None]]] = []
+
+    def partition(self, at: TopicPartition) -> Any:
+        return self._partitions[at]
+
+    def when_acknowledged(
+        self, appends: list[tuple[TopicPartition, int]], answer: Any, *, required_acks: int, timeout_ms: int
+    ) -> asyncio.Future[tuple[ApiError | None]]:
+        assert (answer, required_acks, timeout_ms) == (tuple, ACKS_ALL, 5000)
+        ((at, last_offset),) = appends
+        assert last_offset == self._partitions[at].log.log_end_offset - 1
+        self.waiting.append(asyncio.get_running_loop().create_future())
+        return self.waiting[-1]
+
+    def commit(self) -> None:
+        for each in self._partitions.values():
+            each.high_watermark = each.log.log_end_offset
+        self.waiting[-1].set_result((None,))
+
+
+def service_of(replicas: Any, executor: SlowExecutor) -> GroupCoordinatorService:
     log = ReplicatedCoordinatorLog(
         CONSUMER_OFFSETS,
         replicas,
@@ -91,7 +123,14 @@ def load_all(
         load_buffer_bytes=CHUNK_BYTES,
         commit_timeout_ms=5000,
     )
-    service = GroupCoordinatorService(GroupConfig(), log, ManualClock(), SeededRandom(), executor)
+    return GroupCoordinatorService(GroupConfig(), log, ManualClock(), SeededRandom(), executor)
+
+
+def load_all(
+    logs: LogManager, executor: SlowExecutor, expected_offsets: int = PARTITIONS * GROUPS
+) -> GroupCoordinatorService:
+    """A service that has loaded every partition, and was closed."""
+    service = service_of(Replicas(logs), executor)
 
     async def load() -> None:
         for partition in range(PARTITIONS):
@@ -135,6 +174,53 @@ def test_batches_are_walked_off_the_loop(logs: LogManager, monkeypatch: pytest.M
     load_all(logs, executor)
     assert len(walked) == PARTITIONS * COMMITS
     assert all(walked)
+
+
+@pytest.mark.parametrize("error_code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND])
+def test_what_was_loaded_is_served_once_it_is_committed(logs: LogManager, error_code: ErrorCode) -> None:
+    replicas = Replicas(logs, are_committed=False)
+
+    async def load() -> None:
+        service = service_of(replicas, SlowExecutor())
+        service.elected(0)
+        await eventually_on_loop("the load waits", lambda: replicas.waiting)
+        # It may be committed nevertheless, but this one is not.
+        replicas.waiting[0].set_result((ApiError(error_code),))
+        await eventually_on_loop("it waits again", lambda: replicas.waiting[1:])
+        assert service.is_loading
+        replicas.commit()
+        await eventually_on_loop("it is loaded", lambda: not service.is_loading)
+        assert service.offset_count() == GROUPS
+        await service.close()
+
+    asyncio.run(load())
+
+
+def test_what_a_deposed_leader_loaded_is_not_served(logs: LogManager, caplog: pytest.LogCaptureFixture) -> None:
+    replicas = Replicas(logs, are_committed=False)
+
+    async def load() -> None:
+        service = service_of(replicas, SlowExecutor())
+        service.elected(0)
+        await eventually_on_loop("the load waits", lambda: replicas.waiting)
+        replicas.waiting[0].set_result((ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER),))
+        await eventually_on_loop("the load ends", lambda: not service.is_loading)
+        assert not service.runtimes()
+        await service.close()
+
+    asyncio.run(load())
+    assert "it is not served here" in caplog.text
+
+
+def test_what_cannot_be_committed_is_served_as_it_is(logs: LogManager) -> None:
+    async def load() -> None:
+        service = service_of(Replicas(logs, are_committed=False, are_under_min_isr=True), SlowExecutor())
+        service.elected(0)
+        await eventually_on_loop("it is loaded", lambda: not service.is_loading)
+        assert service.offset_count() == GROUPS
+        await service.close()
+
+    asyncio.run(load())
 
 
 def test_a_disk_that_cannot_be_read_takes_the_log_directory_offline(caplog: pytest.LogCaptureFixture) -> None:

@@ -62,6 +62,7 @@ PAST_SEEDS = {
     2_000_474: "the checker took it for a commit of a fenced producer when its client dropped a transaction of nothing",
     2_011_005: "the checker trusted offsets that a deposed coordinator told, which answers a fetch alone, as in Kafka",
     2_011_088: "as seed 2011005",
+    2_011_104: "a new coordinator told a generation that was not committed, and the next one did not have it",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
