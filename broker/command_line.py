@@ -131,6 +131,11 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
         from config.security.jaas_keys import with_jaas_file
 
         given = with_jaas_file(given, options, read_text)
+    if "java.security.krb5.conf" in options:
+        from config.security.jaas_file import KERBEROS_PROPERTY, system_properties
+
+        if kerberos := system_properties(options).get(KERBEROS_PROPERTY):
+            os.environ["KRB5_CONFIG"] = kerberos
     return BrokerConfig.of(given)
 
 

@@ -9,6 +9,7 @@ from config.vocabulary import (
     INT,
     LIST,
     LONG,
+    NO_KINIT,
     NO_MECHANISM,
     PASSWORD,
     PER_BROKER,
@@ -38,7 +39,7 @@ KEYS = (
         "/usr/bin/kinit",
         "Path of kinit.",
         update_mode=PER_BROKER,
-        refusal=NO_MECHANISM,
+        refusal=NO_KINIT,
     ),
     ConfigKey(
         "sasl.kerberos.min.time.before.relogin",
@@ -46,7 +47,7 @@ KEYS = (
         60_000,
         "Pause between Kerberos logins.",
         update_mode=PER_BROKER,
-        refusal=NO_MECHANISM,
+        refusal=NO_KINIT,
     ),
     ConfigKey(
         "sasl.kerberos.principal.to.local.rules",
@@ -54,7 +55,6 @@ KEYS = (
         ("DEFAULT",),
         "Rules from a Kerberos principal to a short name.",
         update_mode=PER_BROKER,
-        refusal=NO_MECHANISM,
     ),
     ConfigKey(
         "sasl.kerberos.service.name",
@@ -62,7 +62,6 @@ KEYS = (
         None,
         "Kerberos principal name of the brokers.",
         update_mode=PER_BROKER,
-        refusal=NO_MECHANISM,
     ),
     ConfigKey(
         "sasl.kerberos.ticket.renew.jitter",
@@ -70,7 +69,7 @@ KEYS = (
         0.05,
         "Random part of the time of a ticket's renewal.",
         update_mode=PER_BROKER,
-        refusal=NO_MECHANISM,
+        refusal=NO_KINIT,
     ),
     ConfigKey(
         "sasl.kerberos.ticket.renew.window.factor",
@@ -78,7 +77,7 @@ KEYS = (
         0.8,
         "Part of a ticket's life after which it is renewed.",
         update_mode=PER_BROKER,
-        refusal=NO_MECHANISM,
+        refusal=NO_KINIT,
     ),
     ConfigKey("sasl.login.callback.handler.class", CLASS, None, "Java class for SASL logins.", refusal=NO_MECHANISM),
     ConfigKey("sasl.login.class", CLASS, None, "Java class of the login.", refusal=NO_MECHANISM),

@@ -43,7 +43,8 @@ REPLICA_SELECTORS = Matching(
     "org.apache.kafka.common.replica.RackAwareReplicaSelector",
 )
 
-NO_MECHANISM = "GSSAPI, OAUTHBEARER and Java classes are not implemented; use PLAIN or SCRAM and remove it"
+NO_KINIT = "the Kerberos library gets new tickets from the keytab in time; remove it"
+NO_MECHANISM = "OAUTHBEARER and Java classes are not implemented; use GSSAPI, PLAIN or SCRAM and remove it"
 NO_TOKENS = "delegation tokens are not implemented yet; remove delegation.token.*"
 NO_ENCODER = "passwords are not encoded anew; set those of dynamic configurations again and remove it"
 NO_OTHER_ACLS = "ACLs are kept where zookeeper.connect says; remove authorizer.zookeeper.*"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from broker.environment.contract import Clock, Environment, Random
+from broker.environment.contract import Clock, Environment, Executor, Random
 from broker.network.connection_contract import ConnectionOwner, Dispatch
 from broker.network.handshakes import Handshakes
 from broker.network.secured_connection import SecuredConnection
@@ -40,13 +40,21 @@ class SaslListener:
     """SASL of one listener."""
 
     def __init__(
-        self, config: SaslConfig, stored: StoredCredential, clock: Clock, random: Random, failure_delay_s: float
+        self,
+        config: SaslConfig,
+        stored: StoredCredential,
+        clock: Clock,
+        random: Random,
+        failure_delay_s: float,
+        new_gssapi: Callable[[], Exchange] | None,
     ) -> None:
+        """`new_gssapi` begins an exchange of GSSAPI."""
         self._config = config
         self._stored = stored
         self._clock = clock
         self._random = random
         self._failure_delay_s = failure_delay_s
+        self._new_gssapi = new_gssapi
         self._secret = random.uuid().bytes + random.uuid().bytes
 
     def session(self, dispatcher: Dispatch) -> SaslSession:
@@ -56,6 +64,8 @@ class SaslListener:
     def _exchange(self, mechanism: str) -> Exchange:
         if mechanism == "PLAIN":
             return PlainExchange(self._config.plain_users, self._secret)
+        if mechanism == "GSSAPI" and self._new_gssapi is not None:
+            return self._new_gssapi()
         return ScramExchange(mechanism, self._credential, self._secret, self._nonce)
 
     def _nonce(self) -> str:
@@ -95,10 +105,23 @@ def security_of_listeners(
         for name, each in config.ssl.items()
     }
     sasl = {
-        name: SaslListener(each, stored, environment.clock, environment.random, delay_s)
+        name: SaslListener(
+            each, stored, environment.clock, environment.random, delay_s, _gssapi(each, environment.executor)
+        )
         for name, each in config.sasl.items()
     }
     return {name: SecuredListener(tls.get(name), sasl.get(name)) for name in dict.fromkeys((*tls, *sasl))}
+
+
+def _gssapi(config: SaslConfig, executor: Executor) -> Callable[[], Exchange] | None:
+    """A function that begins an exchange of GSSAPI, where a listener has it. Raises ConfigError for a bad keytab."""
+    if config.kerberos is None:
+        return None
+    from cluster.security.gssapi_exchange import GssapiExchange
+    from config.security.kerberos.library import Acceptor
+
+    acceptor, names = Acceptor(config.kerberos.login), config.kerberos.names
+    return lambda: GssapiExchange(acceptor.context(), names, acceptor.default_realm, executor.run)
 
 
 def renewables_of(listeners: Mapping[str, SecuredListener], network: Network | None) -> list[Renewable]:

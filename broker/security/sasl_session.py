@@ -162,7 +162,7 @@ class SaslSession:
             failed = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error), auth_bytes=b""
             )
-            return await self._refuse(_encoded(failed, version, correlation_id), str(error))
+            return await self._refuse(_encoded(failed, version, correlation_id), error.reason)
         lifetime_ms = self._config.max_reauth_ms[self._mechanism] if self._is_authenticated else 0
         reply = SaslAuthenticateResponse(
             error_code=ErrorCode.NONE, error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms
@@ -173,7 +173,9 @@ class SaslSession:
         try:
             answer = await self._step(token)
         except AuthenticationError as error:
-            return await self._refuse(None, str(error))
+            return await self._refuse(None, error.reason)
+        if self._is_authenticated and self._mechanism == "GSSAPI":
+            return None  # As with Java's, whose clients of that time wait for no answer to the last token.
         return [bytearray(_SIZE.pack(len(answer)) + answer)]
 
     async def _step(self, token: bytes) -> bytes:

@@ -13,6 +13,7 @@ from client.environment import new_nonce
 from client.errors import AuthenticationError, DisconnectedError
 from client.security.sasl_tokens import Exchange, ServerError, exchange
 from config.security.channel_config import ChannelConfig
+from config.security.kerberos.login import KerberosLogin
 from config.security.sasl_config import Login
 from config.security.tls_context import client_context
 from protocol.errors import ErrorCode
@@ -38,8 +39,11 @@ class SecuredNetwork:
     """
 
     def __init__(self, channel: ChannelConfig) -> None:
-        """Raises ConfigError for stores that cannot be used."""
+        """Raises ConfigError for stores and keytabs that cannot be used."""
         self._login = channel.login
+        self._new_tokens = None if channel.login is None else _new_tokens(channel.login)
+        self._beginning = asyncio.Lock()
+        """Tickets of Kerberos are got and kept by one connection after another."""
         self.context = None if channel.ssl is None else client_context(channel.ssl)
 
     def renew(self, context: ssl.SSLContext) -> None:
@@ -58,7 +62,7 @@ class SecuredNetwork:
             raise _failed_handshake(error) from error
         assert isinstance(made, Connection), "only connections to brokers can authenticate"
         try:
-            await self._begin(made)
+            await self._begin(made, host)
         except BaseException as error:
             made.close()
             # With TLS 1.3 a server says only now that it does not trust the client.
@@ -67,12 +71,24 @@ class SecuredNetwork:
             raise
         return transport, made
 
-    async def _begin(self, connection: Connection) -> None:
+    async def _begin(self, connection: Connection, host: str) -> None:
         await connection.negotiate()
-        if self._login is not None:
-            lifetime_ms = await _authenticate(connection, self._login)
+        if self._login is not None and self._new_tokens is not None:
+            tokens = self._new_tokens(host)
+            lifetime_ms = await _authenticate(connection, self._login.mechanism, tokens, self._beginning)
             if lifetime_ms:
                 connection.retire_after(lifetime_ms / 1000 * _PART_OF_SESSION)
+
+
+def _new_tokens(login: Login | KerberosLogin) -> Callable[[str], Exchange]:
+    """A function that begins to authenticate with the broker on a host. Raises ConfigError for a bad keytab."""
+    if isinstance(login, KerberosLogin):
+        from client.security.gssapi_tokens import gssapi_tokens
+        from config.security.kerberos.library import Initiator
+
+        initiator = Initiator(login, new_nonce())
+        return lambda host: gssapi_tokens(initiator, host)
+    return lambda _: exchange(login, new_nonce())
 
 
 def _failed_handshake(error: ssl.SSLError) -> AuthenticationError:
@@ -80,31 +96,32 @@ def _failed_handshake(error: ssl.SSLError) -> AuthenticationError:
     return AuthenticationError(f"SSL handshake failed: {reason}")
 
 
-async def _authenticate(connection: Connection, login: Login) -> int:
-    """Authenticate, and return for how many milliseconds that counts, 0 for ever.
+async def _authenticate(connection: Connection, mechanism: str, tokens: Exchange, beginning: asyncio.Lock) -> int:
+    """Authenticate, and return for how many milliseconds that counts, 0 for ever. The first token is made with a lock.
 
     Raises AuthenticationError and DisconnectedError.
     """
-    shaken = await connection.ask(SaslHandshakeRequest(mechanism=login.mechanism), SaslHandshakeResponse)
+    shaken = await connection.ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
     if shaken.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         enabled = ", ".join(shaken.mechanisms)
-        text = f"Client SASL mechanism '{login.mechanism}' not enabled in the server, enabled mechanisms are"
+        text = f"Client SASL mechanism '{mechanism}' not enabled in the server, enabled mechanisms are"
         raise AuthenticationError(f"{text} [{enabled}]")
     if shaken.error_code:
         raise AuthenticationError(f"Unexpected error {ErrorCode.of(shaken.error_code).name} of SaslHandshake")
-    tokens = exchange(login, new_nonce())
-    answer: bytes | None = None
     lifetime_ms = 0
-    while (token := await _next(tokens, answer)) is not None:
+    async with beginning:
+        token = await _next(tokens, None)
+    while token is not None:
         response = await connection.ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
         if response.error_code:
             raise AuthenticationError(response.error_message or "Authentication failed")
-        answer, lifetime_ms = bytes(response.auth_bytes), response.session_lifetime_ms
+        lifetime_ms = response.session_lifetime_ms
+        token = await _next(tokens, bytes(response.auth_bytes))
     return lifetime_ms
 
 
 async def _next(tokens: Exchange, answer: bytes | None) -> bytes | None:
-    """The next token, None after the last. Passwords are hashed on a thread."""
+    """The next token, None after the last. Passwords are hashed, and tickets got, on a thread."""
 
     def step() -> bytes | None:
         try:

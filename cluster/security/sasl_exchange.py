@@ -24,7 +24,12 @@ _FINAL: Final = re.compile(
 
 
 class AuthenticationError(Exception):
-    """The client is not who it says it is, or speaks nonsense; the message may be told to it."""
+    """The client is not who it says it is, or speaks nonsense; the message may be told to it, `detail` may not."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.reason = f"{message}: {detail}" if detail else message
+        """For the log."""
 
 
 class ScramCredential(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from config.definitions import ConfigError, ConfigKey, RefusedKeyError, Value
 from config.keys_sasl import KEYS as SASL_KEYS
 from config.keys_security import KEYS as SECURITY_KEYS
-from config.security.sasl_config import MECHANISMS, Login, login_of
+from config.security.kerberos.login import KerberosLogin
+from config.security.sasl_config import MECHANISMS, Login, SaslConfig, login_of
 from config.security.ssl_config import ClientSsl, parse_client_ssl
 from config.security.store_config import SslKeys
 
@@ -22,7 +23,7 @@ class ChannelConfig(NamedTuple):
     """TLS, a login or both."""
 
     ssl: ClientSsl | None
-    login: Login | None
+    login: Login | KerberosLogin | None
 
 
 def client_channel(protocol: str, properties: Mapping[str, str]) -> ChannelConfig:
@@ -32,11 +33,11 @@ def client_channel(protocol: str, properties: Mapping[str, str]) -> ChannelConfi
         values = _values(properties, "ssl.")
         ssl = parse_client_ssl(SslKeys("", values, properties, _CLIENT_KEYS))
     if protocol.startswith("SASL"):
-        _values(properties, "sasl.")
+        service_name = _values(properties, "sasl.")["sasl.kerberos.service.name"]
         mechanism = properties.get("sasl.mechanism", "GSSAPI")
         if mechanism not in MECHANISMS:
             raise ConfigError("sasl.mechanism", mechanism, f"it must be one of: {', '.join(MECHANISMS)}")
-        login = login_of("sasl.jaas.config", mechanism, properties.get("sasl.jaas.config"))
+        login = login_of("sasl.jaas.config", mechanism, properties.get("sasl.jaas.config"), service_name)
     return ChannelConfig(ssl, login)
 
 
@@ -57,18 +58,22 @@ def broker_channel(
     values: Mapping[str, Value],
     originals: Mapping[str, str],
     keys: Mapping[str, ConfigKey],
-    enabled: tuple[str, ...],
+    sasl: SaslConfig | None,
 ) -> ChannelConfig:
-    """How brokers reach one another on `listener`, which has the SASL mechanisms `enabled`. Raises ConfigError."""
+    """How brokers reach one another on `listener`, which has this SASL. Raises ConfigError."""
     prefix = f"listener.name.{listener.lower()}."
-    ssl, login = None, None
+    ssl = None
+    login: Login | KerberosLogin | None = None
     if protocol.endswith("SSL"):
         ssl = parse_client_ssl(SslKeys(prefix, values, originals, keys))
-    if protocol.startswith("SASL"):
-        mechanism = str(values[_BETWEEN_BROKERS])
+    if sasl is not None:
+        mechanism, enabled = str(values[_BETWEEN_BROKERS]), sasl.mechanisms
         if mechanism not in enabled:
             reason = f"brokers use {listener}, so it must be in its sasl.enabled.mechanisms: {', '.join(enabled)}"
             raise ConfigError(_BETWEEN_BROKERS, mechanism, reason)
         name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
-        login = login_of(name, mechanism, originals.get(name))
+        if mechanism == "GSSAPI" and sasl.kerberos is not None:
+            login = sasl.kerberos.login
+        else:
+            login = login_of(name, mechanism, originals.get(name))
     return ChannelConfig(ssl, login)

@@ -13,6 +13,8 @@ from config.definitions import ConfigError
 from config.security.login_modules import MODULES, LoginModule, parse_sections
 
 FILE_PROPERTY: Final = "java.security.auth.login.config"
+KERBEROS_PROPERTY: Final = "java.security.krb5.conf"
+"""Java's name of the variable KRB5_CONFIG."""
 SERVER, CLIENT = "KafkaServer", "KafkaClient"
 """Sections."""
 

@@ -19,7 +19,7 @@ def with_jaas_file(properties: Mapping[str, str], options: str, read: Callable[[
     for each in BrokerConfig.examine(properties)[0].listeners:
         if each.security_protocol.startswith("SASL"):
             name = each.listener_name.lower()
-            everywhere = properties.get("sasl.enabled.mechanisms", "")
+            everywhere = properties.get("sasl.enabled.mechanisms", "GSSAPI")
             for mechanism in properties.get(f"listener.name.{name}.sasl.enabled.mechanisms", everywhere).split(","):
                 text = module_text(sections, (f"{name}.{SERVER}", SERVER), mechanism.strip())
                 if text is not None:

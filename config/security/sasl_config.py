@@ -7,10 +7,17 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from config.definitions import ConfigError, ConfigKey, Value
+from config.security.kerberos.login import KerberosConfig, KerberosLogin, broker_login, client_login
+from config.security.kerberos.short_names import ShortNames
 from config.security.login_modules import MODULES, parse_module
 
-MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _USER: Final = "user_"
+_EXAMPLES: Final = {
+    "PLAIN": 'user_alice="password"',
+    "GSSAPI": 'useKeyTab=true storeKey=true keyTab="/etc/kafka.keytab" principal="kafka/host@REALM"',
+}
+"""Options of login modules that cannot lack."""
 _OF_MECHANISM: Final = re.compile(r"(.+)\.(sasl\.jaas\.config|connections\.max\.reauth\.ms)\Z")
 
 
@@ -22,6 +29,8 @@ class SaslConfig(NamedTuple):
     max_receive_bytes: int
     max_reauth_ms: Mapping[str, int]
     """For each mechanism how long an authentication counts; 0 for ever."""
+    kerberos: KerberosConfig | None = None
+    """Where GSSAPI is among the mechanisms."""
 
 
 class Login(NamedTuple):
@@ -53,6 +62,7 @@ def parse_sasl(
         raise ConfigError(name, mechanisms, f"listener {listener} needs some of: {', '.join(MECHANISMS)}")
     _check_mechanisms(prefix, mechanisms, originals)
     plain_users: Mapping[str, str] = {}
+    kerberos = None
     reauth_ms = {}
     for mechanism in mechanisms:
         limit_ms = value("connections.max.reauth.ms", mechanism)[1]
@@ -62,14 +72,23 @@ def parse_sasl(
         if mechanism == "PLAIN":
             users = {each.removeprefix(_USER): word for each, word in options.items() if each.startswith(_USER)}
             plain_users = _checked(name, users)
+        elif mechanism == "GSSAPI":
+            service = value("sasl.kerberos.service.name", mechanism)[1]
+            rules_name, rules = value("sasl.kerberos.principal.to.local.rules", mechanism)
+            names = ShortNames.parse(rules_name, rules if isinstance(rules, tuple) else ())
+            kerberos = KerberosConfig(broker_login(name, options, service), names)
     size = value("sasl.server.max.receive.size")[1]
-    return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms)
+    return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms, kerberos)
 
 
-def login_of(name: str, mechanism: str, text: str | None) -> Login:
-    """Whom the login module in `text`, the value of the key `name`, names. Raises ConfigError."""
+def login_of(name: str, mechanism: str, text: str | None, service_name: Value = None) -> Login | KerberosLogin:
+    """Whom the login module in `text`, the value of the key `name`, names. `service_name` is
+    sasl.kerberos.service.name. Raises ConfigError.
+    """
     if mechanism not in MODULES:
         raise ConfigError(name, "[hidden]", f"the mechanism must be one of: {', '.join(MECHANISMS)}")
+    if mechanism == "GSSAPI":
+        return client_login(name, _login_options(name, mechanism, text), service_name)
     example = f'{MODULES[mechanism]} required username="alice" password="...";'
     if not text:
         raise ConfigError(name, None, f"it must look like {example}")
@@ -93,9 +112,9 @@ def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mappi
 def _login_options(name: str, mechanism: str, text: str | None) -> Mapping[str, str]:
     """The options of the mechanism's login module. Users of SCRAM are in the coordination tree, so it may lack."""
     if text is None:
-        if mechanism != "PLAIN":
+        if mechanism not in _EXAMPLES:
             return {}
-        raise ConfigError(name, None, f'it must look like {MODULES[mechanism]} required user_alice="password";')
+        raise ConfigError(name, None, f"it must look like {MODULES[mechanism]} required {_EXAMPLES[mechanism]};")
     module = parse_module(text, lambda reason: ConfigError(name, "[hidden]", reason))
     if module.class_name != MODULES[mechanism]:
         raise ConfigError(name, "[hidden]", f"{mechanism} needs the login module {MODULES[mechanism]}")

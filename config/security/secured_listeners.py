@@ -48,7 +48,6 @@ def security_of(config: Listeners, keys: Mapping[str, ConfigKey]) -> ListenerSec
             found.ssl[name] = parse_ssl(name, values, originals, keys, is_sasl=is_sasl)
         # A broker on its own asks no other.
         if name == config.inter_broker_listener_name and protocol != "PLAINTEXT" and values["zookeeper.connect"]:
-            enabled = found.sasl[name].mechanisms if is_sasl else ()
-            channel = broker_channel(name, protocol, values, originals, keys, enabled)
+            channel = broker_channel(name, protocol, values, originals, keys, found.sasl.get(name))
             found = found._replace(inter_broker_channel=channel)
     return found

@@ -21,8 +21,10 @@ def test_bad_addresses_are_named(text: str) -> None:
 
 
 def test_no_security_is_pretended() -> None:
-    with pytest.raises(SettingsError, match=r"Invalid value GSSAPI for configuration sasl\.mechanism"):
+    with pytest.raises(SettingsError, match=r"sasl\.jaas\.config: it must look like com\.sun\.security\.auth\.module"):
         ClientSettings.parse({"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL"})
+    with pytest.raises(SettingsError, match=r"Invalid value X for configuration sasl\.mechanism"):
+        ClientSettings.parse({"bootstrap.servers": "a:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "X"})
     with pytest.raises(SettingsError, match=r"ssl\.provider=BC is not supported"):
         ClientSettings.parse({"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.provider": "BC"})
 

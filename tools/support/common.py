@@ -159,18 +159,25 @@ def make_client(
     values = {"client.id": client_id, **(properties or {})}
     if bootstrap_servers is not None:
         values["bootstrap.servers"] = bootstrap_servers
-    if values.get("security.protocol", "").upper().startswith("SASL") and "sasl.jaas.config" not in values:
-        text = _login_module(values.get("sasl.mechanism", ""))
-        values |= {} if text is None else {"sasl.jaas.config": text}
+    if values.get("security.protocol", "").upper().startswith("SASL"):
+        values = _with_java_options(values)
     return KafkaClient(ClientSettings.parse(values))
 
 
-def _login_module(mechanism: str) -> str | None:
-    """That of the section KafkaClient in the JAAS file that KAFKA_OPTS names. Raises ConfigError."""
-    from config.security.jaas_file import CLIENT, module_text, sections_of, system_properties
+def _with_java_options(values: dict[str, str]) -> dict[str, str]:
+    """With the login module of the section KafkaClient in the JAAS file that KAFKA_OPTS names, where there is none.
+
+    Raises ConfigError.
+    """
+    from config.security.jaas_file import CLIENT, KERBEROS_PROPERTY, module_text, sections_of, system_properties
 
     options = system_properties(os.environ.get("KAFKA_OPTS", ""))
-    return module_text(sections_of(options, read_text), (CLIENT,), mechanism)
+    if KERBEROS_PROPERTY in options:
+        os.environ["KRB5_CONFIG"] = options[KERBEROS_PROPERTY]
+    if "sasl.jaas.config" in values:
+        return values
+    text = module_text(sections_of(options, read_text), (CLIENT,), values.get("sasl.mechanism", "GSSAPI"))
+    return values if text is None else {**values, "sasl.jaas.config": text}
 
 
 def admin_client(options: Options, *, client_id: str = "admin") -> KafkaClient:

@@ -1,7 +1,8 @@
 """Produces a few records and consumes them over a secured listener: `secured CLIENT SETTINGS`, in a process of its own.
 
 SETTINGS are JSON: address, protocol, topic and, where they are needed, trusted, certificate, key, mechanism, username
-and password. Prints `received N`, or `refused: ` and what the client says of its first attempt.
+and password, or the service of Kerberos. Prints `received N`, or `refused: ` and what the client says of its first
+attempt.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def librdkafka(settings: Settings) -> int:
         "certificate": "ssl.certificate.location",
         "key": "ssl.key.location",
         "mechanism": "sasl.mechanism",
+        "service": "sasl.kerberos.service.name",
         "username": "sasl.username",
         "password": "sasl.password",
     }
@@ -64,7 +66,9 @@ def python_settings(settings: Settings) -> dict[str, Any]:
         if "certificate" in settings:
             context.load_cert_chain(settings["certificate"], settings["key"])
         given["ssl_context"] = context
-    if "mechanism" in settings:
+    if "service" in settings:
+        given |= {"sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": settings["service"]}
+    elif "mechanism" in settings:
         given["sasl_mechanism"] = settings["mechanism"]
         given["sasl_plain_username"] = settings["username"]
         given["sasl_plain_password"] = settings["password"]
