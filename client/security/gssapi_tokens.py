@@ -8,7 +8,6 @@ from client.security.sasl_tokens import Exchange, ServerError
 from config.security.kerberos.library import GssError, Initiator
 
 _NO_LAYER: Final = 1
-_MAX_ROUNDS: Final = 4
 _CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
 """No security layer, and so a buffer of nothing; who the client wants to be is not said: it is who it is."""
 
@@ -18,12 +17,10 @@ def gssapi_tokens(initiator: Initiator, host: str) -> Exchange:
     try:
         context = initiator.context(host)
         answer = yield context.step(b"")
-        for _ in range(_MAX_ROUNDS):
-            if context.is_complete:
-                break
+        while not context.is_complete:
             answer = yield context.step(answer)
         offer = context.unwrap(answer)
-        if not context.is_complete or not offer or not offer[0] & _NO_LAYER:
+        if not offer or not offer[0] & _NO_LAYER:
             raise ServerError("the server wants a security layer, and there is none")
         yield context.wrap(_CHOICE)
     except GssError as error:

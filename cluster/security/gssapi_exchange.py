@@ -11,8 +11,6 @@ from config.security.kerberos.short_names import NoNameError, ShortNames
 
 MAX_TOKEN_BYTES: Final = 65_536
 """Above any ticket: Windows, whose tickets are the largest, allows 65,535."""
-MAX_ROUNDS: Final = 4
-"""Kerberos needs one, or two with DCE's style."""
 _NO_LAYER: Final = 1
 _OFFER: Final = bytes((_NO_LAYER, 0, 0, 0))
 """Neither integrity nor confidentiality, which is TLS's task; and so a buffer of nothing."""
@@ -34,7 +32,6 @@ class GssapiExchange:
         self._names = names
         self._default_realm = default_realm
         self._off_loop = off_loop
-        self._rounds = 0
         self._has_offered = False
         self.user: str | None = None
 
@@ -54,9 +51,8 @@ class GssapiExchange:
             if token:
                 raise GssError("a token came after the last one")
         else:
-            self._rounds += 1
-            if self._rounds > MAX_ROUNDS or not token:
-                raise GssError("tokens come and the context is not complete" if token else "an empty token came")
+            if not token:
+                raise GssError("an empty token came")
             answer = self._context.step(token)
             # A client that is answered sends an empty token before it is made the offer.
             if answer or not self._context.is_complete:

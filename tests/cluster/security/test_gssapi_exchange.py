@@ -123,6 +123,18 @@ def test_the_offer_comes_at_once_for_a_client_that_trusts_the_server(site: Site)
     assert server.user == "bob"
 
 
+def test_a_client_with_a_token_more(site: Site) -> None:
+    import gssapi
+
+    client = foreign_client(site, mech=gssapi.MechType.kerberos, flags=[gssapi.RequirementFlag.dce_style])
+    server = site.server()
+    third = client.step(server.respond(client.step()))
+    assert server.user is None
+    assert client.unwrap(server.respond(third)).message == b"\1\0\0\0"
+    server.respond(client.wrap(b"\1\0\0\0", False).message)
+    assert server.user == "bob"
+
+
 def test_whom_a_client_wants_to_be_does_not_count(site: Site) -> None:
     client, server = site.client(), site.server()
     greeted(client, server)
