@@ -56,10 +56,12 @@ class Site:
         )
         return str(path)
 
-    def run(self, tool: str, *arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run one of the tools."""
+    def run(
+        self, tool: str, *arguments: str, given: str = "", address: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of the tools, against this broker unless `address` says otherwise."""
         return subprocess.run(
-            [sys.executable, "-m", f"tools.{tool}", "--bootstrap-server", self.address, *arguments],
+            [sys.executable, "-m", f"tools.{tool}", "--bootstrap-server", address or self.address, *arguments],
             env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
             input=given,
             capture_output=True,

@@ -156,6 +156,28 @@ def test_what_stops_a_broker(site: Site, tmp_path: Path) -> None:
     assert f"the keytab {keytab} cannot be used for {BROKER}: " in said
 
 
+def test_a_broker_with_all_of_it_in_kafka_opts(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users of Kafka start theirs."""
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text(f"KafkaServer {{ {module(site.realm.keytab('kafka/localhost'), BROKER, 'serviceName=kafka')} }};")
+    plain, port = f"127.0.0.1:{free_port()}", free_port()
+    given = {name: value for name, value in listeners(plain, port).items() if not name.startswith("sasl")}
+    broker = BrokerProcess(tmp_path / "broker", given)
+    broker.address = plain
+    with monkeypatch.context() as patch:
+        options = f"-Djava.security.auth.login.config={jaas} -Djava.security.krb5.conf={site.realm.config}"
+        patch.setenv("KAFKA_OPTS", options)
+        patch.setenv("KRB5_CONFIG", "/none")
+        broker.start()
+    try:
+        # Without its default realm the broker would not know a user by the rule DEFAULT.
+        file = site.properties(module(site.realm.keytab("bob"), "bob"))
+        listed = site.run("topics", "--command-config", file, "--list", address=f"localhost:{port}")
+        assert (listed.returncode, listed.stderr) == (0, "")
+    finally:
+        assert broker.stop() == 0
+
+
 def test_brokers_among_themselves(tmp_path: Path) -> None:
     """They follow and command each other over GSSAPI, while their sessions end."""
     with realm_of_this_process(tmp_path / "realm") as realm, served_tree(tmp_path / "tree") as tree:
