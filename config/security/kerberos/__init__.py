@@ -1,1 +1,1 @@
-"""SASL/GSSAPI: Kerberos logins, principals' short names, and the library; imported only where GSSAPI is asked for."""
+"""SASL/GSSAPI: Kerberos logins, short names of principals, and the library, which is loaded where GSSAPI is used."""
