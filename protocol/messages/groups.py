@@ -1,9 +1,15 @@
-"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what consumers tell one another there.
+
+The coordinator passes the latter on without looking inside (Kafka class `ConsumerProtocol`). It lies behind an int16
+version. A reader takes a newer version for the newest it knows and ignores what follows: read the version, then use
+`decode_prefix`.
+"""
 
 from __future__ import annotations
 
 from protocol.api_keys import ApiKey
 from protocol.wire.schema import (
+    Message,
     Request,
     Response,
     Struct,
@@ -12,6 +18,7 @@ from protocol.wire.schema import (
     field,
     int16,
     int32,
+    nullable_bytes,
     nullable_string,
     string,
 )
@@ -172,3 +179,37 @@ class LeaveGroupResponse(Response, api_key=ApiKey.LEAVE_GROUP, versions="0-5", f
     throttle_time_ms: int32 = field("1+", default=0, ignorable=True)
     error_code: int16
     members: list[MemberResponse] = field("3+", default=[])
+
+
+class ConsumerProtocolSubscription(Message, versions="0-3"):
+    """The subscription of a member, in the metadata of JoinGroup.
+
+    - v1: the partitions it owns, for cooperative rebalancing (KIP-429)
+    - v2: the generation in which it owned them
+    - v3: rack
+    """
+
+    class TopicPartition(Struct):
+        """The partitions owned of one topic."""
+
+        topic: string
+        partitions: list[int32]
+
+    topics: list[string]
+    user_data: nullable_bytes = None
+    owned_partitions: list[TopicPartition] = field("1+", default=[], ignorable=True)
+    generation_id: int32 = field("2+", default=-1, ignorable=True)
+    rack_id: nullable_string = field("3+", default=None, ignorable=True)
+
+
+class ConsumerProtocolAssignment(Message, versions="0-3"):
+    """The partitions that a member is to read, in the assignment of SyncGroup."""
+
+    class TopicPartition(Struct):
+        """The partitions assigned of one topic."""
+
+        topic: string
+        partitions: list[int32]
+
+    assigned_partitions: list[TopicPartition]
+    user_data: nullable_bytes = None

@@ -1,4 +1,4 @@
-"""Requests about SASL, ACLs, delegation tokens and SCRAM credentials (KIP-43, KIP-152, KIP-140, KIP-48, KIP-554).
+"""Requests about SASL, ACLs and SCRAM credentials (KIP-43, KIP-152, KIP-140, KIP-554).
 
 The numbers of ACLs are those of `protocol.acl_types`.
 """
@@ -157,55 +157,6 @@ class DeleteAclsResponse(Response, api_key=ApiKey.DELETE_ACLS, versions="0-3", f
 
     throttle_time_ms: int32
     filter_results: list[DeleteAclsFilterResult]
-
-
-class DescribeDelegationTokenRequest(Request, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"):
-    """The owners whose tokens are asked for; null for all.
-
-    - v2: flexible
-    """
-
-    class DescribeDelegationTokenOwner(Struct):
-        """One principal."""
-
-        principal_type: string
-        principal_name: string
-
-    owners: list[DescribeDelegationTokenOwner] | None
-
-
-class DescribeDelegationTokenResponse(
-    Response, api_key=ApiKey.DESCRIBE_DELEGATION_TOKEN, versions="0-3", flexible="2+"
-):
-    """The tokens.
-
-    - v2: flexible
-    - v3: the principal that asked for a token (KIP-373)
-    """
-
-    class DescribedDelegationTokenRenewer(Struct):
-        """A principal that may renew a token."""
-
-        principal_type: string
-        principal_name: string
-
-    class DescribedDelegationToken(Struct):
-        """One token; times are in milliseconds since 1970."""
-
-        principal_type: string
-        principal_name: string
-        token_requester_principal_type: string = field("3+", default="")
-        token_requester_principal_name: string = field("3+", default="")
-        issue_timestamp: int64
-        expiry_timestamp: int64
-        max_timestamp: int64
-        token_id: string
-        hmac: bytes_
-        renewers: list[DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer]
-
-    error_code: int16
-    tokens: list[DescribedDelegationToken]
-    throttle_time_ms: int32
 
 
 class DescribeUserScramCredentialsRequest(
