@@ -34,6 +34,7 @@ from storage.directory.meta_properties import LogDirError
 if TYPE_CHECKING:
     from broker.observability.metrics import MetricsServer
     from broker.security.listener_security import SecuredListener
+    from cluster.security.sasl_exchange import TokenCredential
 
 logger = logging.getLogger("kafka.server.KafkaServer")
 
@@ -147,7 +148,9 @@ class KafkaServer:
         if self._config.ssl or self._config.sasl:
             from broker.security.listener_security import security_of_listeners
 
-            self._security = security_of_listeners(self._config, self._environment, self._scram_credential)
+            self._security = security_of_listeners(
+                self._config, self._environment, self._scram_credential, self._token_credential
+            )
         return [
             Endpoint(
                 each.listener_name,
@@ -173,6 +176,11 @@ class KafkaServer:
         assert self._coordination is not None, "nobody is served before there is a tree"
         config = await self._coordination.membership.zk_client.read_config(QuotaEntity(user).resource)
         return config.get(mechanism)
+
+    async def _token_credential(self, token_id: str, mechanism: str) -> TokenCredential | None:
+        """A delegation token, where there is one. Raises CoordinationError, ZnodeFormatError."""
+        tokens = self.serving.member.delegation_tokens
+        return None if tokens is None else await tokens.credential(token_id, mechanism)
 
     def _registration(self, broker_id: int) -> znodes.BrokerRegistration:
         """The registration of this broker: its advertised listeners, with the ports that they really have."""

@@ -22,6 +22,7 @@ from config.properties import load_properties
 from config.refusals import refusals
 from config.rules import rules
 from config.security.authorization import AUTHORIZER_KEYS
+from config.security.token_settings import settings_of_tokens
 from config.topic_config import BROKER_SYNONYMS, check_compaction_lags
 
 if TYPE_CHECKING:
@@ -232,11 +233,13 @@ class BrokerConfig:
         ]
 
     def _is_security_key(self, name: str) -> bool:
-        """Whether it says something about a listener with TLS or SASL."""
+        """Whether it says something about security that is in use, such as a listener with TLS or SASL."""
         of_listener = LISTENER_KEY.match(name)
         key = base_name(name if of_listener is None else of_listener[2])
         if key.startswith("password.encoder."):
             return "password.encoder.secret" in self.originals
+        if key.startswith("delegation.token."):
+            return settings_of_tokens(self.values) is not None
         is_sasl = key.startswith("sasl.") or key == "connections.max.reauth.ms"
         return bool(self.sasl) if is_sasl else key.startswith("ssl.") and bool(self.ssl)
 

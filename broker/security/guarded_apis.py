@@ -57,7 +57,10 @@ UNGUARDED: Final = frozenset(
         ApiKey.DESCRIBE_CLUSTER,  # tells authorized operations
         ApiKey.METADATA,  # asks on its way
         ApiKey.FETCH,  # asks when it knows the partitions of its session
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,  # there are none
+        ApiKey.CREATE_DELEGATION_TOKEN,  # asks for other users' tokens
+        ApiKey.RENEW_DELEGATION_TOKEN,  # for who owns or renews one
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,  # asks for each token
         ApiKey.SASL_HANDSHAKE,  # says who the client is
         ApiKey.SASL_AUTHENTICATE,
     }

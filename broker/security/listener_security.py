@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from broker.environment.contract import Clock, Environment, Executor, Random
 from broker.network.connection_contract import ConnectionOwner, Dispatch
@@ -22,7 +23,9 @@ from cluster.security.sasl_exchange import (
     PlainExchange,
     ScramCredential,
     ScramExchange,
+    TokenCredential,
 )
+from cluster.znodes import ZnodeFormatError
 from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
 from config.security.principal_rules import PrincipalRules
@@ -34,6 +37,11 @@ logger = logging.getLogger("kafka.security.SaslListener")
 
 StoredCredential = Callable[[str, str], Awaitable[str | None]]
 """The text that the coordination tree has of a user and a mechanism; None for none. Raises CoordinationError."""
+StoredToken = Callable[[str, str], Awaitable[TokenCredential | None]]
+"""A delegation token by its id and a mechanism; None for none. Raises CoordinationError, ZnodeFormatError."""
+
+
+_NOT_OBTAINED: Final = "Authentication failed: Credentials could not be obtained"
 
 
 class SaslListener:
@@ -43,6 +51,7 @@ class SaslListener:
         self,
         config: SaslConfig,
         stored: StoredCredential,
+        stored_token: StoredToken,
         clock: Clock,
         random: Random,
         failure_delay_s: float,
@@ -51,6 +60,7 @@ class SaslListener:
         """`new_gssapi` begins an exchange of GSSAPI."""
         self._config = config
         self._stored = stored
+        self._stored_token = stored_token
         self._clock = clock
         self._random = random
         self._failure_delay_s = failure_delay_s
@@ -66,7 +76,7 @@ class SaslListener:
             return PlainExchange(self._config.plain_users, self._secret)
         if mechanism == "GSSAPI" and self._new_gssapi is not None:
             return self._new_gssapi()
-        return ScramExchange(mechanism, self._credential, self._secret, self._nonce)
+        return ScramExchange(mechanism, self._credential, self._token, self._secret, self._nonce)
 
     def _nonce(self) -> str:
         return self._random.uuid().hex
@@ -77,7 +87,14 @@ class SaslListener:
             return None if text is None else ScramCredential.from_text(text)
         except (CoordinationError, ValueError) as error:
             logger.warning("The %s credential of a user cannot be read: %s", mechanism, error)
-            raise AuthenticationError("Authentication failed: Credentials could not be obtained") from error
+            raise AuthenticationError(_NOT_OBTAINED) from error
+
+    async def _token(self, token_id: str, mechanism: str) -> TokenCredential | None:
+        try:
+            return await self._stored_token(token_id, mechanism)
+        except (CoordinationError, ZnodeFormatError) as error:
+            logger.warning("A delegation token cannot be read: %s", error)
+            raise AuthenticationError(_NOT_OBTAINED) from error
 
 
 class SecuredListener:
@@ -95,7 +112,7 @@ class SecuredListener:
 
 
 def security_of_listeners(
-    config: BrokerConfig, environment: Environment, stored: StoredCredential
+    config: BrokerConfig, environment: Environment, stored: StoredCredential, stored_token: StoredToken
 ) -> dict[str, SecuredListener]:
     """Security of each listener that has any. Raises ConfigError."""
     handshakes = Handshakes(environment.executor)
@@ -106,7 +123,13 @@ def security_of_listeners(
     }
     sasl = {
         name: SaslListener(
-            each, stored, environment.clock, environment.random, delay_s, _gssapi(each, environment.executor)
+            each,
+            stored,
+            stored_token,
+            environment.clock,
+            environment.random,
+            delay_s,
+            _gssapi(each, environment.executor),
         )
         for name, each in config.sasl.items()
     }

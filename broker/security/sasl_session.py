@@ -1,7 +1,8 @@
 """SASL on one connection (Kafka class `SaslServerAuthenticator`): who the client is, before anything else is served.
 
 Until then only ApiVersions, SaslHandshake and SaslAuthenticate are taken, in small frames and for a limited time. With
-connections.max.reauth.ms a client authenticates again in time, as the same user, or is closed (KIP-368).
+connections.max.reauth.ms, and where a delegation token has said who it is, a client authenticates again in time, as the
+same user, or is closed (KIP-368).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class SaslSession:
         self._dispatcher = dispatcher
         self._config = config
         self._new_exchange = new_exchange
-        self._now_s = clock.monotonic_s
+        self._clock = clock
         self._failure_delay_s = failure_delay_s
         self._connection: SecuredConnection
         self._deadline: asyncio.TimerHandle | None = None
@@ -73,6 +74,8 @@ class SaslSession:
         self._again_s: float | None = None
         """When the client last began to authenticate again."""
         self._expires_s: float | None = None
+        self._lifetime_ms = 0
+        """For how long the authentication counts that was the last one; 0 for ever, or for a token that has ended."""
 
     def begin(self, connection: SecuredConnection) -> None:
         """See `broker.network.secured_connection.Session`."""
@@ -84,8 +87,8 @@ class SaslSession:
         """See `broker.network.connection_contract.Dispatch`."""
         if self._is_authenticated:
             if frame[:2] != _HANDSHAKE or not self._begins_again():
-                if self._expires_s is not None and self._now_s() > self._expires_s:
-                    reason = "has not authenticated again in time (connections.max.reauth.ms)"
+                if self._expires_s is not None and self._clock.monotonic_s() > self._expires_s:
+                    reason = "has not authenticated again in time (connections.max.reauth.ms, or the end of its token)"
                     raise CloseConnection(f"{self._principal} {reason}")
                 return self._dispatcher.dispatch(connection, frame)
         elif self._has_no_headers:
@@ -116,7 +119,7 @@ class SaslSession:
 
         It is one where sessions do not end.
         """
-        now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
         if self._expires_s is None or (self._again_s is not None and now_s - self._again_s < LEAST_BETWEEN_S):
             return False
         self._again_s = now_s
@@ -163,9 +166,11 @@ class SaslSession:
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error), auth_bytes=b""
             )
             return await self._refuse(_encoded(failed, version, correlation_id), error.reason)
-        lifetime_ms = self._config.max_reauth_ms[self._mechanism] if self._is_authenticated else 0
         reply = SaslAuthenticateResponse(
-            error_code=ErrorCode.NONE, error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms
+            error_code=ErrorCode.NONE,
+            error_message="",
+            auth_bytes=answer,
+            session_lifetime_ms=self._lifetime_ms if self._is_authenticated else 0,
         )
         return _encoded(reply, version, correlation_id)
 
@@ -184,7 +189,7 @@ class SaslSession:
         answer = await exchange.respond(token)
         if exchange.user is None:
             return answer
-        principal = Principal("User", exchange.user)
+        principal = Principal("User", exchange.user, has_token=exchange.token_expiry_ms is not None)
         if self._principal is not None and principal != self._principal:
             change = f"from {_dotted(self._principal)}: {_dotted(principal)}"
             raise AuthenticationError(f"Cannot change principals during re-authentication {change}")
@@ -194,10 +199,18 @@ class SaslSession:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        lifetime_ms = self._config.max_reauth_ms[self._mechanism]
-        self._expires_s = self._now_s() + lifetime_ms / 1000 if lifetime_ms else None
+        self._limit_session(exchange.token_expiry_ms)
         self._connection.authenticated(principal)
         return answer
+
+    def _limit_session(self, token_expiry_ms: int | None) -> None:
+        """Have the session end in time, if it has to. With a token that has ended no request is served."""
+        limit_ms = self._config.max_reauth_ms[self._mechanism]
+        ends_ms = [limit_ms] if limit_ms else []
+        if token_expiry_ms is not None:
+            ends_ms.append(token_expiry_ms - self._clock.now_ms())
+        self._lifetime_ms = max(min(ends_ms, default=0), 0)
+        self._expires_s = self._clock.monotonic_s() + self._lifetime_ms / 1000 if ends_ms else None
 
     async def _refuse(self, last_words: Parts | None, reason: str) -> Parts | None:
         """End the connection after a while, with a last answer. No memory of the client's is held meanwhile."""

@@ -26,12 +26,14 @@ from cluster.metadata_image import BrokerImage, MetadataImage
 from cluster.znodes import BrokerRegistration
 from config.broker_config import BrokerConfig
 from config.security.authorization import authorization
+from config.security.token_settings import settings_of_tokens
 from protocol.value import Value
 from storage.log_manager import LogManager
 
 if TYPE_CHECKING:
     from broker.controller.controller_api import ControllerApi
     from broker.security.acl_authorizer import AclAuthorizer
+    from broker.security.delegation_token_manager import DelegationTokenManager
     from broker.stages.cluster_links import ClusterLinks
 
 _ELECTION_RULES = ("unclean.leader.election.enable", "min.insync.replicas")
@@ -51,6 +53,8 @@ class ClusterMember(Value):
     dynamic_configs: DynamicConfigs
     authorizer: AclAuthorizer | None
     """None where nothing is authorized."""
+    delegation_tokens: DelegationTokenManager | None
+    """None where there is no secret key for them."""
     coordinators: Coordinators
     unclean_elections: UncleanElections
     commands: LocalChannel
@@ -117,12 +121,17 @@ class ClusterMember(Value):
         await directories.failures.serve(hosted.directory_failed, controller.log_directory_failed)
         return cls(
             broker_id, membership, controller, api, AutoTopicCreation(api, lambda: controller.settings, metadata),
-            dynamic_configs, await _authorizer(config, environment, membership), coordinators, unclean, commands, links,
+            dynamic_configs, *await _security(config, environment, membership), coordinators, unclean, commands, links,
         )  # fmt: skip
 
     async def say_cut_replicas(self, log_manager: LogManager) -> None:
         """Have the tree know the replicas that are not to be elected. A round: to be called regularly."""
         await self.membership.say_cut_replicas(log_manager.checkpoints.cut_replicas())
+
+    async def remove_expired_tokens(self) -> None:
+        """Remove delegation tokens that have expired. A round; the controller's alone does something."""
+        if self.delegation_tokens is not None and self.controller.is_active:
+            await self.delegation_tokens.remove_expired()
 
     async def close(self) -> None:
         """Follow nobody, and heed no configurations any more. To be called before the logs are closed."""
@@ -147,18 +156,26 @@ class ClusterMember(Value):
         )
 
 
-async def _authorizer(
+async def _security(
     config: BrokerConfig, environment: Environment, membership: ClusterMembership
-) -> AclAuthorizer | None:
-    """The authorizer that the configuration asks for, which knows all ACLs. Raises ClusterError, CoordinationError."""
-    settings = authorization(config.originals)
-    if settings is None:
-        return None
-    from broker.security.acl_authorizer import AclAuthorizer
+) -> tuple[AclAuthorizer | None, DelegationTokenManager | None]:
+    """The authorizer, which knows all ACLs, and the tokens that the configuration asks for.
 
-    authorizer = AclAuthorizer(membership, environment.random, settings)
-    await authorizer.start()
-    return authorizer
+    Raises ClusterError, CoordinationError.
+    """
+    authorizer = tokens = None
+    acl_settings, token_settings = authorization(config.originals), settings_of_tokens(config.values)
+    if acl_settings is not None:
+        from broker.security.acl_authorizer import AclAuthorizer
+
+        authorizer = AclAuthorizer(membership, environment.random, acl_settings)
+        await authorizer.start()
+    if token_settings is not None:
+        from broker.security.delegation_token_manager import DelegationTokenManager
+
+        tokens = DelegationTokenManager(membership, environment, token_settings)
+        await tokens.prepare()
+    return authorizer, tokens
 
 
 def _links(

@@ -11,7 +11,6 @@ from broker.handlers.cluster_commands import ClusterCommandHandlers
 from broker.handlers.cluster_requests import ClusterRequestHandlers
 from broker.handlers.configs import ConfigHandlers
 from broker.handlers.coordinators import CoordinatorHandlers
-from broker.handlers.disabled_features import DisabledFeatureHandlers
 from broker.handlers.fetch import FetchHandlers
 from broker.handlers.group_offsets import GroupOffsetHandlers
 from broker.handlers.groups import GroupHandlers
@@ -22,6 +21,7 @@ from broker.handlers.produce import ProduceHandlers
 from broker.handlers.producer_ids import ProducerHandlers, ProducerIdHandlers
 from broker.handlers.reassignments import ElectionHandlers, ReassignmentHandlers
 from broker.handlers.security.client_quotas import ClientQuotaHandlers
+from broker.handlers.security.delegation_tokens import DelegationTokenHandlers
 from broker.handlers.security.sasl import SaslHandlers
 from broker.handlers.security.scram_users import ScramUserHandlers
 from broker.handlers.topics import TopicHandlers
@@ -156,6 +156,11 @@ class ServingBroker(Value):
             if config.auto_leader_rebalance_enable:
                 interval_ms = config.leader_imbalance_check_interval_seconds * 1000
                 supervisor.every(interval_ms, "auto-leader-rebalance", self.member.controller.balance_leaders)
+        tokens = self.member.delegation_tokens
+        if tokens is not None:
+            interval_ms = tokens.settings.expiry_check_interval_ms
+            remove = self.member.remove_expired_tokens
+            supervisor.every(interval_ms, "delete-expired-tokens", remove, initial_delay_ms=0)
         await socket_server.start(self.dispatcher, self.quotas.charge_connection)
 
     async def stop(self, socket_server: SocketServer) -> None:
@@ -217,7 +222,7 @@ def _registry(
             MarkerHandlers(coordinators.marker_writer),
             TransactionAdminHandlers(transactions),
             ProducerHandlers(logs.replicas, lambda: metadata.image),
-            DisabledFeatureHandlers(),
+            DelegationTokenHandlers(member.delegation_tokens, access),
             SaslHandlers(),
             ScramUserHandlers(coordination.membership, controller, changing_users),
             AclHandlers(member.authorizer),

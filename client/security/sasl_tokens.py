@@ -45,6 +45,8 @@ def _plain(login: Login) -> Exchange:
 def _scram(login: Login, own_nonce: str) -> Exchange:
     name = HASHES[login.mechanism]
     bare = f"n={login.username.replace('=', '=3D').replace(',', '=2C')},r={own_nonce}"
+    if login.has_token:
+        bare += ",tokenauth=true"
     challenge = _text((yield (_HEADER + bare).encode()))
     found = _CHALLENGE.fullmatch(challenge)
     if found is None:

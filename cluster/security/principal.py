@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.value import Value
+from protocol.value import Value, field
 
 
 class Principal(Value):
@@ -12,6 +12,8 @@ class Principal(Value):
 
     kind: str
     name: str
+    has_token: bool = field(default=False, compare=False)
+    """Whether it was a delegation token that said who the client is."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"

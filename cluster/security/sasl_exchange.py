@@ -53,6 +53,12 @@ class ScramCredential(NamedTuple):
         return cls(salt, stored_key, hmac.digest(salted, b"Server Key", name), iterations)
 
     @classmethod
+    def from_password(cls, mechanism: str, password: str, salt: bytes) -> ScramCredential:
+        """That of a password. Takes some milliseconds."""
+        salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, MIN_ITERATIONS)
+        return cls.from_salted_password(mechanism, salted, salt, MIN_ITERATIONS)
+
+    @classmethod
     def from_text(cls, text: str) -> ScramCredential:
         """Raises ValueError."""
         parts = dict(part.split("=", 1) for part in text.split(","))
@@ -64,9 +70,13 @@ class ScramCredential(NamedTuple):
 
 
 class Exchange(Protocol):
-    """One authentication. `user` is None until it is complete."""
+    """One authentication. `user` is None until it is complete.
+
+    `token_expiry_ms` is when the delegation token ends by which the client is known then, None without one.
+    """
 
     user: str | None
+    token_expiry_ms: int | None
 
     async def respond(self, token: bytes) -> bytes:
         """The answer to a client's token. Raises AuthenticationError."""
@@ -81,6 +91,7 @@ class PlainExchange:
         self._users = users
         self._key = comparison_key
         self.user: str | None = None
+        self.token_expiry_ms: int | None = None
 
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
@@ -120,17 +131,44 @@ class FindCredential(Protocol):
         ...
 
 
+class TokenCredential(NamedTuple):
+    """A delegation token, as far as it says who a client is."""
+
+    owner: str
+    expiry_ms: int
+    credential: ScramCredential
+
+
+class FindToken(Protocol):
+    """Looks up a delegation token."""
+
+    async def __call__(self, token_id: str, mechanism: str, /) -> TokenCredential | None:
+        """None when there is none. Raises AuthenticationError when it cannot be looked up."""
+        ...
+
+
 class ScramExchange:
     """Two tokens, of which none tells the password (Kafka class `ScramSaslServer`).
 
     Nobody learns whether a user exists: one who does not is given a salt that is always the same, and fails at the end.
+
+    With the extension `tokenauth=true` the name is the id of a delegation token, its HMAC the password, and the client
+    its owner. Nobody can guess such an id, so that one without a token fails at once.
     """
 
-    def __init__(self, mechanism: str, find: FindCredential, server_key: bytes, new_nonce: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        mechanism: str,
+        find: FindCredential,
+        find_token: FindToken,
+        server_key: bytes,
+        new_nonce: Callable[[], str],
+    ) -> None:
         """`server_key` is secret and makes the salts of users that do not exist."""
         self._mechanism = mechanism
         self._hash = HASHES[mechanism]
         self._find = find
+        self._find_token = find_token
         self._server_key = server_key
         self._new_nonce = new_nonce
         self._wrong = (
@@ -140,6 +178,7 @@ class ScramExchange:
         self._asked = ""
         self._header = self._nonce = self._bare = self._challenge = ""
         self.user: str | None = None
+        self.token_expiry_ms: int | None = None
 
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
@@ -155,14 +194,20 @@ class ScramExchange:
 
     async def _first(self, text: str) -> str:
         found = _FIRST.fullmatch(text)
-        if found is None or "tokenauth=true" in found["extensions"].lower():
+        if found is None:
             raise AuthenticationError(self._wrong)
         self._asked = _plain_name(found["user"], self._wrong)
         if found["authzid"] and _plain_name(found["authzid"], self._wrong) != self._asked:
             reason = "Authentication failed: Client requested an authorization id that is different from username"
             raise AuthenticationError(reason)
         self._header, self._bare = found["header"], found["bare"]
-        self._credential = await self._find(self._asked, self._mechanism)
+        if _has_token(found["extensions"]):
+            token = await self._find_token(self._asked, self._mechanism)
+            if token is None:
+                raise AuthenticationError(self._wrong)
+            self._asked, self.token_expiry_ms, self._credential = token
+        else:
+            self._credential = await self._find(self._asked, self._mechanism)
         credential = self._credential or self._invented(self._asked)
         self._nonce = found["nonce"] + self._new_nonce()
         salt = base64.b64encode(credential.salt).decode()
@@ -198,6 +243,12 @@ class ScramExchange:
         """The credential of a user that does not exist; no password fits it."""
         made = [hmac.digest(self._server_key, f"{kind} {user}".encode(), self._hash) for kind in ("salt", "key")]
         return ScramCredential(_salt_of(made[0]), made[1], made[1], MIN_ITERATIONS)
+
+
+def _has_token(extensions: str) -> bool:
+    """Whether the extensions of a first message, each with a comma before it, say that it is about a token."""
+    values = dict(each.split("=", 1) for each in extensions.split(",")[1:])
+    return values.get("tokenauth", "").lower() == "true"
 
 
 def _salt_of(digest: bytes) -> bytes:

@@ -34,11 +34,12 @@ class SaslConfig(NamedTuple):
 
 
 class Login(NamedTuple):
-    """Who one is towards a server."""
+    """Who one is towards a server. With `has_token`, the id and the HMAC of a delegation token."""
 
     mechanism: str
     username: str
     password: str
+    has_token: bool = False
 
     def __repr__(self) -> str:
         return f"Login({self.mechanism}, {self.username})"
@@ -94,9 +95,10 @@ def login_of(name: str, mechanism: str, text: str | None, service_name: Value = 
         raise ConfigError(name, None, f"it must look like {example}")
     options = _login_options(name, mechanism, text)
     username, password = options.get("username"), options.get("password")
-    if not username or not password or options.get("tokenauth", "false").lower() == "true":
+    if not username or not password:
         raise ConfigError(name, "[hidden]", f"it needs a user and its password: {example}")
-    return Login(mechanism, username, password)
+    has_token = mechanism != "PLAIN" and options.get("tokenauth", "").lower() == "true"
+    return Login(mechanism, username, password, has_token)
 
 
 def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import broker.handlers
+import broker.security
 from broker.network.registry import ApiMark, marks_of
 from broker.observability.metric_definitions import DEFINITIONS
 from config.broker_keys import BROKER_KEYS
@@ -30,10 +31,14 @@ _MISSING = re.compile(r"(.*): not implemented yet")
 
 
 def served_apis() -> list[ApiMark]:
-    """The marks of every handler in `broker.handlers`, in the order of their keys."""
+    """The marks of every handler in `broker.handlers` and `broker.security`, in the order of their keys."""
     marks: list[ApiMark] = []
-    for module_info in pkgutil.iter_modules(broker.handlers.__path__):
-        module = importlib.import_module(f"broker.handlers.{module_info.name}")
+    found = [
+        name
+        for package in (broker.handlers, broker.security)
+        for _, name, _ in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    ]
+    for module in map(importlib.import_module, found):
         for member in vars(module).values():
             if isinstance(member, type) and member.__module__ == module.__name__:
                 marks.extend(mark for _, mark in marks_of(member))

@@ -91,6 +91,34 @@ _TEXTS: dict[ErrorCode, tuple[str, str]] = {
         "Leader election not needed for topic partition.",
     ),
     ErrorCode.SASL_AUTHENTICATION_FAILED: ("SaslAuthenticationException", "SASL Authentication failed."),
+    ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED: (
+        "DelegationTokenDisabledException",
+        "Delegation Token feature is not enabled.",
+    ),
+    ErrorCode.DELEGATION_TOKEN_NOT_FOUND: (
+        "DelegationTokenNotFoundException",
+        "Delegation Token is not found on server.",
+    ),
+    ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH: (
+        "DelegationTokenOwnerMismatchException",
+        "Specified Principal is not valid Owner/Renewer.",
+    ),
+    ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: (
+        "UnsupportedByAuthenticationException",
+        (
+            "Delegation Token requests are not allowed on PLAINTEXT/1-way SSL channels and on delegation token "
+            "authenticated channels."
+        ),
+    ),
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED: (
+        "DelegationTokenAuthorizationException",
+        "Delegation Token authorization failed.",
+    ),
+    ErrorCode.DELEGATION_TOKEN_EXPIRED: ("DelegationTokenExpiredException", "Delegation Token is expired."),
+    ErrorCode.INVALID_PRINCIPAL_TYPE: (
+        "InvalidPrincipalTypeException",
+        "Supplied principalType is not supported.",
+    ),
     ErrorCode.TOPIC_DELETION_DISABLED: ("TopicDeletionDisabledException", "Topic deletion is disabled."),
 }
 

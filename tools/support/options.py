@@ -7,6 +7,7 @@ ignored. Values are converted when they are asked for, as there, so that a bad n
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ class OptionParser:
             if has_value:
                 values.append(value)
             elif option.argument_optional:
-                if position < len(words) and not words[position].startswith("-"):
+                if position < len(words) and _is_argument(words[position], option):
                     values.append(words[position])
                     position += 1
             elif position < len(words):
@@ -106,6 +107,11 @@ class OptionParser:
                 described = helps[row] if row < len(helps) else ""
                 lines.append(f"{name:{left}}  {described}".rstrip())
         return "\n".join(lines)
+
+
+def _is_argument(word: str, option: Option) -> bool:
+    """Whether the word behind an option is its argument, which it need not have: a negative number may be one."""
+    return not word.startswith("-") if option.kind == "String" else re.fullmatch(r"[+-]?\d+", word) is not None
 
 
 class Options:

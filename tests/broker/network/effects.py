@@ -15,6 +15,7 @@ from protocol.api_keys import ApiKey
 from protocol.messages import (
     ApiVersionsRequest,
     CreateAclsRequest,
+    CreateDelegationTokenRequest,
     DeleteAclsRequest,
     DeleteGroupsRequest,
     DeleteTopicsRequest,
@@ -23,12 +24,14 @@ from protocol.messages import (
     DescribeDelegationTokenRequest,
     DescribeGroupsRequest,
     DescribeTransactionsRequest,
+    ExpireDelegationTokenRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
     InitProducerIdRequest,
     ListGroupsRequest,
     ListPartitionReassignmentsRequest,
     ListTransactionsRequest,
+    RenewDelegationTokenRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
@@ -175,6 +178,9 @@ CASES: Final = (
             ]
         ),
     ),
+    Case(ApiKey.CREATE_DELEGATION_TOKEN, 1, lambda _: CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1)),
+    Case(ApiKey.RENEW_DELEGATION_TOKEN, 1, lambda _: RenewDelegationTokenRequest(hmac=b"", renew_period_ms=-1)),
+    Case(ApiKey.EXPIRE_DELEGATION_TOKEN, 1, lambda _: ExpireDelegationTokenRequest(hmac=b"", expiry_time_period_ms=-1)),
     Case(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, lambda _: DescribeDelegationTokenRequest(owners=None)),
     Case(ApiKey.ELECT_LEADERS, 2, lambda trial: leaders_elected(trial.topics)),
     Case(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, lambda trial: moves_cancelled(trial.topics)),

@@ -12,7 +12,10 @@ from broker.network.secured_connection import SecuredConnection
 from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from broker.this_machine import environment_of_this_machine
+from client.security.sasl_tokens import exchange
+from cluster.security.sasl_exchange import ScramCredential, TokenCredential
 from config.broker_config import BrokerConfig
+from config.security.sasl_config import Login
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -31,21 +34,31 @@ PASSWORDS = 'user_alice="secret" user_bob="other"'
 R = TypeVar("R", bound=Response)
 
 
-def security(**overrides: str) -> SecuredListener:
+TOKEN = Login("SCRAM-SHA-256", "token-id", "token's hmac", has_token=True)
+
+
+def security(token_lifetime_ms: int = 0, **overrides: str) -> SecuredListener:
+    """A listener, and a token of alice's that ends in this time."""
     module = f"org.apache.kafka.common.security.plain.PlainLoginModule required {PASSWORDS};"
     settings = {
         "broker.id": "0",
         "listeners": "PLAINTEXT://:9092,SASL_PLAINTEXT://:9093",
-        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN" if token_lifetime_ms == 0 else "PLAIN,SCRAM-SHA-256",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": module,
         **{name.replace("_", "."): value for name, value in overrides.items()},
     }
     config = BrokerConfig(settings)
 
-    async def no_user(_user: str, _mechanism: str) -> None:
-        return None
+    async def user(_user: str, mechanism: str) -> str:
+        return ScramCredential.from_password(mechanism, "secret", b"salt").to_text()
 
-    return security_of_listeners(config, environment_of_this_machine(config), no_user)["SASL_PLAINTEXT"]
+    environment = environment_of_this_machine(config)
+
+    async def token(_token_id: str, mechanism: str) -> TokenCredential:
+        credential = ScramCredential.from_password(mechanism, TOKEN.password, b"salt")
+        return TokenCredential("alice", environment.clock.now_ms() + token_lifetime_ms, credential)
+
+    return security_of_listeners(config, environment, user, token)["SASL_PLAINTEXT"]
 
 
 class Client:
@@ -80,14 +93,21 @@ class Client:
     async def authenticate(self, token: bytes = b"\0alice\0secret", version: int = 2) -> SaslAuthenticateResponse:
         return await self.ask(SaslAuthenticateRequest(auth_bytes=token), version, SaslAuthenticateResponse)
 
+    async def log_in(self, login: Login = TOKEN) -> SaslAuthenticateResponse:
+        """All of an authentication by SCRAM; gives the last answer."""
+        await self.shake_hands(mechanism=login.mechanism)
+        tokens = exchange(login, "nonce")
+        challenge = await self.authenticate(next(tokens))
+        return await self.authenticate(tokens.send(bytes(challenge.auth_bytes)))
+
     async def is_served(self) -> bool:
         self.send(MetadataRequest(topics=[]), 1)
         answer = await asyncio.wait_for(self.reader.read(100), 30)
         return answer == framed(b"ok")
 
 
-def server(**overrides: str) -> ScriptedServer:
-    return ScriptedServer(lambda frame: [framed(b"ok")], security=security(**overrides))
+def server(token_lifetime_ms: int = 0, **overrides: str) -> ScriptedServer:
+    return ScriptedServer(lambda frame: [framed(b"ok")], security=security(token_lifetime_ms, **overrides))
 
 
 def principals(scripted: ScriptedServer) -> list[str]:
@@ -220,6 +240,60 @@ def test_a_session_that_has_expired_is_closed() -> None:
             client.send(MetadataRequest(topics=[]), 1)
             assert await is_closed(client.reader)
             assert not scripted.dispatcher.seen
+
+    run(scenario())
+
+
+def has_token(scripted: ScriptedServer) -> list[bool]:
+    return [each.principal.has_token for each in scripted.server.connections]
+
+
+def test_a_token_counts_until_it_ends() -> None:
+    async def scenario() -> None:
+        async with server(60_000) as scripted:
+            client = Client(await scripted.connect())
+            assert 50_000 < (await client.log_in()).session_lifetime_ms <= 60_000
+            assert (principals(scripted), has_token(scripted)) == (["User:alice"], [True])
+            assert await client.is_served()
+            other = Client(await scripted.connect())
+            await other.shake_hands()
+            assert (await other.authenticate()).session_lifetime_ms == 0, "a password has no end"
+
+    run(scenario())
+
+
+def test_a_session_ends_by_whatever_comes_first() -> None:
+    async def scenario() -> None:
+        async with server(60_000, connections_max_reauth_ms="5000") as scripted:
+            assert (await Client(await scripted.connect()).log_in()).session_lifetime_ms == 5000
+
+    run(scenario())
+
+
+def test_with_a_token_that_has_ended_nothing_is_served() -> None:
+    async def scenario() -> None:
+        async with server(-1) as scripted:
+            client = Client(await scripted.connect())
+            answer = await client.log_in()
+            assert (answer.error_code, answer.session_lifetime_ms) == (ErrorCode.NONE, 0)
+            client.send(MetadataRequest(topics=[]), 1)
+            assert await is_closed(client.reader)
+            assert not scripted.dispatcher.seen
+
+    run(scenario())
+
+
+def test_a_password_may_follow_a_token_of_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl_session, "LEAST_BETWEEN_S", 0.0)
+
+    async def scenario() -> None:
+        async with server(60_000) as scripted:
+            client = Client(await scripted.connect())
+            for login in (TOKEN, TOKEN, Login(TOKEN.mechanism, "alice", "secret")):
+                answer = await client.log_in(login)
+                assert (answer.error_code, answer.session_lifetime_ms > 0) == (ErrorCode.NONE, login is TOKEN)
+                assert has_token(scripted) == [login is TOKEN]
+                assert await client.is_served()
 
     run(scenario())
 

@@ -9,7 +9,13 @@ import hashlib
 import pytest
 
 from client.security.sasl_tokens import ServerError, exchange
-from cluster.security.sasl_exchange import AuthenticationError, PlainExchange, ScramCredential, ScramExchange
+from cluster.security.sasl_exchange import (
+    AuthenticationError,
+    PlainExchange,
+    ScramCredential,
+    ScramExchange,
+    TokenCredential,
+)
 from cluster.security.sasl_exchange import Exchange as ServerExchange
 from config.security.sasl_config import Login
 
@@ -24,7 +30,10 @@ def scram_server(mechanism: str, password: str = PASSWORD, iterations: int = 409
     async def find(user: str, _: str) -> ScramCredential | None:
         return credential if user == USER else None
 
-    return ScramExchange(mechanism, find, b"secret", lambda: "more")
+    async def find_token(token_id: str, _: str) -> TokenCredential | None:
+        return TokenCredential("owner", 1, credential) if token_id == USER else None
+
+    return ScramExchange(mechanism, find, find_token, b"secret", lambda: "more")
 
 
 def play(login: Login, server: ServerExchange) -> str | None:
@@ -56,6 +65,7 @@ def test_scram(mechanism: str) -> None:
     login = Login(mechanism, USER, PASSWORD)
     assert play(login, scram_server(mechanism)) == USER
     assert play(login, scram_server(mechanism, iterations=16_384)) == USER
+    assert play(login._replace(has_token=True), scram_server(mechanism)) == "owner"
     with pytest.raises(AuthenticationError, match="invalid credentials"):
         play(login, scram_server(mechanism, "other"))
     with pytest.raises(AuthenticationError, match="invalid credentials"):

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.security.sasl_exchange import AuthenticationError, PlainExchange, ScramCredential, ScramExchange
+from cluster.security.sasl_exchange import (
+    AuthenticationError,
+    PlainExchange,
+    ScramCredential,
+    ScramExchange,
+    TokenCredential,
+)
 
 USERS = {"alice": "secret", "Zoë": "pässwörd"}
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -37,8 +43,12 @@ async def find(user: str, mechanism: str) -> ScramCredential | None:
     return CREDENTIALS.get((user, mechanism))
 
 
+async def find_token(token_id: str, mechanism: str) -> TokenCredential | None:
+    return TokenCredential("alice", 1234, credential(mechanism, "hmac")) if token_id == "token" else None
+
+
 def scram(mechanism: str = "SCRAM-SHA-256") -> ScramExchange:
-    return ScramExchange(mechanism, find, b"server's secret", lambda: SERVER_NONCE)
+    return ScramExchange(mechanism, find, find_token, b"server's secret", lambda: SERVER_NONCE)
 
 
 def plain() -> PlainExchange:
@@ -123,6 +133,32 @@ def test_names_and_mechanisms(user: str, written: str, header: str, mechanism: s
     assert exchange.user == user
 
 
+@pytest.mark.parametrize(
+    ("first", "password", "user", "expiry_ms"),
+    [
+        ("n=token,r=abc,tokenauth=true", "hmac", "alice", 1234),
+        ("n=token,r=abc,x=y,tokenauth=TRUE", "hmac", "alice", 1234),
+        ("n=user,r=abc,tokenauth=false", "pencil", "user", None),
+        ("n=user,r=abc,TOKENAUTH=true", "pencil", "user", None),
+        ("n=user,r=abc,tokenauth=true,tokenauth=no", "pencil", "user", None),
+    ],
+)
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_tokens(first: str, password: str, user: str, expiry_ms: int | None, mechanism: str) -> None:
+    exchange = scram(mechanism)
+    assert after(exchange, final_of(exchange, first, password, mechanism)).startswith(b"v=")
+    assert (exchange.user, exchange.token_expiry_ms) == (user, expiry_ms)
+
+
+@pytest.mark.parametrize("first", ["n=token,r=abc,tokenauth=true", "n=user,r=abc", "n=alice,r=abc", "n=token,r=abc"])
+def test_a_password_is_no_tokens_and_the_other_way_round(first: str) -> None:
+    for password in {"hmac", "pencil"} - {"hmac" if "tokenauth" in first else "pencil" if "user" in first else ""}:
+        exchange = scram()
+        with pytest.raises(AuthenticationError, match="due to invalid credentials"):
+            after(exchange, final_of(exchange, first, password, "SCRAM-SHA-256"))
+        assert exchange.user is None
+
+
 @pytest.mark.parametrize("user", ["user", "nobody"])
 def test_a_wrong_password_and_an_unknown_user_look_alike(user: str) -> None:
     exchange = scram()
@@ -144,6 +180,7 @@ def test_a_wrong_password_and_an_unknown_user_look_alike(user: str) -> None:
         b"n,a=other,n=user,r=abc",
         b"n,,n=a=b,r=abc",
         b"n,,n=user,r=abc,tokenauth=true",
+        b"n,a=alice,n=token,r=abc,tokenauth=true",
         b"n,,n=user\0,r=abc",
         b"n,,r=abc,n=user",
         b"\xff",

@@ -1,0 +1,188 @@
+"""Delegation tokens are made, renewed, expired and described (KIP-48, KIP-373; Kafka class `KafkaApis`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.network.registry import RequestContext, api
+from broker.security.access import Access
+from cluster.security.principal import ANONYMOUS, Principal
+from protocol.acl_types import AclOperation, ResourceType
+from protocol.api_keys import ApiKey
+from protocol.errors import ApiError, ErrorCode
+from protocol.messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+
+if TYPE_CHECKING:
+    from broker.security.delegation_token_manager import DelegationTokenManager, SignedToken
+    from cluster.security.delegation_token import DelegationToken
+
+REQUESTERS_FROM: Final = 3
+"""The first version of the answers that tell who has asked for a token."""
+NOBODY: Final = Principal("", "")
+NO_TIME: Final = -1
+"""The times in an answer that is an error."""
+
+
+class DelegationTokenHandlers:
+    """Answers DELEGATION_TOKEN_AUTH_DISABLED where brokers have no secret key, and DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    where nobody knows who asks, or where a token has told it: a token could live for ever otherwise.
+    """
+
+    def __init__(self, tokens: DelegationTokenManager | None, access: Access) -> None:
+        """Without `tokens` there is no secret key."""
+        self._tokens = tokens
+        self._access = access
+
+    @api(ApiKey.CREATE_DELEGATION_TOKEN, versions=(0, 3))
+    async def create_delegation_token(
+        self, context: RequestContext, request: CreateDelegationTokenRequest
+    ) -> CreateDelegationTokenResponse:
+        """A token for who asks or, with the right to CREATE_TOKENS, for another user."""
+        owner = requester = context.principal
+        told = requester if context.api_version >= REQUESTERS_FROM else NOBODY
+        if request.owner_principal_name:
+            if request.owner_principal_type is None:  # Kafka fails on it
+                return _refused(ErrorCode.UNKNOWN_SERVER_ERROR, ANONYMOUS, ANONYMOUS)
+            owner = Principal(request.owner_principal_type, request.owner_principal_name)
+        renewers = tuple(Principal(each.principal_type, each.principal_name) for each in request.renewers)
+        try:
+            _check_sender(context)
+            self._check_creation(context, owner, renewers)
+            token, hmac = await self._enabled().create(owner, requester, renewers, request.max_lifetime_ms)
+        except ApiError as error:
+            return _refused(error.error_code, owner, told)
+        return CreateDelegationTokenResponse(
+            error_code=ErrorCode.NONE,
+            principal_type=owner.kind,
+            principal_name=owner.name,
+            token_requester_principal_type=told.kind,
+            token_requester_principal_name=told.name,
+            issue_timestamp_ms=token.issue_ms,
+            expiry_timestamp_ms=token.expiry_ms,
+            max_timestamp_ms=token.max_ms,
+            token_id=token.token_id,
+            hmac=hmac,
+            throttle_time_ms=0,
+        )
+
+    def _check_creation(self, context: RequestContext, owner: Principal, renewers: tuple[Principal, ...]) -> None:
+        if owner != context.principal:
+            client = self._access.client(context, "CreateDelegationToken")
+            if not client.may(AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)):
+                raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, "")
+        if any(each.kind != "User" for each in renewers):
+            raise ApiError(ErrorCode.INVALID_PRINCIPAL_TYPE, "")
+
+    @api(ApiKey.RENEW_DELEGATION_TOKEN, versions=(0, 2))
+    async def renew_delegation_token(
+        self, context: RequestContext, request: RenewDelegationTokenRequest
+    ) -> RenewDelegationTokenResponse:
+        """A later end, for who owns the token or is one of its renewers."""
+        code, end_ms = ErrorCode.NONE, NO_TIME
+        try:
+            _check_sender(context)
+            end_ms = await self._enabled().renew(context.principal, bytes(request.hmac), request.renew_period_ms)
+        except ApiError as error:
+            code = error.error_code
+        return RenewDelegationTokenResponse(error_code=code, expiry_timestamp_ms=end_ms, throttle_time_ms=0)
+
+    @api(ApiKey.EXPIRE_DELEGATION_TOKEN, versions=(0, 2))
+    async def expire_delegation_token(
+        self, context: RequestContext, request: ExpireDelegationTokenRequest
+    ) -> ExpireDelegationTokenResponse:
+        """An earlier end, for who owns the token or is one of its renewers."""
+        code, end_ms = ErrorCode.NONE, NO_TIME
+        try:
+            _check_sender(context)
+            end_ms = await self._enabled().expire(context.principal, bytes(request.hmac), request.expiry_time_period_ms)
+        except ApiError as error:
+            code = error.error_code
+        return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=end_ms, throttle_time_ms=0)
+
+    @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(0, 3), reads_only=True)
+    async def describe_delegation_token(
+        self, context: RequestContext, request: DescribeDelegationTokenRequest
+    ) -> DescribeDelegationTokenResponse:
+        """The tokens of the owners named, or all, as far as the client may know of them."""
+        owners: list[Principal] | None = None
+        if request.owners is not None:
+            owners = [Principal(each.principal_type, each.principal_name) for each in request.owners]
+        client = self._access.client(context, "DescribeDelegationToken")
+
+        def is_wanted(token: DelegationToken) -> bool:
+            if owners is not None and not any(map(token.is_known_to, owners)):
+                return False
+            return (
+                token.is_known_to(context.principal)
+                or client.may(AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
+                or client.may(AclOperation.DESCRIBE_TOKENS, ResourceType.USER, str(token.owner))
+            )
+
+        code: ErrorCode = ErrorCode.NONE
+        found: list[SignedToken] = []
+        try:
+            _check_sender(context)
+            tokens = self._enabled()
+            if owners != []:
+                found = await tokens.find(is_wanted)
+        except ApiError as error:
+            code = error.error_code
+        return DescribeDelegationTokenResponse(
+            error_code=code, tokens=[_described(context.api_version, *each) for each in found], throttle_time_ms=0
+        )
+
+    def _enabled(self) -> DelegationTokenManager:
+        if self._tokens is None:
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "")
+        return self._tokens
+
+
+def _check_sender(context: RequestContext) -> None:
+    """Raise ApiError unless the client has shown who it is by something better than a token."""
+    protocol, principal = context.security_protocol, context.principal
+    if principal.has_token or protocol == "PLAINTEXT" or (protocol == "SSL" and principal == ANONYMOUS):
+        raise ApiError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "")
+
+
+def _refused(code: ErrorCode, owner: Principal, requester: Principal) -> CreateDelegationTokenResponse:
+    return CreateDelegationTokenResponse(
+        error_code=code,
+        principal_type=owner.kind,
+        principal_name=owner.name,
+        token_requester_principal_type=requester.kind,
+        token_requester_principal_name=requester.name,
+        issue_timestamp_ms=NO_TIME,
+        expiry_timestamp_ms=NO_TIME,
+        max_timestamp_ms=NO_TIME,
+        token_id="",
+        hmac=b"",
+        throttle_time_ms=0,
+    )
+
+
+def _described(
+    version: int, token: DelegationToken, hmac: bytes
+) -> DescribeDelegationTokenResponse.DescribedDelegationToken:
+    told = token.requester if version >= REQUESTERS_FROM else NOBODY
+    renewer = DescribeDelegationTokenResponse.DescribedDelegationTokenRenewer
+    return DescribeDelegationTokenResponse.DescribedDelegationToken(
+        principal_type=token.owner.kind,
+        principal_name=token.owner.name,
+        token_requester_principal_type=told.kind,
+        token_requester_principal_name=told.name,
+        issue_timestamp=token.issue_ms,
+        expiry_timestamp=token.expiry_ms,
+        max_timestamp=token.max_ms,
+        token_id=token.token_id,
+        hmac=hmac,
+        renewers=[renewer(principal_type=each.kind, principal_name=each.name) for each in token.renewers],
+    )

@@ -1,0 +1,228 @@
+"""Delegation tokens in the coordination tree (KIP-48; Kafka class `DelegationTokenManagerZk`).
+
+Where Kafka's brokers keep all tokens in memory, the tree is asked each time: so a token counts on all brokers once it
+is made, and on none once it is gone. Brokers of Apache Kafka hear of a change by the notice that comes with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from broker.controller.cluster_membership import ClusterMembership
+from broker.environment.contract import Environment
+from broker.zookeeper.pipelined_reads import each_of
+from cluster.security.delegation_token import (
+    CHANGE_NOTICE,
+    CHANGES,
+    PERSISTENT_PATHS,
+    TOKENS,
+    DelegationToken,
+    is_token_id,
+    new_token,
+    token_hmac,
+    token_path,
+)
+from cluster.security.principal import Principal
+from cluster.security.sasl_exchange import ScramCredential, TokenCredential
+from cluster.znodes import ZnodeFormatError
+from cluster.zookeeper.coordination import (
+    BadVersionError,
+    CoordinationError,
+    Create,
+    Delete,
+    MultiError,
+    NoNodeError,
+    Operation,
+    SetData,
+)
+from config.security.token_settings import TokenSettings
+from protocol.errors import ApiError, ErrorCode
+from protocol.uuids import uuid_to_text
+
+logger = logging.getLogger("kafka.server.DelegationTokenManagerZk")
+
+_MOST_ATTEMPTS: Final = 10
+"""Changes of one token that others may come before."""
+_MOST_CREDENTIALS: Final = 1000
+
+
+class SignedToken(NamedTuple):
+    """A token and its HMAC, which is its password and is never logged."""
+
+    token: DelegationToken
+    hmac: bytes
+
+    def __repr__(self) -> str:
+        return f"SignedToken({self.token})"
+
+
+class DelegationTokenManager:
+    """Makes, changes and finds tokens."""
+
+    def __init__(self, membership: ClusterMembership, environment: Environment, settings: TokenSettings) -> None:
+        self.settings: Final = settings
+        self._membership = membership
+        self._random = environment.random
+        self._now_ms = environment.clock.now_ms
+        self._executor = environment.executor
+        self._ids: dict[bytes, str] = {}
+        """Ids by HMAC, of tokens that there were a moment ago."""
+        self._credentials: dict[tuple[str, str], ScramCredential] = {}
+        """By token id and mechanism, as it takes milliseconds to make one."""
+
+    async def prepare(self) -> None:
+        """Make the parents of all nodes. Raises CoordinationError."""
+        await self._membership.zk_client.create_missing(PERSISTENT_PATHS)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, owner: Principal, requester: Principal, renewers: tuple[Principal, ...], lifetime_ms: int
+    ) -> SignedToken:
+        """A new token; `lifetime_ms` is its longest life, the longest there is unless positive. Raises ApiError."""
+        settings = self.settings
+        lifetime_ms = min(lifetime_ms, settings.max_lifetime_ms) if lifetime_ms > 0 else settings.max_lifetime_ms
+        token = new_token(
+            uuid_to_text(self._random.uuid()),
+            owner,
+            requester,
+            renewers,
+            self._now_ms(),
+            lifetime_ms,
+            settings.expiry_time_ms,
+        )
+        try:
+            await self._write(Create(token_path(token.token_id), token.encode()), token.token_id)
+        except CoordinationError as error:
+            raise _unknown_outcome(error) from error
+        logger.info("Created a delegation token: %s for owner: %s", token.token_id, owner)
+        return SignedToken(token, token_hmac(settings.secret_key, token.token_id))
+
+    async def renew(self, principal: Principal, hmac: bytes, period_ms: int) -> int:
+        """Have a token end after `period_ms`, or the usual period if that is negative. Gives its new end.
+
+        Raises ApiError.
+        """
+        period_ms = self.settings.expiry_time_ms if period_ms < 0 else period_ms
+        return await self._change(principal, hmac, lambda token, now_ms: token.ending(now_ms, period_ms))
+
+    async def expire(self, principal: Principal, hmac: bytes, period_ms: int) -> int:
+        """Have a token end after `period_ms`, or remove it if that is negative. Gives its end. Raises ApiError."""
+        return await self._change(
+            principal, hmac, lambda token, now_ms: None if period_ms < 0 else token.ending(now_ms, period_ms)
+        )
+
+    async def find(self, is_wanted: Callable[[DelegationToken], bool]) -> list[SignedToken]:
+        """The wanted tokens, oldest first, also those that have expired and are not removed yet. Raises ApiError."""
+        try:
+            tokens = await self._all()
+        except CoordinationError as error:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"Tokens cannot be read: {error}") from error
+        wanted = sorted(filter(is_wanted, tokens), key=lambda token: (token.issue_ms, token.token_id))
+        return [SignedToken(token, token_hmac(self.settings.secret_key, token.token_id)) for token in wanted]
+
+    # -- authentication and expiry -------------------------------------------------------------------------------------
+
+    async def credential(self, token_id: str, mechanism: str) -> TokenCredential | None:
+        """A token, as SCRAM asks for it. Raises CoordinationError, ZnodeFormatError.
+
+        Clients are of the type User; where it has an owner of another type, nobody has the token.
+        """
+        found = await self._read(token_id) if is_token_id(token_id) else None
+        if found is None or found[0].owner.kind != "User":
+            return None
+        credential = self._credentials.get((token_id, mechanism))
+        if credential is None:
+            password = base64.b64encode(token_hmac(self.settings.secret_key, token_id)).decode()
+            salt = self._random.uuid().bytes
+            credential = await self._executor.run(ScramCredential.from_password, mechanism, password, salt)
+            if len(self._credentials) >= _MOST_CREDENTIALS:
+                self._credentials.clear()
+            self._credentials[token_id, mechanism] = credential
+        return TokenCredential(found[0].owner.name, found[0].expiry_ms, credential)
+
+    async def remove_expired(self) -> None:
+        """Remove tokens that have expired, and old notices. A round: to be called regularly, on the controller."""
+        for token in await self._all():
+            if token.has_expired(self._now_ms()):
+                found = await self._read(token.token_id)
+                if found is not None and found[0].has_expired(self._now_ms()):
+                    await self._write(Delete(token_path(token.token_id), found[1]), token.token_id)
+                    logger.info("Delegation token expired for token: %s for owner: %s", token.token_id, token.owner)
+        notices = await self._membership.zk_client.expired_notices(CHANGES)
+        if notices:
+            await self._membership.coordination.multi(notices)
+
+    # -- the tree ------------------------------------------------------------------------------------------------------
+
+    async def _change(
+        self, principal: Principal, hmac: bytes, changed: Callable[[DelegationToken, int], DelegationToken | None]
+    ) -> int:
+        """Have a token be as `changed` makes it of what it is now, or removed for None. Gives its end."""
+        try:
+            for _ in range(_MOST_ATTEMPTS):
+                token, version = await self._of_hmac(hmac)
+                token.check_renewer(principal)
+                now_ms = self._now_ms()
+                wanted = changed(token, now_ms)
+                path = token_path(token.token_id)
+                write = Delete(path, version) if wanted is None else SetData(path, wanted.encode(), version)
+                try:
+                    await self._write(write, token.token_id)
+                except MultiError as error:
+                    if not isinstance(error.__cause__, BadVersionError | NoNodeError):
+                        raise
+                    continue
+                end_ms = now_ms if wanted is None else wanted.expiry_ms
+                logger.info("Delegation token %s of owner %s ends at %d", token.token_id, token.owner, end_ms)
+                return end_ms
+        except CoordinationError as error:
+            raise _unknown_outcome(error) from error
+        except ZnodeFormatError as error:
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "the token is changed by others all the time")
+
+    async def _of_hmac(self, hmac: bytes) -> tuple[DelegationToken, int]:
+        if hmac not in self._ids:
+            names = set((await self._membership.coordination.children(TOKENS))[0])
+            self._ids = {known: token_id for known, token_id in self._ids.items() if token_id in names}
+            new = filter(is_token_id, names.difference(self._ids.values()))
+            self._ids |= {token_hmac(self.settings.secret_key, token_id): token_id for token_id in new}
+        token_id = self._ids.get(hmac)
+        found = None if token_id is None else await self._read(token_id)
+        if found is None:
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, "there is no token with this HMAC")
+        return found
+
+    async def _all(self) -> list[DelegationToken]:
+        async def token_of(token_id: str) -> DelegationToken | None:
+            try:
+                found = await self._read(token_id)
+            except ZnodeFormatError as error:
+                logger.error("A delegation token is left out: %s", error)
+                return None
+            return None if found is None else found[0]
+
+        names = (await self._membership.coordination.children(TOKENS))[0]
+        tokens = await each_of(filter(is_token_id, names), token_of)
+        return [token for token in tokens if token is not None]
+
+    async def _read(self, token_id: str) -> tuple[DelegationToken, int] | None:
+        """A token and the version of its node; None where there is none."""
+        try:
+            data, stat = await self._membership.coordination.get(token_path(token_id))
+        except NoNodeError:
+            return None
+        return (DelegationToken.decode(token_id, data), stat.version) if data else None
+
+    async def _write(self, write: Operation, token_id: str) -> None:
+        """Write, and leave a notice, in one transaction: in Kafka a crash between them loses the notice."""
+        notice = Create(CHANGE_NOTICE, token_id.encode(), sequential=True)
+        await self._membership.coordination.multi([write, notice])
+
+
+def _unknown_outcome(error: CoordinationError) -> ApiError:
+    return ApiError(ErrorCode.REQUEST_TIMED_OUT, f"Whether the token has changed is not known: {error}")

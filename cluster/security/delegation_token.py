@@ -1,0 +1,132 @@
+"""Delegation tokens: who may do what with one, for how long, and how the coordination tree keeps it (KIP-48, KIP-373).
+
+Kafka's classes are `DelegationTokenManagerZk` and `TokenInformation`.
+
+A token's HMAC is its password. It follows from the token's id and the brokers' secret key, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from typing import Any, Final
+
+from cluster.security.principal import Principal
+from cluster.security.sanitizer import desanitized, sanitized
+from cluster.znodes import ZnodeFormatError
+from protocol.errors import ApiError, ErrorCode
+from protocol.value import Value
+
+ROOT: Final = "/delegation_token"
+TOKENS: Final = f"{ROOT}/tokens"
+CHANGES: Final = f"{ROOT}/token_changes"
+PERSISTENT_PATHS: Final = (ROOT, TOKENS, CHANGES)
+"""Nodes that a broker with a secret key makes at its start, parents first, all without data."""
+CHANGE_NOTICE: Final = f"{CHANGES}/token_change_"
+"""The path, but for the number, of the notice that a token has changed; its data are the token's id."""
+_VERSION: Final = 3
+_LATEST_MS: Final = 2**63 - 1
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class DelegationToken(Value):
+    """A token. Times are in milliseconds since 1970; no renewal goes beyond `max_ms`."""
+
+    token_id: str
+    owner: Principal
+    requester: Principal
+    renewers: tuple[Principal, ...]
+    issue_ms: int
+    max_ms: int
+    expiry_ms: int
+
+    def is_known_to(self, principal: Principal) -> bool:
+        """Whether it may be described to this principal without more rights."""
+        return principal in (self.owner, self.requester, *self.renewers)
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Whether it may not be used any more."""
+        return min(self.max_ms, self.expiry_ms) < now_ms
+
+    def check_renewer(self, principal: Principal) -> None:
+        """Raise ApiError for a principal that may neither renew nor expire it."""
+        if principal != self.owner and principal not in self.renewers:
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH, f"{principal} neither owns nor renews the token")
+
+    def ending(self, now_ms: int, period_ms: int) -> DelegationToken:
+        """The same token, to end after `period_ms`. Raises ApiError when it has ended already."""
+        if self.has_expired(now_ms):
+            raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED, "the token has expired")
+        return self.replace(expiry_ms=min(self.max_ms, now_ms + period_ms))
+
+    def encode(self) -> bytes:
+        """The payload of its node. Kafka's order of the keys is that of Scala's hash maps."""
+        value = {
+            "tokenRequester": sanitized(str(self.requester)),
+            "owner": sanitized(str(self.owner)),
+            "renewers": [sanitized(str(each)) for each in self.renewers],
+            "issueTimestamp": self.issue_ms,
+            "maxTimestamp": self.max_ms,
+            "expiryTimestamp": self.expiry_ms,
+            "tokenId": self.token_id,
+            "version": _VERSION,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, token_id: str, data: bytes) -> DelegationToken:
+        """From the payload of its node, of version 1, 2 or 3. Raises ZnodeFormatError."""
+        try:
+            value = json.loads(data)
+            if not 1 <= value["version"] <= _VERSION:
+                raise ValueError(f"version {value['version']}")
+            owner = _principal(value["owner"])
+            return cls(
+                token_id=token_id,
+                owner=owner,
+                requester=_principal(value["tokenRequester"]) if value["version"] >= _VERSION else owner,
+                renewers=tuple(_principal(each) for each in value["renewers"]),
+                issue_ms=int(value["issueTimestamp"]),
+                max_ms=int(value["maxTimestamp"]),
+                expiry_ms=int(value["expiryTimestamp"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ZnodeFormatError(f"{token_path(token_id)} cannot be understood ({error!r}): {data!r}") from error
+
+
+def new_token(
+    token_id: str,
+    owner: Principal,
+    requester: Principal,
+    renewers: tuple[Principal, ...],
+    now_ms: int,
+    lifetime_ms: int,
+    first_period_ms: int,
+) -> DelegationToken:
+    """A token that ends after `first_period_ms`, and can be renewed until `lifetime_ms` after now."""
+    max_ms = min(now_ms + lifetime_ms, _LATEST_MS)
+    return DelegationToken(token_id, owner, requester, renewers, now_ms, max_ms, min(max_ms, now_ms + first_period_ms))
+
+
+def token_path(token_id: str) -> str:
+    """The node of a token."""
+    return f"{TOKENS}/{token_id}"
+
+
+def is_token_id(text: str) -> bool:
+    """Whether a token may have this id; what a client calls one may be no name of a node."""
+    return _ID.fullmatch(text) is not None
+
+
+def token_hmac(secret_key: str, token_id: str) -> bytes:
+    """The HMAC of a token."""
+    return hmac.digest(secret_key.encode(), token_id.encode(), "sha512")
+
+
+def _principal(text: Any) -> Principal:
+    """Of a principal as a node has it. Raises ValueError, AttributeError."""
+    kind, colon, name = desanitized(text).partition(":")
+    if not colon:
+        raise ValueError(f"expected a string in format principalType:principalName but got {text}")
+    return Principal(kind, name)
