@@ -23,7 +23,7 @@ from protocol.messages import (
 from protocol.wire.schema import Request
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.parity.subject import Subject, Target
-from tests.parity.transcript import Mask
+from tests.parity.transcript import Mask, Plain
 
 USERS = ("alice", *(f"{kind}{number}" for kind in ("one", "all") for number in range(30)))
 """Each is its own password."""
@@ -53,7 +53,12 @@ class Right(NamedTuple):
 
 
 class _SecuredMask(Mask):
-    """Kafka tells who is refused how it keeps the request in memory."""
+    """Kafka tells who is refused how it keeps the request in memory. Ids of delegation tokens are random."""
+
+    def plain(self, value: Any, name: str = "") -> Plain:
+        if name in {"token_id", "hmac", "max_timestamp", "max_timestamp_ms"} and value not in ("", b"", -1):
+            return f"<{name}>"
+        return super().plain(value, name)
 
     def text(self, value: str, name: str = "") -> str:
         told = re.sub(r"Request Request\(.*\) is not authorized\.", "Cluster authorization failed.", value)
@@ -95,13 +100,17 @@ class SecuredSubject(Subject):
             connection.close()
         super().close()
 
-    def as_user(self, user: str, request: Request, version: int, label: str = "") -> Any:
-        """Ask as this user, and write the answer into the transcript, also when it is a closed connection."""
+    def connection_of(self, user: str) -> WireClient:
+        """The user's connection."""
         if user not in self._users:
             self._users[user] = self._authenticated(user)
+        return self._users[user]
+
+    def as_user(self, user: str, request: Request, version: int, label: str = "") -> Any:
+        """Ask as this user, and write the answer into the transcript, also when it is a closed connection."""
         name = f"{type(request).__name__.removesuffix('Request')} v{version} {label}".rstrip()
         try:
-            response = self._users[user].ask(request, version)
+            response = self.connection_of(user).ask(request, version)
         except ConnectionClosed:
             self._users.pop(user).close()
             self.note(name, "<connection closed>")

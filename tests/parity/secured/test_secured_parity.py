@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(180)]
 SECURITY = {
     "authorizer.class.name": ACL_AUTHORIZER,
     "super.users": "User:ANONYMOUS",
+    "delegation.token.secret.key": "secret",
     "sasl.enabled.mechanisms": "PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
         "org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -61,8 +61,10 @@ class SaslSubject(Subject):
         """SaslAuthenticate."""
         return self.ask(SaslAuthenticateRequest(auth_bytes=token), version, connection)
 
-    def log_in(self, connection: WireClient, login: Login, version: int = 2) -> None:
-        """All of an authentication. What is random in tokens is left out of the transcript."""
+    def log_in(self, connection: WireClient, login: Login, version: int = 2, unit_ms: int = 1) -> None:
+        """All of an authentication. What is random in tokens is left out of the transcript; the lifetime of the session
+        is rounded to a unit.
+        """
         self.shake(connection, login.mechanism)
         tokens = exchange(login, "c" * 32)
         token = next(tokens)
@@ -73,7 +75,8 @@ class SaslSubject(Subject):
                 self.note("SaslAuthenticate", "<connection closed>")
                 return
             assert isinstance(answer, SaslAuthenticateResponse)
-            self.note("SaslAuthenticate", (answer.error_code, answer.error_message, answer.session_lifetime_ms))
+            lifetime = round(answer.session_lifetime_ms / unit_ms)
+            self.note("SaslAuthenticate", (answer.error_code, answer.error_message, lifetime))
             if answer.error_code:
                 return
             try:
@@ -103,7 +106,7 @@ def sasl_scenario(function: SaslScenario) -> SaslScenario:
 
 def sasl_scenarios() -> dict[str, SaslScenario]:
     """All of them by name."""
-    from tests.parity.security import sasl, scram_users  # noqa: F401  they register themselves
+    from tests.parity.security import delegation_tokens, sasl, scram_users  # noqa: F401  they register themselves
 
     return _SCENARIOS
 

@@ -28,6 +28,7 @@ def settings(target: SaslTarget) -> dict[str, str]:
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.short.plain.connections.max.reauth.ms": "60000",
+        "delegation.token.secret.key": "secret",
     }
     for name in ("sasl", "short"):
         given[f"listener.name.{name}.plain.sasl.jaas.config"] = JAAS

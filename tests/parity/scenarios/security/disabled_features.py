@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from protocol.messages import (
     DescribeAclsRequest,
-    DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
     ListPartitionReassignmentsRequest,
 )
@@ -45,15 +44,6 @@ def acls_with_unknown_filters(b: Subject) -> None:
         acls(b, resource=unknown)
         acls(b, pattern=unknown)
         acls(b, operation=unknown)
-
-
-@scenario
-def delegation_tokens_on_a_listener_without_authentication(b: Subject) -> None:
-    owner = DescribeDelegationTokenRequest.DescribeDelegationTokenOwner
-    for version in range(4):
-        b.ask(DescribeDelegationTokenRequest(owners=None), version)
-    b.ask(DescribeDelegationTokenRequest(owners=[owner(principal_type="User", principal_name="a")]), 3)
-    b.ask(DescribeDelegationTokenRequest(owners=[]), 3)
 
 
 @scenario
