@@ -63,13 +63,13 @@ class DelegationToken(Value):
     def encode(self) -> bytes:
         """The payload of its node. Kafka's order of the keys is that of Scala's hash maps."""
         value = {
-            "tokenRequester": sanitized(str(self.requester)),
-            "owner": sanitized(str(self.owner)),
-            "renewers": [sanitized(str(each)) for each in self.renewers],
             "issueTimestamp": self.issue_ms,
-            "maxTimestamp": self.max_ms,
-            "expiryTimestamp": self.expiry_ms,
+            "renewers": [sanitized(str(each)) for each in self.renewers],
+            "tokenRequester": sanitized(str(self.requester)),
             "tokenId": self.token_id,
+            "owner": sanitized(str(self.owner)),
+            "expiryTimestamp": self.expiry_ms,
+            "maxTimestamp": self.max_ms,
             "version": _VERSION,
         }
         return json.dumps(value, separators=(",", ":")).encode()

@@ -27,6 +27,7 @@ CLASSES = {
     "console_producer": "kafka.tools.ConsoleProducer",
     "consumer_groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "consumer_perf_test": "org.apache.kafka.tools.ConsumerPerformance",
+    "delegation_tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "delete_records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "e2e_latency": "org.apache.kafka.tools.EndToEndLatency",
     "get_offsets": "org.apache.kafka.tools.GetOffsetShell",

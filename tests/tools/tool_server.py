@@ -25,6 +25,7 @@ TOOLS = (
     "console_producer",
     "consumer_groups",
     "consumer_perf_test",
+    "delegation_tokens",
     "delete_records",
     "e2e_latency",
     "get_offsets",

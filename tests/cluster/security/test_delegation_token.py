@@ -21,9 +21,9 @@ from protocol.errors import ApiError, ErrorCode
 ALICE, BOB, CAROL = (Principal("User", name) for name in ("alice", "CN=é, O=b", "carol"))
 TOKEN = DelegationToken("3wQm5mX_QJ-xCrNTqLsZ0A", ALICE, BOB, (CAROL, BOB), 1000, 9000, 3000)
 PAYLOAD = (
-    b'{"tokenRequester":"User%3ACN%3D%C3%A9%2C%20O%3Db","owner":"User%3Aalice",'
-    b'"renewers":["User%3Acarol","User%3ACN%3D%C3%A9%2C%20O%3Db"],"issueTimestamp":1000,"maxTimestamp":9000,'
-    b'"expiryTimestamp":3000,"tokenId":"3wQm5mX_QJ-xCrNTqLsZ0A","version":3}'
+    b'{"issueTimestamp":1000,"renewers":["User%3Acarol","User%3ACN%3D%C3%A9%2C%20O%3Db"],'
+    b'"tokenRequester":"User%3ACN%3D%C3%A9%2C%20O%3Db","tokenId":"3wQm5mX_QJ-xCrNTqLsZ0A","owner":"User%3Aalice",'
+    b'"expiryTimestamp":3000,"maxTimestamp":9000,"version":3}'
 )
 
 
