@@ -8,6 +8,7 @@ from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
 from config.security.jaas_file import system_properties
 from config.security.jaas_keys import with_jaas_file
+from config.security.sasl_config import Login
 from config.zookeeper.jaas import DigestLogin, zookeeper_login
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
@@ -99,7 +100,7 @@ def test_the_login_modules_of_a_broker() -> None:
     config = BrokerConfig.of(with_jaas_file(listeners, options, lambda _path: SERVERS))
     assert (config.sasl["OUT"].plain_users, config.sasl["IN"].plain_users) == ({"a": "two"}, {"a": "one"})
     assert config.inter_broker_channel is not None
-    assert config.inter_broker_channel.login == ("SCRAM-SHA-512", "broker", 'b"\\')
+    assert config.inter_broker_channel.login == Login("SCRAM-SHA-512", "broker", 'b"\\')
     own = {**listeners, "listener.name.out.plain.sasl.jaas.config": f'{PLAIN} required user_a="three";'}
     config = BrokerConfig.of(with_jaas_file(own, options, lambda _path: SERVERS))
     assert config.sasl["OUT"].plain_users == {"a": "three"}

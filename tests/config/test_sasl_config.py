@@ -6,7 +6,8 @@ import pytest
 
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.security.sasl_config import SaslConfig
+from config.security.login_modules import MODULES
+from config.security.sasl_config import Login, SaslConfig, login_of
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -106,5 +107,22 @@ def test_a_broker_logs_in_as_the_listeners_module_says() -> None:
     channel = BrokerConfig.of({**BASE, **BETWEEN}).inter_broker_channel
     assert channel is not None
     assert channel.ssl is None
-    assert channel.login == ("PLAIN", "broker", "hidden")
+    assert channel.login == Login("PLAIN", "broker", "hidden")
     assert "hidden" not in repr(channel)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "option", "has_token"),
+    [
+        ("SCRAM-SHA-256", 'tokenauth="true"', True),
+        ("SCRAM-SHA-512", "tokenauth=TRUE", True),
+        ("SCRAM-SHA-512", "tokenauth=false", False),
+        ("SCRAM-SHA-512", "", False),
+        ("PLAIN", "tokenauth=true", False),
+    ],
+)
+def test_a_login_by_a_token(mechanism: str, option: str, has_token: bool) -> None:
+    text = f"{MODULES[mechanism]} required username=id password=hidden {option};"
+    login = login_of("sasl.jaas.config", mechanism, text)
+    assert login == Login(mechanism, "id", "hidden", has_token)
+    assert "hidden" not in repr(login)
