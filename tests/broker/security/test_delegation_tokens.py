@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
 from collections.abc import Mapping
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from broker.handlers.security.delegation_tokens import DelegationTokenHandlers
+from broker.network.registry import RequestContext
+from broker.security.access import OPEN
 from client.security.sasl_tokens import exchange
+from cluster.security.principal import ANONYMOUS, Principal
 from config.security.authorization import ACL_AUTHORIZER
 from config.security.sasl_config import Login
 from protocol.acl_types import AclOperation, ResourceType
@@ -307,6 +312,35 @@ def test_in_plain_text_nobody_knows_who_asks() -> None:
             assert await code_of(wire, request) is ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
     play_scenarios(scenario, **TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "principal", "is_allowed"),
+    [
+        ("PLAINTEXT", Principal("User", "alice"), False),
+        ("SSL", ANONYMOUS, False),
+        ("SSL", Principal("User", "alice"), True),
+        ("SASL_SSL", Principal("User", "alice"), True),
+        ("SASL_PLAINTEXT", ANONYMOUS, True),
+        ("SASL_SSL", Principal("User", "alice", has_token=True), False),
+        ("SSL", Principal("User", "alice", has_token=True), False),
+    ],
+)
+def test_who_may_ask(protocol: str, principal: Principal, is_allowed: bool) -> None:
+    handlers = DelegationTokenHandlers(None, OPEN)
+    context = RequestContext(2, None, "127.0.0.1", "L", principal, protocol)
+    answers = [
+        handlers.create_delegation_token(context, creation()),
+        handlers.renew_delegation_token(context, renewal(b"")),
+        handlers.expire_delegation_token(context, expiry(b"")),
+        handlers.describe_delegation_token(context, DescribeDelegationTokenRequest(owners=[])),
+    ]
+    expected = (
+        ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED if is_allowed else ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    )
+    for each in answers:
+        answer: Any = asyncio.run(each)
+        assert answer.error_code == expected
 
 
 def test_nothing_secret_is_logged_or_described(caplog: pytest.LogCaptureFixture) -> None:

@@ -126,7 +126,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mixed]:
             "delegation.token.secret.key": "the brokers' secret",
             "delegation.token.expiry.check.interval.ms": "500",
             "offsets.topic.replication.factor": "1",
-            "zookeeper.session.timeout.ms": "4000",
+            "zookeeper.session.timeout.ms": "6000",
             # Its peer is gone before it is: nobody takes over.
             "controlled.shutdown.enable": "false",
         }
@@ -251,6 +251,17 @@ def test_javas_clients_are_refused_once_the_token_is_gone(mixed: Mixed) -> None:
     refused = mixed.run("topics", ODRADEK, "--command-config", file, "--list")
     assert refused.code == 1
     assert "due to invalid credentials with SASL mechanism SCRAM-SHA-256" in refused.stdout + refused.stderr
+
+
+def test_javas_consumer_ends_with_its_token(mixed: Mixed) -> None:
+    """It authenticates again and again, for as long as the token has left."""
+    token = mixed.make(ODRADEK, lifetime_ms=4_000)
+    options = ["--topic", "waiting", "--timeout-ms", "40000"]
+    started = time.monotonic()
+    read = mixed.run("console_consumer", ODRADEK, "--consumer.config", mixed.properties(token), *options)
+    assert 3 < time.monotonic() - started < 35
+    assert read.code == 1
+    assert "due to invalid credentials with SASL mechanism SCRAM-SHA-256" in read.stdout + read.stderr
 
 
 def test_a_token_outlives_a_broker_that_is_killed(mixed: Mixed) -> None:
