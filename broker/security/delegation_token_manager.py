@@ -146,15 +146,22 @@ class DelegationTokenManager:
 
     async def remove_expired(self) -> None:
         """Remove tokens that have expired, and old notices. A round: to be called regularly, on the controller."""
-        for token in await self._all():
-            if token.has_expired(self._now_ms()):
-                found = await self._read(token.token_id)
-                if found is not None and found[0].has_expired(self._now_ms()):
-                    await self._write(Delete(token_path(token.token_id), found[1]), token.token_id)
-                    logger.info("Delegation token expired for token: %s for owner: %s", token.token_id, token.owner)
-        notices = await self._membership.zk_client.expired_notices(CHANGES)
-        if notices:
-            await self._membership.coordination.multi(notices)
+        try:
+            for token in await self._all():
+                if token.has_expired(self._now_ms()):
+                    await self._remove_if_expired(token.token_id)
+            notices = await self._membership.zk_client.expired_notices(CHANGES)
+            if notices:
+                await self._membership.coordination.multi(notices)
+        except CoordinationError as error:
+            logger.warning("Expired delegation tokens are removed in the next round: %s", error)
+
+    async def _remove_if_expired(self, token_id: str) -> None:
+        """Ask once more: it may have been renewed since."""
+        found = await self._read(token_id)
+        if found is not None and found[0].has_expired(self._now_ms()):
+            await self._write(Delete(token_path(token_id), found[1]), token_id)
+            logger.info("Delegation token expired for token: %s for owner: %s", token_id, found[0].owner)
 
     # -- the tree ------------------------------------------------------------------------------------------------------
 
