@@ -10,7 +10,7 @@ import pytest
 from broker.security.delegation_token_manager import DelegationTokenManager, SignedToken
 from cluster.security.delegation_token import CHANGES, TOKENS, token_path
 from cluster.security.principal import Principal
-from cluster.zookeeper.coordination import Coordination
+from cluster.zookeeper.coordination import Coordination, CoordinationError
 from protocol.errors import ApiError, ErrorCode
 from tests.kit.in_process_cluster import InProcessCluster
 
@@ -107,6 +107,22 @@ def test_the_controller_alone_removes_expired_tokens() -> None:
         assert (await session.children(TOKENS))[0] == [lasting.token_id]
 
     play(scenario)
+
+
+def test_without_a_tree_nothing_is_known_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: InProcessCluster, session: Coordination) -> None:
+        token, hmac = await made_at(cluster, 0, lifetime_ms=1)
+        tokens = tokens_of(cluster, 0)
+        await asyncio.sleep(0.01)
+        await cluster.brokers[0].serving.coordination.membership.coordination.close()
+        await tokens.remove_expired()
+        assert await refusal(tokens.renew(ALICE, hmac, -1)) is ErrorCode.REQUEST_TIMED_OUT
+        with pytest.raises(CoordinationError):
+            await tokens.credential(token.token_id, "SCRAM-SHA-256")
+        assert len((await session.children(TOKENS))[0]) == 1
+
+    play(scenario)
+    assert "Expired delegation tokens are removed in the next round" in caplog.text
 
 
 def test_tokens_that_are_not_understood_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
