@@ -6,6 +6,7 @@ from typing import Final
 
 from config.definitions import ConfigKey, Range, table
 from config.vocabulary import DOUBLE, INT, INT_MAX, LONG, LONG_MAX
+from protocol.scram_mechanisms import MECHANISMS
 
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
@@ -28,5 +29,5 @@ IP_QUOTA_KEYS = table(
 )
 """Those of IP addresses."""
 
-SCRAM_KEYS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+SCRAM_KEYS: Final = tuple(MECHANISMS.values())
 """Credentials, which a user's configuration has besides. AlterClientQuotas can take them away but not set them."""

@@ -1,7 +1,8 @@
-"""kafka-configs: describe and alter configurations of topics, brokers and loggers, and quotas of users, clients and ips
+"""kafka-configs: describe and alter configurations of topics, brokers and loggers, quotas, and users of SCRAM
 (Kafka class `ConfigCommand`).
 
-Credentials of users and client metrics are refused with a message: this broker does not have them yet.
+Client metrics are refused with a message: this broker does not have them yet. With --zookeeper only users of SCRAM are
+changed, and not brokers.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from typing import Final, NamedTuple
 from client import admin
 from client.admin import ConfigChange, ConfigEntry
 from client.kafka_client import KafkaClient
+from config.quota_keys import SCRAM_KEYS
 from protocol.config_resources import ConfigResourceType, ConfigSource
-from tools.support import quota_configs
+from tools.configurations import quotas, scram_users, zookeeper_users
+from tools.configurations.quotas import QUOTA_ENTITIES, USERS, RefusedError, check_address, check_keys
 from tools.support.common import COMMAND_CONFIG, ToolError, admin_client, read_properties, reason, run_tool
 from tools.support.options import Option, OptionParser, Options, UsageError
-from tools.support.quota_configs import QUOTA_ENTITIES, UnsetQuotaError, check_address
 
 TOPICS: Final = "topics"
 BROKERS: Final = "brokers"
 BROKER_LOGGERS: Final = "broker-loggers"
-ENTITY_TYPES: Final = (TOPICS, "clients", "users", BROKERS, "ips", BROKER_LOGGERS, "client-metrics")
+ENTITY_TYPES: Final = (TOPICS, "clients", USERS, BROKERS, "ips", BROKER_LOGGERS, "client-metrics")
 
 _FLAGS: Final = {
     "topic": TOPICS,
     "client": "clients",
-    "user": "users",
+    "user": USERS,
     "broker": BROKERS,
     "broker-logger": BROKER_LOGGERS,
     "ip": "ips",
 }
 _DEFAULT_FLAGS: Final = {
     "client-defaults": "clients",
-    "user-defaults": "users",
+    "user-defaults": USERS,
     "broker-defaults": BROKERS,
     "ip-defaults": "ips",
 }
@@ -45,13 +47,16 @@ _RESOURCE_TYPES: Final = {
     BROKER_LOGGERS: ConfigResourceType.BROKER_LOGGER,
 }
 _SOURCE_NAMES: Final = {source.value: source.name for source in ConfigSource}
+_PASSWORD: Final = re.compile(r"(password=)[^\]]*")
 _OUTSIDE_BRACKETS: Final = r"(?=[^\]]*(?:\[|$))"
 
 PARSER = OptionParser(
-    "Describe and alter configurations of topics, brokers and loggers, and quotas of users, clients and ips.",
+    "Describe and alter configurations of topics, brokers and loggers, quotas, and users of SCRAM.",
     [
-        Option("bootstrap-server", "Required: the brokers to connect to.", "host:port,..."),
+        Option("bootstrap-server", "The brokers to connect to; required unless --zookeeper is given.", "host:port,..."),
         Option("bootstrap-controller", "Not supported: there are no controllers apart from brokers.", "host:port,..."),
+        Option("zookeeper", "In its place, to make users of SCRAM before brokers start: the tree.", "host:port,..."),
+        Option("zk-tls-config-file", "With --zookeeper: a file with the properties zookeeper.ssl.*.", "property file"),
         COMMAND_CONFIG,
         Option("describe", "Show configurations that differ from the static ones."),
         Option("all", "With --describe: show all configurations."),
@@ -59,7 +64,7 @@ PARSER = OptionParser(
         Option("entity-type", f"What is configured: {', '.join(ENTITY_TYPES)}.", ""),
         Option("entity-name", "Its name: of the topic, user, client or ip, or the id of the broker.", ""),
         Option("entity-default", "What holds for all that have no configuration of their own."),
-        Option("add-config", "Keys to set: k1=v1,k2=[v1,v2],k3=v3.", ""),
+        Option("add-config", "Keys to set: k1=v1,k2=[v1,v2],SCRAM-SHA-512=[iterations=N,password=P].", ""),
         Option("add-config-file", "A file with the keys to set.", ""),
         Option("delete-config", "Keys to remove: k1,k2.", ""),
         Option("force", "Accepted for compatibility; nothing is asked."),
@@ -97,9 +102,8 @@ def check(options: Options) -> None:
     if options.has("alter") == options.has("describe"):
         raise UsageError("Command must include exactly one action: --describe, --alter")
     options.forbid("describe", "alter", "add-config", "delete-config")
-    if not options.has("bootstrap-server"):
-        raise ToolError("One of the required --bootstrap-server or --bootstrap-controller arguments must be specified")
     entity = chosen_entity(options)
+    _check_connection(options)
     if entity.kind in QUOTA_ENTITIES:
         check_address(*chosen_quota_entity(options))
     elif entity.kind not in _RESOURCE_TYPES:
@@ -112,6 +116,18 @@ def check(options: Options) -> None:
         raise ToolError("an entity name must be specified with --describe of broker-loggers")
     if options.has("alter"):
         _check_alter(options, entity)
+
+
+def _check_connection(options: Options) -> None:
+    given = [name for name in ("bootstrap-server", "bootstrap-controller", "zookeeper") if options.has(name)]
+    if not {"bootstrap-server", "zookeeper"}.intersection(given):
+        raise ToolError("One of the required --bootstrap-server or --zookeeper arguments must be specified")
+    if len(given) > 1:
+        raise ToolError("Only one of --bootstrap-server, --bootstrap-controller, and --zookeeper can be specified")
+    if options.has("zookeeper") and options.has("all"):
+        raise ToolError("--bootstrap-server must be specified for --all")
+    if options.has("zk-tls-config-file") and not options.has("zookeeper"):
+        raise ToolError("Only the --zookeeper option can be used with the --zk-tls-config-file option.")
 
 
 def chosen_entity(options: Options) -> Entity:
@@ -127,6 +143,8 @@ def chosen_entity(options: Options) -> Entity:
                 f"Invalid entity type {kind}, the entity type must be one of {', '.join(ENTITY_TYPES)} "
                 "with a --bootstrap-server or --bootstrap-controller argument"
             )
+    if options.has("zookeeper") and not set(kinds) <= {USERS}:
+        raise ToolError(f"Invalid entity type {','.join(kinds)}, the entity type must be {USERS} with --zookeeper")
     if not kinds:
         raise ToolError("At least one entity type must be specified")
     if len(kinds) > 1 and set(kinds) != {"users", "clients"}:
@@ -164,6 +182,9 @@ def _check_alter(options: Options, entity: Entity) -> None:
         raise ToolError(
             "an entity-name or default entity must be specified with --alter of users, clients, brokers or ips"
         )
+    kinds, names = chosen_quota_entity(options)
+    if entity.kind in QUOTA_ENTITIES and len(kinds) != len(names):
+        raise ToolError("An entity name must be specified for every entity type")
     if entity.kind not in {BROKERS, *QUOTA_ENTITIES} and not entity.name:
         raise ToolError(f"an entity name must be specified with --alter of {entity.kind}")
     if options.has("add-config") and options.has("add-config-file"):
@@ -172,6 +193,13 @@ def _check_alter(options: Options, entity: Entity) -> None:
         raise ToolError(
             "At least one of --add-config, --add-config-file, or --delete-config must be specified with --alter"
         )
+
+
+def chosen_changes(options: Options) -> tuple[dict[str, str], list[str]]:
+    """The keys to set with their values, and those to remove. Raises ToolError, ConfigError and OSError."""
+    path = options.text("add-config-file")
+    added = read_properties(path) if path is not None else parse_configs(options.text("add-config") or "")
+    return added, [key.strip() for key in (options.text("delete-config") or "").split(",") if key.strip()]
 
 
 def parse_configs(text: str) -> dict[str, str]:
@@ -195,14 +223,29 @@ def parse_configs(text: str) -> dict[str, str]:
 async def work(options: Options) -> int:
     """Describe or alter."""
     entity = chosen_entity(options)
+    if options.has("zookeeper"):
+        print("Warning: --zookeeper is deprecated and will be removed in a future version of Kafka.")
+        print("Use --bootstrap-server instead to specify a broker to connect to.", flush=True)
+        names = chosen_quota_entity(options)[1]
+        if options.has("describe"):
+            return await zookeeper_users.describe(options, names)
+        added, deleted = chosen_changes(options)
+        return await zookeeper_users.alter(options, names[0], added, deleted)
     async with admin_client(options) as client:
         if options.has("describe") and entity.kind in QUOTA_ENTITIES:
-            await quota_configs.describe(client, *chosen_quota_entity(options))
+            await describe_quota_entity(client, *chosen_quota_entity(options))
         elif options.has("describe"):
             await describe(client, entity, show_all=options.has("all"))
         else:
             await alter(client, entity, options)
     return 0
+
+
+async def describe_quota_entity(client: KafkaClient, kinds: Sequence[str], names: Sequence[str]) -> None:
+    """Print quotas, and what is told of credentials when it is about users alone."""
+    await quotas.describe(client, kinds, names)
+    if list(kinds) == [USERS] and "" not in names:
+        await scram_users.describe(client, names)
 
 
 async def describe(client: KafkaClient, entity: Entity, *, show_all: bool) -> None:
@@ -247,11 +290,14 @@ async def own_entries(client: KafkaClient, entity: Entity, *, show_all: bool = F
 
 async def alter(client: KafkaClient, entity: Entity, options: Options) -> None:
     """Set and remove keys. Raises ToolError for keys to remove that are not set."""
-    path = options.text("add-config-file")
-    added = read_properties(path) if path is not None else parse_configs(options.text("add-config") or "")
-    deleted = [key.strip() for key in (options.text("delete-config") or "").split(",") if key.strip()]
+    added, deleted = chosen_changes(options)
     if entity.kind in QUOTA_ENTITIES:
-        await quota_configs.alter(client, *chosen_quota_entity(options), added, deleted)
+        kinds, names = chosen_quota_entity(options)
+        check_keys(kinds, names, added, deleted)
+        if {*added, *deleted}.intersection(SCRAM_KEYS):
+            await scram_users.alter(client, names[0], added, deleted)
+        else:
+            await quotas.alter(client, kinds, names, added, deleted)
     else:
         await _alter_resource(client, entity, added, deleted)
     if entity.name:
@@ -275,13 +321,13 @@ async def _alter_resource(
     if entity.kind == BROKER_LOGGERS:
         unknown = [key for key in (*deleted, *added) if key not in present]
         if unknown:
-            raise _Refused(f"Invalid broker logger(s): {','.join(unknown)}")
+            raise RefusedError(f"Invalid broker logger(s): {','.join(unknown)}")
     unset = [key for key in deleted if key not in present]
     if unset:
-        raise _Refused(f"Invalid config(s): {','.join(unset)}")
+        raise RefusedError(f"Invalid config(s): {','.join(unset)}")
     hidden = [entry.name for entry in entries if entry.is_sensitive and entry.name not in {*added, *deleted}]
     if entity.kind == BROKERS and hidden:
-        raise _Refused(
+        raise RefusedError(
             "All sensitive broker config entries must be specified for --alter, missing entries: "
             f"Set({', '.join(hidden)})"
         )
@@ -290,16 +336,13 @@ async def _alter_resource(
     await admin.alter_configs(client, _RESOURCE_TYPES[entity.kind], entity.name or "", changes)
 
 
-class _Refused(ToolError):
-    """Something is wrong with what was asked for, which is said without further ado."""
-
-
 def main(argv: list[str]) -> int:
     """Run the tool; returns its exit code."""
 
     def fail(error: BaseException) -> None:
-        if not isinstance(error, _Refused | UnsetQuotaError):
-            print(f"Error while executing config command with args '{' '.join(argv)}'", file=sys.stderr)
+        if not isinstance(error, RefusedError):
+            shown = _PASSWORD.sub(r"\1[hidden]", " ".join(argv))
+            print(f"Error while executing config command with args '{shown}'", file=sys.stderr)
         print(reason(error), file=sys.stderr)
 
     return run_tool(argv, PARSER, check, work, fail=fail)

@@ -10,9 +10,10 @@ from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAF
 from broker.zookeeper.kazoo_handler import TlsSocket
 from config.broker_config import BrokerConfig
 from config.definitions import ConfigError, ConfigRuleError
+from config.properties import load_properties
 from config.security.jaas_file import FILE_PROPERTY
 from config.zookeeper.jaas import DigestLogin
-from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, TRUST_STORE, ZookeeperTls
+from config.zookeeper.tls import CIPHER_SUITES, KEY_STORE, TRUST_STORE, ZookeeperTls, tls_properties
 
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 _OPEN: list[ACL] = OPEN_ACL_UNSAFE
@@ -42,6 +43,18 @@ class SessionSecurity(NamedTuple):
         if sets_acl and login is None and not shows_certificate:
             raise ConfigRuleError("zookeeper.set.acl", True, _NOBODY)
         return cls(tls, login, sets_acl)
+
+    @classmethod
+    def of_tool(
+        cls, connect: str, tls: bytes, login: DigestLogin | None = None, *, owns_nodes: bool = False
+    ) -> SessionSecurity:
+        """That of a tool. Of the properties in the file `tls` those of TLS are heeded. With `owns_nodes` those that it
+        makes are its own, if it tells ZooKeeper who it is. Raises ConfigError.
+        """
+        properties = tls_properties(load_properties(tls))
+        is_known = login is not None or f"{KEY_STORE}.location" in properties
+        sets_acl = str(owns_nodes and is_known).lower()
+        return cls.of(BrokerConfig({"zookeeper.connect": connect, "zookeeper.set.acl": sets_acl, **properties}), login)
 
     def acl(self, path: str) -> list[ACL]:
         """Who may do what with a new node (Kafka's `ZkData.defaultAcls`); `path` is without the chroot."""

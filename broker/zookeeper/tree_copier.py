@@ -15,11 +15,8 @@ from cluster.zookeeper.coordination import CoordinationError
 from cluster.zookeeper.durable_tree import JournalError, read_tree
 from cluster.zookeeper.tree_copy import operations_to_copy, transactions
 from cluster.zookeeper.znode_tree import ZnodeTree
-from config.broker_config import BrokerConfig
 from config.definitions import ConfigError
-from config.properties import load_properties
 from config.zookeeper.connect import ZookeeperAddress, parse_zookeeper_connect
-from config.zookeeper.tls import tls_properties
 from storage.directory.directory_lock import lock_directory
 from storage.directory.meta_properties import LogDirError
 from storage.io.os_file_system import OsFileSystem
@@ -38,17 +35,12 @@ def main(argv: list[str]) -> int:
     """Copy, and say what was copied. Gives the exit code."""
     directory, connect, *tls_files = argv
     try:
-        security = _security(connect, tls_files[0]) if tls_files else SessionSecurity()
+        security = SessionSecurity.of_tool(connect, OsFileSystem().read_file(tls_files[0]) if tls_files else b"")
         print(asyncio.run(copy_directory(directory, parse_zookeeper_connect(connect), security)))
     except (CopyRefusedError, ConfigError, CoordinationError, JournalError, LogDirError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _security(connect: str, tls_file: str) -> SessionSecurity:
-    properties = tls_properties(load_properties(OsFileSystem().read_file(tls_file)))
-    return SessionSecurity.of(BrokerConfig({"zookeeper.connect": connect, **properties}), None)
 
 
 async def copy_directory(directory: str, address: ZookeeperAddress, security: SessionSecurity) -> str:

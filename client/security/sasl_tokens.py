@@ -11,9 +11,8 @@ from collections.abc import Generator
 from typing import Final
 
 from config.security.sasl_config import Login
+from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 
-HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 100_000
 """A server may not have a client hash for ever; Kafka's brokers keep at most 16,384."""
 _BASE64: Final = r"[A-Za-z0-9+/]+={0,2}"

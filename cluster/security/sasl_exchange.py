@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-MIN_ITERATIONS: Final = 4096
+from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
+
 MAX_ITERATIONS: Final = 16_384
 _BASE64: Final = r"[A-Za-z0-9+/]*={0,2}"
 _FIRST: Final = re.compile(

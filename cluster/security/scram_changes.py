@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cluster.security.sasl_exchange import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential
+from cluster.security.sasl_exchange import MAX_ITERATIONS, ScramCredential
 from protocol.errors import ApiError, ErrorCode
-
-MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""Mechanisms by their numbers in requests."""
+from protocol.scram_mechanisms import MECHANISMS, MIN_ITERATIONS
 
 NO_NAME: Final = "Username must not be empty"
 

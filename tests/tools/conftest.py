@@ -63,6 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "without-partitions.json": '{"version":1}',
         "text-for-number.json": '{"partitions":[{"topic":"t","partition":"0","offset":1}]}',
         "topic.properties": "retention.ms=77\nmin.insync.replicas=1\n",
+        "scram.properties": "SCRAM-SHA-256=iterations=5000,password=a [b], c=d\n",
     }
     for side in "ko":
         partitions = [

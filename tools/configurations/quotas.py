@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from client.kafka_client import KafkaClient
 from client.quota_admin import alter_client_quotas, describe_client_quotas
 from config.definitions import ConfigError, ConfigType, parse_value, value_to_text
-from config.quota_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS
+from config.quota_keys import CLIENT_QUOTA_KEYS, IP_QUOTA_KEYS, SCRAM_KEYS
 from tools.support.common import ToolError
 
 USERS: Final = "users"
@@ -20,8 +20,8 @@ QUOTA_ENTITIES: Final = {USERS: "user", CLIENTS: "client-id", IPS: "ip"}
 _TITLES: Final = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
 
 
-class UnsetQuotaError(ToolError):
-    """A quota that is to be taken away is not there."""
+class RefusedError(ToolError):
+    """Something is wrong with what was asked for, which is said without further ado."""
 
 
 def check_address(kinds: Iterable[str], names: Iterable[str]) -> None:
@@ -38,26 +38,37 @@ def check_address(kinds: Iterable[str], names: Iterable[str]) -> None:
             ) from None
 
 
-def check_keys(kinds: Sequence[str], added: Iterable[str], deleted: Iterable[str]) -> None:
-    """Raise ToolError for configurations that are no quotas of these entities."""
-    keys = IP_QUOTA_KEYS if IPS in kinds else CLIENT_QUOTA_KEYS
+def check_keys(kinds: Sequence[str], names: Sequence[str], added: Collection[str], deleted: Collection[str]) -> None:
+    """Raise RefusedError for configurations that these entities do not have, or not both at once."""
+    is_user = list(kinds) == [USERS]
+    keys = IP_QUOTA_KEYS if IPS in kinds else [*CLIENT_QUOTA_KEYS, *(SCRAM_KEYS if is_user else ())]
     unknown_added = [key for key in added if key not in keys]
     unknown_deleted = [key for key in deleted if key not in keys]
     if IPS in kinds:
         if unknown_added or unknown_deleted:
-            names = ",".join([*unknown_added, *unknown_deleted])
-            raise ToolError(
+            raise RefusedError(
                 f"Only connection quota configs can be added for '{IPS}' using --bootstrap-server. "
-                f"Unexpected config names: {names}"
+                f"Unexpected config names: {','.join([*unknown_added, *unknown_deleted])}"
             )
         return
     kind, what = (CLIENTS, "quota") if CLIENTS in kinds else (USERS, "quota and SCRAM credential")
     for verb, unknown, collection in (("added", unknown_added, "Set"), ("deleted", unknown_deleted, "ArrayBuffer")):
         if unknown:
-            raise ToolError(
+            raise RefusedError(
                 f"Only {what} configs can be {verb} for '{kind}' using --bootstrap-server. "
                 f"Unexpected config names: {collection}({', '.join(unknown)})"
             )
+    credentials = {*added, *deleted}.intersection(SCRAM_KEYS)
+    if credentials and "" in names:
+        raise RefusedError(
+            "The use of --entity-default or --user-defaults is not allowed with User SCRAM Credentials using "
+            "--bootstrap-server."
+        )
+    if credentials and credentials != {*added, *deleted}:
+        raise RefusedError(
+            f"Cannot alter both quota and SCRAM credential configs simultaneously for '{USERS}' using "
+            "--bootstrap-server."
+        )
 
 
 async def describe(client: KafkaClient, kinds: Sequence[str], names: Sequence[str]) -> None:
@@ -76,14 +87,13 @@ async def describe(client: KafkaClient, kinds: Sequence[str], names: Sequence[st
 async def alter(
     client: KafkaClient, kinds: Sequence[str], names: Sequence[str], added: Mapping[str, str], deleted: Sequence[str]
 ) -> None:
-    """Set quotas, and take others away. Raises ToolError for those to take away that are not there."""
-    check_keys(kinds, added, deleted)
+    """Set quotas, and take others away. Raises RefusedError for those to take away that are not there."""
     parts = _parts(kinds, names)
     entries = await describe_client_quotas(client, parts)
     present = {key for entry in entries for key in entry.quotas}
     unset = [key for key in deleted if key not in present]
     if unset:
-        raise UnsetQuotaError(f"Invalid config(s): {','.join(unset)}")
+        raise RefusedError(f"Invalid config(s): {','.join(unset)}")
     changes = {key: _limit(key, text) for key, text in added.items()}
     await alter_client_quotas(client, parts, {**changes, **dict.fromkeys(deleted)})
 
@@ -92,7 +102,7 @@ def _limit(key: str, text: str) -> float | None:
     try:
         value = parse_value(key, ConfigType.DOUBLE, text)
     except ConfigError:
-        raise ToolError(f"Cannot parse quota configuration value for {key}: {text}") from None
+        raise RefusedError(f"Cannot parse quota configuration value for {key}: {text}") from None
     assert isinstance(value, float)
     return value
 

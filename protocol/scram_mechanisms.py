@@ -1,0 +1,9 @@
+"""The mechanisms of SCRAM, as requests number them (Kafka class `ScramMechanism`; KIP-554)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MIN_ITERATIONS: Final = 4096

@@ -1,0 +1,1 @@
+"""Parts of kafka-configs: quotas, and users of SCRAM."""
