@@ -122,6 +122,8 @@ def test_bytes_that_are_no_answer_end_the_connection() -> None:
 
 
 def test_a_frame_above_the_bound_ends_the_connection_before_it_is_read() -> None:
+    """CVE-2026-10142 of kafka-python."""
+
     async def huge(peer: Peer, header: RequestHeader, request: Request | None) -> None:
         peer.writer.write((2**31 - 1).to_bytes(4, "big"))
 

@@ -185,6 +185,10 @@ BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
         CompressionType.SNAPPY,
         lambda: b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(MEGABYTE))[4:],
     ),
+    "snappy chunk": (
+        CompressionType.SNAPPY,
+        lambda: compress(CompressionType.SNAPPY, b"")[:16] + (2**31 - 1).to_bytes(4, "big") + b"x",
+    ),
     "snappy blocks": (CompressionType.SNAPPY, lambda: compress(CompressionType.SNAPPY, MEGABYTE * 300)),
 }
 """Each would decompress to 300 MB or more, or says so."""
@@ -213,6 +217,7 @@ except ApiError as error:
 
 @pytest.mark.parametrize("name", sorted(BOMBS))
 def test_bombs_take_no_memory(name: str) -> None:
+    """CVE-2023-34455 of snappy-java, which believes the length of a chunk."""
     codec, make = BOMBS[name]
     data = make()
     done = subprocess.run(

@@ -17,7 +17,6 @@ from protocol.messages import (
     ListOffsetsRequest,
     MetadataRequest,
 )
-from protocol.records.record_format import ATTRIBUTES_AT, TRANSACTIONAL_FLAG
 from tests.broker.network.effect_requests import Trial, metadata, produce
 from tests.broker.security.secured import ADMIN, SecuredBroker, acl, codes_in, play
 from tests.kit.wire_requests import fetch, new_topic
@@ -74,27 +73,6 @@ def test_who_may_not_describe_the_cluster_is_told_no_operations_on_it() -> None:
             told.append(answer.cluster_authorized_operations)
             await broker.allow(acl(CLUSTER, CLUSTER_NAME, AclOperation.DESCRIBE))
         assert told == [0, 1 << AclOperation.CREATE | 1 << AclOperation.DESCRIBE]
-
-    play(scenario)
-
-
-def test_a_client_that_pretends_to_follow_gets_nothing_and_moves_nothing() -> None:
-    """CVE-2018-1288."""
-
-    async def scenario(broker: SecuredBroker) -> None:
-        await broker.wire(ADMIN).ask(new_topic("t"), 7)
-        await broker.wire(ADMIN).ask(produce(("t",), (0,), b"v"), 9)
-        await broker.allow(acl(TOPIC, "t", AclOperation.READ))
-        partition = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
-        topic = FetchRequest.FetchTopic(topic="t", partitions=[partition])
-        asked = FetchRequest(replica_id=5, max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[topic], session_epoch=0)
-        answer: Any = await broker.wire().ask(asked, 11)
-        (data,) = answer.responses[0].partitions
-        assert (data.error_code, len(data.records or b"")) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0)
-        assert answer.session_id == 0
-        await broker.allow(acl(CLUSTER, CLUSTER_NAME, AclOperation.CLUSTER_ACTION))
-        answer = await broker.wire().ask(asked, 11)
-        assert answer.responses[0].partitions[0].error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     play(scenario)
 
@@ -214,26 +192,6 @@ def test_refusals_are_logged(caplog: pytest.LogCaptureFixture) -> None:
         "request = Produce with resourceRefCount = 2"
     )
     assert lines == [line.format("t"), line.format("a?b")]
-
-
-def test_a_transactional_batch_needs_a_transactional_id() -> None:
-    """CVE-2018-17196."""
-
-    async def scenario(broker: SecuredBroker) -> None:
-        await broker.wire(ADMIN).ask(new_topic("t"), 7)
-        await broker.allow(acl(TOPIC, "t", AclOperation.WRITE))
-        request = produce(("t",), (0,), b"v")
-        data = request.topic_data[0].partition_data[0]
-        records = bytearray(data.records or b"")
-        records[ATTRIBUTES_AT + 1] |= TRANSACTIONAL_FLAG
-        data.records = bytes(records)
-        for transactional_id in (None, "x"):
-            request.transactional_id = transactional_id
-            answer: Any = await broker.wire().ask(request, 9)
-            (refused,) = answer.responses[0].partition_responses
-            assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-    play(scenario)
 
 
 def test_a_topic_that_may_not_be_seen_is_not_named_when_it_is_deleted_by_id() -> None:

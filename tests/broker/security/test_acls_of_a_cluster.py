@@ -16,6 +16,7 @@ from protocol.acl_types import (
     AclFilter,
     AclOperation,
     AclPermissionType,
+    EntryFilter,
     PatternType,
     ResourceFilter,
     ResourcePattern,
@@ -141,6 +142,30 @@ def test_a_new_session_reads_everything(broker_id: int) -> None:
         await cluster.expire_session(broker_id)
         await create(cluster, 1 - broker_id, AclBinding(PREFIX, ALICE))
         await heard(cluster, {AclBinding(TOPIC, ALICE), AclBinding(PREFIX, ALICE)})
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("removed", range(4))
+def test_what_is_left_of_a_pattern_goes_on_to_deny(removed: int) -> None:
+    """CVE-2024-27309: at once, in a new session and after a restart, whichever of its ACLs was removed."""
+    entries = [ALICE, BOB, *(each._replace(permission=AclPermissionType.DENY) for each in (ALICE, BOB))]
+
+    async def scenario(cluster: InProcessCluster) -> None:
+        bindings = [AclBinding(TOPIC, each) for each in entries]
+        await create(cluster, 0, *bindings)
+        await heard(cluster, set(bindings))
+        authorizer = cluster.brokers[0].serving.member.authorizer
+        assert authorizer is not None
+        gone = bindings.pop(removed)
+        await authorizer.delete([AclFilter(ResourceFilter(*gone.pattern), EntryFilter(*gone.entry))])
+        await heard(cluster, set(bindings))
+        await cluster.expire_session(1)
+        await create(cluster, 0, AclBinding(PREFIX, ALICE))
+        await heard(cluster, {*bindings, AclBinding(PREFIX, ALICE)})
+        await cluster.stop(0)
+        await cluster.start(0)
+        await heard(cluster, {*bindings, AclBinding(PREFIX, ALICE)})
 
     play(scenario)
 

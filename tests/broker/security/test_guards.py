@@ -152,7 +152,10 @@ def of_others(permission: AclPermissionType | None) -> list[Creation]:
 @pytest.mark.parametrize("lists", [None, AclPermissionType.ALLOW, AclPermissionType.DENY], ids=str)
 @pytest.mark.parametrize("case", [*CASES, *OTHER_FORMS], ids=str)
 def test_nobody_changes_or_sees_anything(case: Case, lists: AclPermissionType | None) -> None:
-    """There are no ACLs; or there are some, for others and of other resources; or all that allow are outweighed."""
+    """There are no ACLs; or there are some, for others and of other resources; or all that allow are outweighed.
+
+    CVE-2023-50976 of Redpanda, whose transactions asked for no rights.
+    """
 
     async def scenario(broker: SecuredBroker) -> None:
         trial, admin = Trial(1), broker.wire(ADMIN)
