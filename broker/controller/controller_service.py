@@ -21,7 +21,7 @@ from broker.controller.channels import BrokerChannel, NewChannel
 from broker.controller.cluster_membership import RETRY_S, ClusterMembership
 from broker.controller.controller_settings import ControllerSettings, controller_settings
 from broker.controller.office import Office
-from broker.controller.topic_changes import Permit, TopicRules, no_quota
+from broker.controller.topic_changes import NOBODY, Requester, TopicRules
 from broker.zookeeper.kafka_zk_client import ClusterError
 from cluster import znodes
 from cluster.controller.commands import Answer, LeaderAndIsr, StopReplica
@@ -240,13 +240,13 @@ class ControllerService:
     # -- topics --------------------------------------------------------------------------------------------------------
 
     async def create_topics(
-        self, new_topics: Sequence[NewTopic], *, validate_only: bool = False, permit: Permit = no_quota
+        self, new_topics: Sequence[NewTopic], *, validate_only: bool = False, requester: Requester = NOBODY
     ) -> dict[str, TopicPlan | ApiError]:
         """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
         try:
             return await self._change(
                 lambda active: active.topics.create(
-                    new_topics, self.settings, validate_only=validate_only, permit=permit
+                    new_topics, self.settings, validate_only=validate_only, requester=requester
                 )
             )
         except ApiError as error:  # a full disk
@@ -259,12 +259,12 @@ class ControllerService:
         assignments: Sequence[tuple[int, ...]] | None,
         *,
         validate_only: bool = False,
-        permit: Permit = no_quota,
+        requester: Requester = NOBODY,
     ) -> None:
         """Grow a topic to `count` partitions. Raises ApiError."""
         await self._change(
             lambda active: active.topics.create_partitions(
-                name, count, assignments, validate_only=validate_only, permit=permit
+                name, count, assignments, validate_only=validate_only, requester=requester
             )
         )
 

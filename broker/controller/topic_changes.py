@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, Protocol
 
 from broker.controller import topic_operations
 from broker.controller.controller_settings import ControllerSettings
@@ -24,17 +26,37 @@ from protocol.errors import ApiError, ErrorCode
 from protocol.replica_assignment import refuse_mixed_racks
 from protocol.value import Value
 
-Permit = Callable[[int], None]
-"""Takes the number of partitions that are about to be created. Raises ApiError when these are too many now."""
-
 Configs = Mapping[ConfigResource, Mapping[str, str]]
 
 PLANS_PER_SLICE = 50
 """Topics judged before the event loop gets its turn: some 5 ms of work."""
 
 
-def no_quota(_partitions: int) -> None:
-    """Permit any number of partitions."""
+class Requester(Protocol):
+    """Who wants partitions. As in Kafka, where request handlers judge topics and write their nodes, the time that takes
+    is the requester's; whatever follows from it is the controller's.
+    """
+
+    def take(self, partitions: int, /) -> None:
+        """Ask whether so many may be created. Raises ApiError when these are too many now."""
+        ...
+
+    def counted(self) -> AbstractContextManager[None]:
+        """Count the time of a block, in which nobody waits, as the requester's."""
+        ...
+
+
+class _Nobody:
+    def take(self, partitions: int, /) -> None:
+        """Permit any number of partitions."""
+
+    def counted(self) -> AbstractContextManager[None]:
+        """Count nothing."""
+        return nullcontext()
+
+
+NOBODY: Final = _Nobody()
+"""The brokers themselves, who have no quotas."""
 
 
 class TopicRules(Value):
@@ -62,7 +84,7 @@ class TopicChanges:
         self._rules = rules
 
     async def create(
-        self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool, permit: Permit
+        self, new_topics: Sequence[NewTopic], settings: ControllerSettings, *, validate_only: bool, requester: Requester
     ) -> dict[str, TopicPlan | ApiError]:
         """Create what can be created, with leaders; by topic name, the plan carried out or why there is none."""
         defaults = TopicDefaults(settings.num_partitions, settings.default_replication_factor)
@@ -72,12 +94,13 @@ class TopicChanges:
         planned: dict[str, str] = {}
         for number, topic in enumerate(new_topics, start=1):
             try:
-                plan = decisions.plan_topic(
-                    topic, context, planned, defaults, rules.validate_config, rules.random.randrange
-                )
+                with requester.counted():
+                    plan = decisions.plan_topic(
+                        topic, context, planned, defaults, rules.validate_config, rules.random.randrange
+                    )
                 rules.refuse_new_partitions(topic.name)
                 if not validate_only:
-                    permit(len(plan.assignment))
+                    requester.take(len(plan.assignment))
             except ApiError as error:
                 outcome[topic.name] = error
             else:
@@ -87,10 +110,10 @@ class TopicChanges:
             if number % PLANS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         if plans and not validate_only:
-            outcome.update(await self._create(plans))
+            outcome.update(await self._create(plans, requester))
         return outcome
 
-    async def _create(self, plans: Sequence[TopicPlan]) -> dict[str, ApiError]:
+    async def _create(self, plans: Sequence[TopicPlan], requester: Requester) -> dict[str, ApiError]:
         """Create these topics; gives why some were not."""
         context = self._office.context
         created: list[TopicImage] = []
@@ -99,9 +122,9 @@ class TopicChanges:
         for share in shares(plans, lambda plan: len(plan.assignment)):
             try:
                 try:
-                    topics = await self._write(share)
+                    topics = await self._write(share, requester)
                 except TreeDiffersError:
-                    topics = await self._write(share, await self._with_config(share))
+                    topics = await self._write(share, requester, await self._with_config(share))
             except ApiError as error:  # a full disk
                 errors.update((plan.name, error) for plan in share)
                 continue
@@ -116,15 +139,18 @@ class TopicChanges:
             )
         return errors
 
-    async def _write(self, plans: Sequence[TopicPlan], with_config: Collection[str] = ()) -> list[TopicImage]:
+    async def _write(
+        self, plans: Sequence[TopicPlan], requester: Requester, with_config: Collection[str] = ()
+    ) -> list[TopicImage]:
         """Write these topics; those of `with_config` have the node of their configuration already."""
         operations: list[Operation] = []
         topics = []
         for plan in plans:
-            changes, topic = await topic_operations.creation(
-                plan, self._rules.random.uuid(), self._office.context, has_config=plan.name in with_config
-            )
-            operations.extend(changes)
+            topic_id = self._rules.random.uuid()
+            with requester.counted():
+                operations += decisions.topic_operations(plan, topic_id, has_config=plan.name in with_config)
+            changes, topic = await topic_operations.first_leaders(plan, topic_id, self._office.context)
+            operations += changes
             topics.append(topic)
         await asyncio.sleep(0)
         await self._office.transact(operations)
@@ -144,7 +170,7 @@ class TopicChanges:
         assignments: Sequence[tuple[int, ...]] | None,
         *,
         validate_only: bool,
-        permit: Permit,
+        requester: Requester,
     ) -> None:
         """Grow a topic to `count` partitions. Raises ApiError; if only some brokers have a rack for every topic, even
         for assignments that need none, as Kafka does.
@@ -154,11 +180,12 @@ class TopicChanges:
         topic = context.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-        added = decisions.expand_topic(topic, count, assignments, context)
+        with requester.counted():
+            added = decisions.expand_topic(topic, count, assignments, context)
         self._rules.refuse_new_partitions(name)
         if validate_only:
             return
-        permit(len(added))
+        requester.take(len(added))
         operations, grown = await topic_operations.expansion(topic, added, context)
         await self._office.transact(operations)
         context.put_topics([grown])

@@ -17,14 +17,12 @@ PARTITIONS_PER_SLICE: Final = 500
 """Partitions whose nodes are described before the event loop gets its turn: some 3 ms of work."""
 
 
-async def creation(
-    plan: TopicPlan, topic_id: UUID, context: ControllerContext, *, has_config: bool
+async def first_leaders(
+    plan: TopicPlan, topic_id: UUID, context: ControllerContext
 ) -> tuple[list[Operation], TopicImage]:
-    """Give the operations that create the topic with its leaders, in Kafka's order, and its image."""
+    """Give the operations that give a new topic its leaders, to follow those of the topic itself, and its image."""
     operations, partitions = await _new_partitions(plan.name, dict(enumerate(plan.assignment)), context)
-    return [*decisions.topic_operations(plan, topic_id, has_config=has_config), *operations], TopicImage(
-        plan.name, topic_id, partitions
-    )
+    return operations, TopicImage(plan.name, topic_id, partitions)
 
 
 async def expansion(

@@ -82,9 +82,7 @@ class TopicHandlers:
             _new_topic(topic) for topic in request.topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA
         ]
         permits = self._quotas.permits(context, _FIRST_CREATE_VERSION_WITH_STRICT_QUOTA)
-        outcome = await self._controller.create_topics(
-            accepted, validate_only=request.validate_only, permit=permits.take
-        )
+        outcome = await self._controller.create_topics(accepted, validate_only=request.validate_only, requester=permits)
         results: list[_CreateResult] = []
         many = len(counts) > TOPICS_AT_ONCE
         shown = _ShownConfigs(self._describe_topic_config, context.api_version if many else None)
@@ -215,7 +213,7 @@ class TopicHandlers:
         assignments = [tuple(each.broker_ids) for each in topic.assignments] if topic.assignments is not None else None
         try:
             await self._controller.create_partitions(
-                topic.name, topic.count, assignments, validate_only=request.validate_only, permit=permits.take
+                topic.name, topic.count, assignments, validate_only=request.validate_only, requester=permits
             )
         except ApiError as error:
             return _PartitionsResult(

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -207,9 +208,7 @@ class ClientQuotas:
 
     def permits(self, context: RequestContext, strict_since: int) -> MutationPermits:
         """The changes that a request may make; its API's quota is strict since that version (KIP-599)."""
-        return MutationPermits(
-            self.mutations, *clients_of(context), self.now_s, is_strict=context.api_version >= strict_since
-        )
+        return MutationPermits(self, context, is_strict=context.api_version >= strict_since)
 
 
 def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str) -> Limits:
@@ -221,23 +220,31 @@ def _limits(configured: Mapping[tuple[Name, Name], Mapping[str, str]], key: str)
 
 
 class MutationPermits:
-    """The changes of one request (Kafka's `ControllerMutationQuota`)."""
+    """The changes of one request (Kafka's `ControllerMutationQuota`), and the time that they take."""
 
-    def __init__(
-        self, quota: MutationQuota, user: str, client_id: str, now_s: Callable[[], float], *, is_strict: bool
-    ) -> None:
-        self._quota = quota
-        self._user = user
-        self._client_id = client_id
-        self._now_s = now_s
+    def __init__(self, quotas: ClientQuotas, context: RequestContext, *, is_strict: bool) -> None:
+        self._quotas = quotas
+        self._context = context
         self._is_strict = is_strict
         self._ends_s = 0.0
 
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the time of a block, in which nobody waits, as the client's: its request does not hold the event loop
+        there itself.
+        """
+        began_s = self._quotas.now_s()
+        try:
+            yield
+        finally:
+            if self._quotas.are_set:
+                self._quotas.count_time(self._context, self._quotas.now_s() - began_s)
+
     def take(self, partitions: int) -> None:
         """Ask whether so many may be created or deleted. Raises ApiError THROTTLING_QUOTA_EXCEEDED."""
-        now_s = self._now_s()
-        throttle_ms = self._quota.record(
-            self._user, self._client_id, partitions, now_s * 1000, is_strict=self._is_strict
+        now_s = self._quotas.now_s()
+        throttle_ms = self._quotas.mutations.record(
+            *clients_of(self._context), partitions, now_s * 1000, is_strict=self._is_strict
         )
         if throttle_ms:
             self._ends_s = now_s + throttle_ms / 1000
@@ -246,11 +253,11 @@ class MutationPermits:
 
     def throttle_time_ms(self) -> int:
         """How long the client still has to wait, after all changes."""
-        now_s = self._now_s()
+        now_s = self._quotas.now_s()
         throttle_ms = round((self._ends_s - now_s) * 1000)
         if throttle_ms <= 0:
             return 0
-        self._quota.throttled(self._user, self._client_id, throttle_ms, now_s * 1000)
+        self._quotas.mutations.throttled(*clients_of(self._context), throttle_ms, now_s * 1000)
         return throttle_ms
 
 

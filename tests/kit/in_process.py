@@ -169,6 +169,7 @@ class InProcessBroker:
 
     def __init__(self, **settings: str) -> None:
         self.clock = ManualClock()
+        self.random = SeededRandom()
         self.network = MemoryNetwork()
         self.file_system = MemoryFileSystem()
         self.executor = InlineExecutor()
@@ -180,7 +181,7 @@ class InProcessBroker:
             BrokerConfig(self._settings),
             environment=Environment(
                 clock=self.clock,
-                random=SeededRandom(),
+                random=self.random,
                 executor=self.executor,
                 network=self.network,
                 file_system=self.file_system,

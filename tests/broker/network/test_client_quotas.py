@@ -24,7 +24,7 @@ from protocol.messages import (
 )
 from protocol.wire.schema import Request
 from tests.broker.handlers.test_client_quota_handlers import DONE, alter
-from tests.kit.environment import ManualClock
+from tests.kit.environment import ManualClock, SeededRandom
 from tests.kit.in_process import InProcessBroker, Wire, play
 from tests.kit.waiting import eventually_on_loop
 from tests.kit.wire_requests import delete_topics, fetch, metadata, new_topic, produce, values_in
@@ -200,6 +200,39 @@ def be_busy(broker: InProcessBroker) -> None:
 @pytest.mark.parametrize("work", [throttle_by_time, throttle_a_fetch_by_its_time])
 def test_a_client_is_throttled_by_the_time_that_it_takes(work: Work) -> None:
     play(work, prepare=be_busy)
+
+
+class SlowRandom(SeededRandom):
+    """Whoever draws a number, as the controller does twice for each topic, has worked for half a second."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def randrange(self, stop: int) -> int:
+        self._clock.ms += 500
+        return super().randrange(stop)
+
+
+def be_slow_to_plan(broker: InProcessBroker) -> None:
+    broker.random = SlowRandom(broker.clock)
+
+
+async def have_topics_judged(broker: InProcessBroker, client: Wire) -> None:
+    await begin(client, "request_percentage", 50)
+    request = new_topic("a")
+    request.topics += [new_topic(name).topics[0] for name in "bcdefgh"]
+    response = await broker.connect("limited").ask(request, 7)
+    assert isinstance(response, CreateTopicsResponse)
+    assert response.throttle_time_ms > 0, "8 of 11 s"
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.NONE}
+    response = await broker.connect("another").ask(new_topic("i"), 7)
+    assert isinstance(response, CreateTopicsResponse)
+    assert response.throttle_time_ms == 0
+
+
+def test_the_time_in_which_the_controller_judges_topics_is_the_clients() -> None:
+    play(have_topics_judged, prepare=be_slow_to_plan)
 
 
 CLUSTER_ACTIONS = (
