@@ -52,11 +52,5 @@ def module_text(sections: Sections, names: Sequence[str], mechanism: str) -> str
     modules = next((sections[name] for name in names if name in sections), ())
     for module in modules:
         if module.class_name == MODULES.get(mechanism):
-            options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())
-            return f"{module.class_name} required{options};"
+            return module.to_text()
     return None
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -26,6 +26,16 @@ class LoginModule(NamedTuple):
     class_name: str
     options: Mapping[str, str]
 
+    def to_text(self) -> str:
+        """As a key has it, and as `parse_module` reads it."""
+        options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
+        return f"{self.class_name} required{options};"
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
 
 def parse_sections(text: str, failure: Failure) -> dict[str, list[LoginModule]]:
     """The modules of each section of a file."""

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +10,8 @@ from confluent_kafka import Producer
 
 from tests.chaos.cluster_load import TimedSender, goes_on
 from tests.compat.steady_load import create_topics, judge, leader_address
-from tests.kit.broker_process import ROOT, free_port
+from tests.kit.broker_process import free_port
+from tests.kit.cluster_command import ClusterCommand, cluster_command
 from tests.kit.controller.reassigning import await_replicas, elect_preferred, reassign
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import real_zookeeper
@@ -25,39 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(300)]
 TOPIC = "flights"
 
 
-class Command:
-    """Runs `odradek cluster` on one directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        """The output of one command; fails when it does not end with `code`."""
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "odradek", "cluster", *words, "--dir", str(self._directory)],
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == code, (words, done.stdout, done.stderr)
-        return done.stdout + done.stderr
-
-    def brokers(self) -> dict[int, list[str]]:
-        """The rows of the status about brokers: state, pid, address, ... by id."""
-        rows = re.findall(r"(?m)^(\d+)  +(\S.*)$", self("status"))
-        return {int(number): re.split(r"  +", row) for number, row in rows}
-
-    def states(self) -> dict[int, str]:
-        """The state of each broker."""
-        return {number: row[0] for number, row in self.brokers().items()}
-
-    def await_status(self, pattern: str) -> None:
-        """Until the status has a line that begins so."""
-        eventually(pattern, lambda: self("status"), lambda said: re.search(rf"(?m)^{pattern}", said) is not None)
-
-
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[str]:
     with real_zookeeper(tmp_path / "service") as service:
@@ -65,12 +29,9 @@ def zookeeper(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Command]:
-    command = Command(tmp_path / "cluster")
-    yield command
-    for name in ("1", "2", "3", "4", "zookeeper"):
-        with contextlib.suppress(AssertionError):
-            command("kill", name)
+def cluster(tmp_path: Path) -> Iterator[ClusterCommand]:
+    with cluster_command(tmp_path / "cluster") as command:
+        yield command
 
 
 def produce(address: str) -> None:
@@ -82,7 +43,7 @@ def produce(address: str) -> None:
     assert failures == [None]
 
 
-def test_the_life_of_a_cluster(cluster: Command, zookeeper: str) -> None:
+def test_the_life_of_a_cluster(cluster: ClusterCommand, zookeeper: str) -> None:
     port = free_port()
     said = cluster("start", "--brokers", "3", "--base-port", str(port), "--zookeeper", f"{zookeeper}/odradek")
     address = ",".join(f"127.0.0.1:{port + number}" for number in range(3))
@@ -118,7 +79,7 @@ def test_the_life_of_a_cluster(cluster: Command, zookeeper: str) -> None:
     assert all(row[1] == "-" for row in cluster.brokers().values())
 
 
-def test_a_new_broker_takes_load_while_producers_go_on(cluster: Command) -> None:
+def test_a_new_broker_takes_load_while_producers_go_on(cluster: ClusterCommand) -> None:
     port = free_port()
     cluster("start", "--brokers", "3", "--base-port", str(port))
     address = ",".join(f"127.0.0.1:{port + number}" for number in range(3))
@@ -147,7 +108,7 @@ def test_a_new_broker_takes_load_while_producers_go_on(cluster: Command) -> None
 
 
 @pytest.mark.parametrize(("coordination", "title"), [("embedded", "the coordination tree"), ("zookeeper", "ZooKeeper")])
-def test_only_what_is_dead_is_started(coordination: str, title: str, cluster: Command) -> None:
+def test_only_what_is_dead_is_started(coordination: str, title: str, cluster: ClusterCommand) -> None:
     """With a coordination of its own, which dies alone, then with a broker."""
     port = free_port()
     cluster("start", "--brokers", "2", "--base-port", str(port), "--coordination", coordination)

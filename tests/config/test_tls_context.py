@@ -49,6 +49,14 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
+def test_strict_clients_accept_what_is_issued(tmp_path: Path) -> None:
+    """Those of Python 3.13, by default."""
+    server = context_of(keystore_type="PEM", keystore_location=str(BROKER.write_pem(tmp_path / "broker.pem")))
+    client = client_context()
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert greets(server, client) == "broker"
+
+
 def test_every_kind_of_key_store(tmp_path: Path) -> None:
     pem = str(BROKER.write_pem(tmp_path / "broker.pem"))
     encrypted = str(BROKER.write_pem(tmp_path / "encrypted.pem", "secret"))

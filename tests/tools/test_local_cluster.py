@@ -19,6 +19,7 @@ from config.broker_config import BrokerConfig
 from config.properties import load_properties
 from odradek.command_list import server_root
 from tests.kit.broker_process import free_port
+from tests.kit.security.certificates import Authority
 from tests.kit.waiting import eventually
 from tools import cluster
 from tools.local_cluster import process_commands
@@ -26,6 +27,7 @@ from tools.local_cluster.cluster_actions import ACTIONS
 from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker, LocalZooKeeper
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, spawn
 from tools.local_cluster.generated_properties import broker_properties
+from tools.local_cluster.security.cluster_security import ClusterSecurity
 from tools.support.common import ToolError
 
 
@@ -151,6 +153,7 @@ def test_mistakes_of_the_command_line(directory: ClusterDirectory, capsys: pytes
         "start --base-port 1234": f"broker 1 of the cluster in {directory.path} has port 9092",
         "start --zookeeper other:1": f"the cluster in {directory.path} is on the ZooKeeper zk:2181/kafka",
         "start --coordination embedded": f"the cluster in {directory.path} is on ZooKeeper at zk:2181/kafka",
+        "start --tls": f"the cluster in {directory.path} was made with neither --tls nor --sasl",
         "start --set a=b": f"the cluster in {directory.path} exists; change "
         f"{directory.path}/broker-*/server.properties instead",
     }.items():
@@ -160,7 +163,15 @@ def test_mistakes_of_the_command_line(directory: ClusterDirectory, capsys: pytes
 
 @pytest.mark.parametrize(
     "command",
-    ["start --brokers 0", "start --base-port 65536", "start --zookeeper nowhere", "kill", "kill one", "logs -n x"],
+    [
+        "start --brokers 0",
+        "start --base-port 65536",
+        "start --zookeeper nowhere",
+        "start --sasl scram",
+        "kill",
+        "kill one",
+        "logs -n x",
+    ],
 )
 def test_values_that_make_no_sense(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -174,6 +185,39 @@ def test_keys_that_each_broker_has_for_itself(tmp_path: Path, capsys: pytest.Cap
     assert cluster.main(["start", "--dir", str(path), "--set", "listeners=PLAINTEXT://:1"]) == 1
     assert said(capsys) == "--set listeners: each broker has its own, which the command chooses"
     assert not ClusterDirectory(path).exists
+
+
+def test_security_is_chosen_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No setting undoes it, and it stays what the cluster was made with."""
+    new = ["--dir", str(tmp_path / "new"), "--base-port", str(free_port()), "--brokers", "1"]
+    for options, key in (("--tls", "ssl.keystore.location"), ("--sasl PLAIN", "sasl.enabled.mechanisms")):
+        assert cluster.main(["start", *new, *options.split(), "--set", f"{key}=x"]) == 1
+        assert said(capsys) == f"--set {key}: {options} chooses it"
+    assert not ClusterDirectory(tmp_path / "new").exists
+    directory = ClusterDirectory(tmp_path / "old")
+    directory.save(a_state(None).replace(security=ClusterSecurity(has_tls=True, mechanism="PLAIN")))
+    assert directory.load().security == ClusterSecurity(has_tls=True, mechanism="PLAIN")
+    assert cluster.main(["start", "--dir", str(directory.path), "--sasl", "SCRAM-SHA-512"]) == 1
+    assert said(capsys) == f"the cluster in {directory.path} was made with --tls --sasl PLAIN"
+
+
+def test_keys_that_cannot_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of a cluster that has been here are kept, so one line names them."""
+    files = tmp_path / "security"
+    files.mkdir()
+    words = ["start", "--dir", str(tmp_path), "--base-port", str(free_port()), "--brokers", "1"]
+    authority, other = Authority(), Authority("other")
+    authority.write_pem(files / "authority.pem")
+    assert cluster.main([*words, "--tls"]) == 1
+    assert said(capsys) == f"{files}/authority-key.pem (No such file or directory)"
+    for key, reason in ((other.identity.key_pem(), "the private key is not that of the certificate"), ("", "")):
+        (files / "authority-key.pem").write_text(key)
+        assert cluster.main([*words, "--tls"]) == 1
+        assert said(capsys).startswith(f"the authority in {files} cannot be used: {reason}")
+    (files / "users.properties").write_text("broker=b\n")
+    assert cluster.main([*words, "--sasl", "PLAIN"]) == 1
+    assert said(capsys) == f"{files}/users.properties has no password of admin"
+    assert (files / "authority.pem").read_text() == authority.pem
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from config.security.sasl_config import MECHANISMS
 from tools.local_cluster.cluster_directory import DEFAULT_DIRECTORY, ZOOKEEPER, ClusterDirectory, ClusterState
 from tools.local_cluster.cluster_lifecycle import ClusterLifecycle
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, wait_for_end
 from tools.local_cluster.cluster_status import gather_status, render
 from tools.local_cluster.generated_properties import SESSION_TIMEOUT_MS
+from tools.local_cluster.security.client_files import client_files
+from tools.local_cluster.security.cluster_security import ClusterSecurity
 from tools.local_cluster.server_logs import NamedLog, show_logs
 from tools.support.common import ToolError, parse_pairs, run_work
 
@@ -54,6 +58,8 @@ def make_parser() -> argparse.ArgumentParser:
     service.add_argument(
         "--zookeeper", type=_connect, metavar="HOST:PORT[/CHROOT]", help="a real one that runs already"
     )
+    start.add_argument("--tls", action="store_true", help="encrypt, with an authority and certificates that it makes")
+    start.add_argument("--sasl", choices=MECHANISMS, metavar="MECHANISM", help=f"have users: {', '.join(MECHANISMS)}")
     start.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="configure all brokers"
     )
@@ -126,6 +132,7 @@ async def start(arguments: argparse.Namespace, directory: ClusterDirectory) -> N
                 zookeeper=arguments.zookeeper,
                 is_embedded=arguments.coordination != ZOOKEEPER,
                 settings=_settings(arguments),
+                security=ClusterSecurity(arguments.tls, arguments.sasl),
             )
             try:
                 await lifecycle.start()
@@ -133,7 +140,7 @@ async def start(arguments: argparse.Namespace, directory: ClusterDirectory) -> N
                 await lifecycle.stop()
                 directory.forget()
                 raise
-    _say_what_next(lifecycle.state)
+    _say_what_next(directory, lifecycle.state)
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, str]:
@@ -156,21 +163,30 @@ def _refuse_changes(arguments: argparse.Namespace, state: ClusterState, director
         raise ToolError(f"the cluster in {directory.path} is on {state.zookeeper.title} at {state.zookeeper.connect}")
     if arguments.base_port not in {None, state.brokers[0].port}:
         raise ToolError(f"broker 1 of the cluster in {directory.path} has port {state.brokers[0].port}")
+    if arguments.tls > state.security.has_tls or arguments.sasl not in {None, state.security.mechanism}:
+        raise ToolError(f"the cluster in {directory.path} was made with {state.security.title}")
     if arguments.settings:
         raise ToolError(
             f"the cluster in {directory.path} exists; change {directory.path}/broker-*/server.properties instead"
         )
 
 
-def _say_what_next(state: ClusterState) -> None:
+def _say_what_next(directory: ClusterDirectory, state: ClusterState) -> None:
     topics = f"odradek topics --bootstrap-server {state.brokers[0].address}"
+    if state.security.is_on:
+        files = client_files(directory, state)
+        topics += f" --command-config {shlex.quote(str(files[0].path))}"
+        for file in files:
+            tell(f"\n# {file.title}: {file.path}\n{file.text.rstrip()}")
+    else:
+        tell(f"\nbootstrap.servers={state.bootstrap_servers}")
     commands = {
         f"{topics} --create --topic flights --partitions {len(state.brokers)}": "",
         "odradek cluster status --watch": "leaders, ISR and memory",
         f"odradek cluster kill {state.brokers[-1].broker_id}": "kill -9; `odradek cluster start` starts it again",
         "odradek cluster stop": "",
     }
-    tell(f"\nbootstrap.servers={state.bootstrap_servers}\n\nNext:")
+    tell("\nNext:")
     for command, what in commands.items():
         tell(f"  {command}{f'   # {what}' if what else ''}")
 

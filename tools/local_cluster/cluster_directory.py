@@ -5,6 +5,9 @@ odradek-cluster/
   zookeeper/                   zookeeper.properties, data, server.log
   broker-1/                    server.properties, data, server.log
   broker-2/ ...
+  security/, clients/          of a cluster with TLS or SASL (`tools.local_cluster.security`)
+
+Nobody else can read the files that this command writes: there are keys and passwords in them.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 
 from protocol.value import Value
 from tools.local_cluster.cluster_processes import ProcessId
+from tools.local_cluster.security.cluster_security import ClusterSecurity
 from tools.support.common import ToolError
 
 DEFAULT_DIRECTORY = "odradek-cluster"
@@ -64,6 +68,7 @@ class ClusterState(Value):
     zookeeper: LocalZooKeeper
     brokers: tuple[LocalBroker, ...]
     settings: Mapping[str, str]
+    security: ClusterSecurity = ClusterSecurity()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -82,11 +87,11 @@ class ClusterState(Value):
         """This state with a broker changed, or added."""
         others = [broker for broker in self.brokers if broker.broker_id != changed.broker_id]
         brokers = sorted([*others, changed], key=lambda broker: broker.broker_id)
-        return ClusterState(self.zookeeper, tuple(brokers), self.settings)
+        return self.replace(brokers=tuple(brokers))
 
     def with_zookeeper(self, changed: LocalZooKeeper) -> ClusterState:
         """This state with its ZooKeeper changed."""
-        return ClusterState(changed, self.brokers, self.settings)
+        return self.replace(zookeeper=changed)
 
 
 class ClusterDirectory:
@@ -125,12 +130,8 @@ class ClusterDirectory:
             raise ToolError(f"{self._state_file} cannot be understood: {error!r}") from None
 
     def save(self, state: ClusterState) -> None:
-        """Replace the file in one step: whoever reads it, and a crash, finds the old state or the new one."""
-        with tempfile.NamedTemporaryFile("w", dir=self.path, prefix="cluster.json.", delete=False) as file:
-            json.dump(_json_of(state), file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(file.name).replace(self._state_file)
+        """Replace the file: whoever reads it, and a crash, finds the old state or the new one."""
+        write_private(self._state_file, json.dumps(_json_of(state), indent=2))
 
     def forget(self) -> None:
         """Remove what makes this directory a cluster; data and logs stay."""
@@ -154,9 +155,25 @@ class ClusterDirectory:
 
     def write_properties(self, name: str | int, settings: Mapping[str, str]) -> None:
         """Make the configuration of a broker or of ZooKeeper, and its directory."""
-        self.part(name).mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{key}={value}\n" for key, value in settings.items()).replace("\\", "\\\\")
-        self.properties_file(name).write_text(text, encoding="iso-8859-1", errors="backslashreplace")
+        write_private(self.properties_file(name), properties_text(settings), encoding="iso-8859-1")
+
+
+def properties_text(settings: Mapping[str, str]) -> str:
+    """As Java reads it: of Latin letters, others are escaped."""
+    text = "".join(f"{key}={value}\n" for key, value in settings.items()).replace("\\", "\\\\")
+    return text.encode("iso-8859-1", "backslashreplace").decode("iso-8859-1")
+
+
+def write_private(path: Path, text: str, *, encoding: str = "utf-8") -> None:
+    """Make or replace a file in one step, and its directory if need be. Only this user can read it (mode 0600)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f"{path.name}.", delete=False, encoding=encoding
+    ) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(path)
 
 
 def _json_of(state: ClusterState) -> dict[str, Any]:
@@ -171,6 +188,7 @@ def _json_of(state: ClusterState) -> dict[str, Any]:
         },
         "brokers": [{"id": each.broker_id, "port": each.port, "process": each.process} for each in state.brokers],
         "settings": dict(state.settings),
+        "security": {"tls": state.security.has_tls, "sasl": state.security.mechanism},
     }
 
 
@@ -181,11 +199,12 @@ def _state_of(found: dict[str, Any]) -> ClusterState:
     def process_of(entry: dict[str, Any]) -> ProcessId | None:
         return None if entry["process"] is None else ProcessId(*entry["process"])
 
-    zookeeper = found["zookeeper"]
+    zookeeper, security = found["zookeeper"], found.get("security", {})
     return ClusterState(
         LocalZooKeeper(
             zookeeper["connect"], zookeeper["port"], process_of(zookeeper), zookeeper.get("embedded", False)
         ),
         tuple(LocalBroker(each["id"], each["port"], process_of(each)) for each in found["brokers"]),
         found["settings"],
+        ClusterSecurity(security.get("tls", False), security.get("sasl")),
     )

@@ -26,7 +26,17 @@ from tools.local_cluster.cluster_probe import Probe
 from tools.local_cluster.cluster_processes import Condition, ProcessId, observe, send_signal, spawn, wait_for_end
 from tools.local_cluster.generated_properties import broker_properties, zookeeper_properties
 from tools.local_cluster.ports import accepts, free_from, is_free, require_free
-from tools.local_cluster.process_commands import ProcessCommand, broker_command, tree_command, zookeeper_command
+from tools.local_cluster.process_commands import (
+    ProcessCommand,
+    broker_command,
+    run,
+    tree_command,
+    users_command,
+    zookeeper_command,
+)
+from tools.local_cluster.security.client_files import write_client_files
+from tools.local_cluster.security.cluster_secrets import ClusterSecrets
+from tools.local_cluster.security.cluster_security import ClusterSecurity
 from tools.support.common import ToolError
 from tools.zookeeper.zookeeper_process import is_serving
 
@@ -57,9 +67,11 @@ class ClusterLifecycle:
         zookeeper: str | None,
         is_embedded: bool,
         settings: Mapping[str, str],
+        security: ClusterSecurity,
     ) -> ClusterLifecycle:
         """A new cluster in `directory`, not started yet; on the given ZooKeeper, or on one of its own, which may be the
-        embedded tree. Raises ToolError when a port is in use, and when no ZooKeeper can be started here.
+        embedded tree. Raises ToolError when a port is in use, when no ZooKeeper can be started here, and when there are
+        keys that cannot be used.
         """
         ports = range(base_port, base_port + brokers)
         for number, port in enumerate(ports, 1):
@@ -72,8 +84,11 @@ class ClusterLifecycle:
         else:
             service = LocalZooKeeper(zookeeper)
         members = tuple(LocalBroker(number, port) for number, port in enumerate(ports, 1))
-        state = ClusterState(service, members, settings)
+        state = ClusterState(service, members, settings, security)
+        secrets = ClusterSecrets(directory, security)
+        secrets.make()
         for broker in members:
+            secrets.issue(broker.broker_id)
             directory.write_properties(broker.broker_id, broker_properties(directory, state, broker))
         directory.save(state)
         return cls(directory, tell)
@@ -82,6 +97,10 @@ class ClusterLifecycle:
     def state(self) -> ClusterState:
         """The cluster as it was last written."""
         return self._state
+
+    @property
+    def _secrets(self) -> ClusterSecrets:
+        return ClusterSecrets(self._directory, self._state.security)
 
     def _save(self, state: ClusterState) -> None:
         self._state = state
@@ -100,6 +119,9 @@ class ClusterLifecycle:
         await self._start_zookeeper()
         for broker in dead:
             require_free(broker.port, f"broker {broker.broker_id}")
+        if dead and self._state.security.is_scram:
+            await self._make_users()
+        write_client_files(self._directory, self._state)
         for broker in dead:
             self._spawn(broker)
         await self._await_registered({broker.broker_id for broker in dead})
@@ -112,6 +134,7 @@ class ClusterLifecycle:
         port = free_from(max(each.port for each in self._state.brokers) + 1)
         broker = LocalBroker(last.broker_id + 1, port)
         before, state = self._state, self._state.with_broker(broker)
+        self._secrets.issue(broker.broker_id)
         self._directory.write_properties(broker.broker_id, broker_properties(self._directory, before, broker))
         self._save(state)
         try:
@@ -122,6 +145,7 @@ class ClusterLifecycle:
             await self._end(name, f"broker {name}", self._state.broker(name).process)
             self._save(before)
             raise
+        write_client_files(self._directory, self._state)
         return self._state.broker(broker.broker_id)
 
     @property
@@ -154,6 +178,13 @@ class ClusterLifecycle:
                     return
         raise ToolError(f"no ZooKeeper answers at {connect}")
 
+    async def _make_users(self) -> None:
+        """Raises ToolError when one is there with another password, or cannot be made."""
+        properties = self._directory.properties_file(self._state.brokers[0].broker_id)
+        code, said = await run(users_command(properties, self._secrets.users_file))
+        if code:
+            raise ToolError(f"the users of the brokers cannot be made: {said}")
+
     def _spawn(self, broker: LocalBroker) -> None:
         process = self._launch(broker.broker_id, broker_command(self._directory.properties_file(broker.broker_id)))
         self._save(self._state.with_broker(LocalBroker(broker.broker_id, broker.port, process)))
@@ -170,9 +201,10 @@ class ClusterLifecycle:
             if broker.broker_id in started or observe(broker.process).condition is Condition.RUNNING
         ]
         members = [broker.broker_id for broker in running]
+        security = self._secrets.client_properties()
         for broker in running:
             name = broker.broker_id
-            async with Probe(broker.address) as probe:
+            async with Probe(broker.address, security) as probe:
                 await self._await_ready(f"broker {name}", name, broker.process, partial(probe.knows, members))
 
     async def _await_ready(

@@ -42,10 +42,13 @@ _PROPERTIES = {
 
 
 class Probe:
-    """A client of the brokers at `bootstrap_servers`. Use as an async context manager."""
+    """A client of the brokers at `bootstrap_servers`, which `security` lets in. Use as an async context manager.
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        self._client = make_client(bootstrap_servers, _PROPERTIES, client_id="odradek-cluster")
+    What it asks raises AuthenticationError when a broker does not let it in.
+    """
+
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
+        self._client = make_client(bootstrap_servers, {**_PROPERTIES, **(security or {})}, client_id="odradek-cluster")
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from protocol.value import Value
 from tools.local_cluster.cluster_directory import ClusterDirectory, ClusterState, LocalBroker
 from tools.local_cluster.cluster_probe import Probe, ReplicaLog, Replicas
 from tools.local_cluster.cluster_processes import Condition, Observed, observe
+from tools.local_cluster.security.cluster_secrets import ClusterSecrets
 
 MISSING = "-"
 MOST_PARTITIONS = 20
@@ -30,13 +31,16 @@ class ClusterStatus(Value):
 
 
 async def gather_status(directory: ClusterDirectory) -> ClusterStatus:
-    """Look at the processes and ask the brokers. Raises ToolError when there is no cluster."""
+    """Look at the processes and ask the brokers. Raises ToolError when there is no cluster, AuthenticationError when
+    its brokers refuse the user that it was made with.
+    """
     state = directory.load()
     observed = {each.broker_id: observe(each.process) for each in state.brokers}
     running = [each for each in state.brokers if observed[each.broker_id].condition is Condition.RUNNING]
     metadata, replicas = None, {}
     if running:
-        async with Probe(",".join(broker.address for broker in running)) as probe:
+        security = ClusterSecrets(directory, state.security).client_properties()
+        async with Probe(",".join(broker.address for broker in running), security) as probe:
             metadata = await probe.metadata()
             if metadata is not None:
                 asked = [each.broker_id for each in running if each.broker_id in metadata.nodes]

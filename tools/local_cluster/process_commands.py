@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +35,25 @@ def broker_command(properties: Path) -> ProcessCommand:
 def tree_command(properties: Path) -> ProcessCommand:
     """The embedded tree, served in the foreground as a ZooKeeper."""
     return server_module("broker.zookeeper.tree_process", str(properties))
+
+
+def users_command(properties: Path, users: Path) -> ProcessCommand:
+    """Makes users of SCRAM before the first broker, of which this is the configuration, starts."""
+    return server_module("broker.security.first_users", str(properties), str(users))
+
+
+async def run(command: ProcessCommand) -> tuple[int, str]:
+    """Run a command to its end; gives the exit code and what it said on standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *command.words, env={**os.environ, **command.environment}, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+    )
+    try:
+        _, said = await process.communicate()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+    assert process.returncode is not None
+    return process.returncode, said.decode(errors="replace").strip()
 
 
 def server_module(module: str, *arguments: str) -> ProcessCommand:

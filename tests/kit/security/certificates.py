@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -18,22 +13,18 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     pkcs12,
 )
-from cryptography.x509.oid import NameOID
 
-_HOSTS = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+from tools.local_cluster.security import certificate_authority
+from tools.local_cluster.security.certificate_authority import subject
+
+__all__ = ["Authority", "Identity", "subject"]
 
 
-class Identity(NamedTuple):
-    """A private key with its certificate."""
-
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    @property
-    def certificate_pem(self) -> str:
-        return self.certificate.public_bytes(Encoding.PEM).decode()
+class Identity(certificate_authority.Identity):
+    """A private key with its certificate, as files."""
 
     def key_pem(self, password: str | None = None) -> str:
+        """The key alone, encrypted if there is a password."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, _encryption(password)).decode()
 
     def write_pem(self, path: Path, password: str | None = None) -> Path:
@@ -51,20 +42,11 @@ class Identity(NamedTuple):
         return path
 
 
-def subject(name: str, **others: str) -> x509.Name:
-    """A subject with a common name; `others` are names of `NameOID`, the least specific first."""
-    attributes = [x509.NameAttribute(getattr(NameOID, kind), value) for kind, value in others.items()]
-    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
 class Authority:
     """Signs certificates."""
 
     def __init__(self, name: str = "authority") -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        own = subject(name)
-        builder = _builder(own, own, key, days=30).add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        self.identity = Identity(key, builder.sign(key, hashes.SHA256()))
+        self.identity = certificate_authority.new_authority(name)
 
     @property
     def pem(self) -> str:
@@ -81,28 +63,12 @@ class Authority:
         path.write_bytes(pkcs12.serialize_java_truststore([trusted], _encryption(password)))
         return path
 
-    def issue(self, name: str | x509.Name, *, days: int = 30, hosts: tuple[str, ...] = ()) -> Identity:
-        """A certificate for localhost, or for `hosts`; with `days` below 0 it has expired so long ago."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def issue(
+        self, name: str | x509.Name, *, days: int = 30, hosts: tuple[str, ...] = certificate_authority.LOCAL_HOSTS
+    ) -> Identity:
+        """A certificate for this machine, or for `hosts`; with `days` below 0 it has expired so long ago."""
         own = subject(name) if isinstance(name, str) else name
-        builder = _builder(own, self.identity.certificate.subject, key, days)
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(each) for each in hosts] or _HOSTS), critical=False
-        )
-        return Identity(key, builder.sign(self.identity.key, hashes.SHA256()))
-
-
-def _builder(own: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(own)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(ends - dt.timedelta(days=60))
-        .not_valid_after(ends)
-    )
+        return Identity(*certificate_authority.issue(self.identity, own, days=days, hosts=hosts))
 
 
 def _encryption(password: str | None) -> KeySerializationEncryption:

@@ -1,0 +1,104 @@
+"""`python -m broker.security.first_users SERVER.PROPERTIES USERS.PROPERTIES`: make users of SCRAM before brokers start.
+
+Brokers that know one another by SCRAM cannot be asked to make the users that they need. As Kafka's
+`kafka-configs.sh --zookeeper` does, this writes them to the ZooKeeper of SERVER.PROPERTIES, for each SCRAM mechanism in
+its `sasl.enabled.mechanisms`. USERS.PROPERTIES has passwords by user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from broker.environment.contract import Random
+from broker.environment.system import SystemClock, SystemRandom, kafka_options, read_text
+from broker.zookeeper.kafka_zk_client import KafkaZkClient
+from broker.zookeeper.kazoo_ensemble import KazooEnsemble
+from cluster.quotas.entities import QuotaEntity
+from cluster.security.sasl_exchange import HASHES, MIN_ITERATIONS, ScramCredential
+from cluster.znodes import PERSISTENT_PATHS
+from cluster.zookeeper.coordination import CoordinationError
+from config.broker_config import BrokerConfig
+from config.definitions import ConfigError
+from config.properties import load_properties
+from config.security.jaas_file import system_properties
+from config.zookeeper.jaas import zookeeper_login
+from storage.io.os_file_system import OsFileSystem
+
+_ITERATIONS: Final = MIN_ITERATIONS
+"""Those of `kafka-configs.sh`."""
+
+
+class UserError(Exception):
+    """A user is there already and cannot be used; the message says which, and why."""
+
+
+def main(argv: list[str]) -> int:
+    """Make the users that are missing. Gives exit code 1, after a line that says why, when one cannot be made."""
+    properties, users_file = argv
+    file_system = OsFileSystem()
+    try:
+        config = BrokerConfig(load_properties(file_system.read_file(properties)))
+        passwords = load_properties(file_system.read_file(users_file))
+        asyncio.run(make_users(config, passwords))
+    except (ConfigError, CoordinationError, OSError, UserError) as error:
+        print(f"{users_file}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def make_users(config: BrokerConfig, passwords: Mapping[str, str]) -> None:
+    """Make the users that are missing. No user's password is ever changed.
+
+    Raises UserError for one with another password or a damaged credential, ConfigError when `config` names no
+    ZooKeeper, CoordinationError.
+    """
+    address = config.zookeeper_address
+    if address is None:
+        raise ConfigError("zookeeper.connect", "", "the users are kept in the ZooKeeper that it names")
+    login = zookeeper_login(system_properties(kafka_options()), read_text)
+    session = KazooEnsemble(address, config, login).session()
+    await session.connect()
+    try:
+        zk_client = KafkaZkClient(session, SystemClock())
+        await zk_client.create_missing(PERSISTENT_PATHS)
+        for user, password in passwords.items():
+            resource = QuotaEntity(user).resource
+            known = await zk_client.read_config(resource)
+            wanted = with_credentials(user, password, known, config, SystemRandom())
+            if wanted != known:
+                await session.multi(await zk_client.config_operations({resource: wanted}))
+    finally:
+        await session.close()
+
+
+def with_credentials(
+    user: str, password: str, known: Mapping[str, str], config: BrokerConfig, random: Random
+) -> dict[str, str]:
+    """The configuration `known` of a user, with the credentials that it lacks. Raises as `make_users` does."""
+    wanted = dict(known)
+    enabled = config.values["sasl.enabled.mechanisms"]
+    for mechanism in HASHES.keys() & set(enabled if isinstance(enabled, tuple) else ()):
+        if mechanism not in known:
+            wanted[mechanism] = _credential(mechanism, password, random.uuid().bytes, _ITERATIONS).to_text()
+            continue
+        try:
+            found = ScramCredential.from_text(known[mechanism])
+        except ValueError as error:
+            raise UserError(f"{mechanism} of user {user}: {error}") from error
+        if found != _credential(mechanism, password, found.salt, found.iterations):
+            where = config.zookeeper_address
+            raise UserError(f"user {user} has at {where} another password for {mechanism} than here")
+    return wanted
+
+
+def _credential(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
+    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+    return ScramCredential.from_salted_password(mechanism, salted, salt, iterations)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""`odradek cluster` as a user runs it, on a directory of a test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.kit.broker_process import ROOT
+from tests.kit.waiting import eventually
+
+
+class ClusterCommand:
+    """Runs `odradek cluster` on one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """The output of one command; fails when it does not end with `code`."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "odradek", "cluster", *words, "--dir", str(self._directory)],
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def brokers(self) -> dict[int, list[str]]:
+        """The rows of the status about brokers: state, pid, address, ... by id."""
+        rows = re.findall(r"(?m)^(\d+)  +(\S.*)$", self("status"))
+        return {int(number): re.split(r"  +", row) for number, row in rows}
+
+    def states(self) -> dict[int, str]:
+        """The state of each broker."""
+        return {number: row[0] for number, row in self.brokers().items()}
+
+    def await_status(self, pattern: str) -> None:
+        """Until the status has a line that begins so."""
+        eventually(pattern, lambda: self("status"), lambda said: re.search(rf"(?m)^{pattern}", said) is not None)
+
+
+@contextlib.contextmanager
+def cluster_command(directory: Path) -> Iterator[ClusterCommand]:
+    """For a block, after which no process is left."""
+    command = ClusterCommand(directory)
+    try:
+        yield command
+    finally:
+        for name in ("1", "2", "3", "4", "zookeeper"):
+            with contextlib.suppress(AssertionError):
+                command("kill", name)
