@@ -126,7 +126,7 @@ def read_configuration(arguments: Arguments, path: str, environment: Mapping[str
         properties = {key: text for key, text in properties.items() if key in PLACES}
     given = {**properties, **named, **arguments.overrides}
     options = environment.get("KAFKA_OPTS", "")
-    if "java.security.auth.login.config" in options:
+    if "java.security.auth.login.config" in options or "sasl.oauthbearer.allowed.urls" in options:
         from broker.environment.system import read_text
         from config.security.jaas_keys import with_jaas_file
 

@@ -107,6 +107,8 @@ class KafkaServer:
             await serving.start(self._config, self._socket_server, self.metrics_server)
             if self._config.ssl:
                 self._renew_certificates(serving)
+            if any(each.tokens is not None for each in self._config.sasl.values()):
+                self._refresh_issuer_keys(serving)
         except (OSError, LogDirError, ClusterError, JournalError, CoordinationError, ApiError, ConfigError) as error:
             raise StartupError(_reason(error)) from error
         milliseconds = (self._environment.clock.monotonic_s() - self._launched_s) * 1000
@@ -170,6 +172,14 @@ class KafkaServer:
         renewables = renewables_of(self._security, None if links is None else links.network)
         renewal = CertificateRenewal(self._environment.executor, lambda: configs.current, self._config, renewables)
         serving.supervisor.every(CHECK_MS, "certificates", renewal.check)
+
+    def _refresh_issuer_keys(self, serving: ServingBroker) -> None:
+        """From now on: those of issuers of tokens."""
+        from broker.security.issuer_keys import CHECK_MS
+        from broker.security.listener_security import issuer_keys_of
+
+        for number, keys in enumerate(issuer_keys_of(self._security)):
+            serving.supervisor.every(CHECK_MS, f"issuer-keys-{number}", keys.refresh, initial_delay_ms=0)
 
     async def _scram_credential(self, user: str, mechanism: str) -> str | None:
         """A user's credential as the tree has it; None where there is none. Raises CoordinationError."""

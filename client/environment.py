@@ -1,11 +1,13 @@
 """Interfaces to the machine for a client, and their real implementations: the only module of the client that
-imports `random`. Time is the event loop's, and the wall clock an argument of those who need one.
+imports `random` and `time`. Time is the event loop's, and the wall clock an argument of those who need one; only for
+tokens of OAuth, which are got on a thread, it is this machine's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -44,6 +46,16 @@ class LoopNetwork:
 def system_random() -> Random:
     """Another sequence each time."""
     return random.Random()  # noqa: S311  no secrets
+
+
+def wall_clock_s() -> float:
+    """Seconds since 1970."""
+    return time.time()
+
+
+def pause(seconds: float) -> None:
+    """Hold up a thread, which is never that of the event loop."""
+    time.sleep(seconds)
 
 
 def new_nonce() -> str:

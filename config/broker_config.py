@@ -240,7 +240,7 @@ class BrokerConfig:
             return "password.encoder.secret" in self.originals
         if key.startswith("delegation.token."):
             return settings_of_tokens(self.values) is not None
-        is_sasl = key.startswith("sasl.") or key == "connections.max.reauth.ms"
+        is_sasl = key.startswith(("sasl.", "org.apache.kafka.sasl.")) or key == "connections.max.reauth.ms"
         return bool(self.sasl) if is_sasl else key.startswith("ssl.") and bool(self.ssl)
 
     def with_dynamic(self, properties: Mapping[str, str]) -> BrokerConfig:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from config.definitions import ConfigKey, Matching, OneOf, Range
-from config.vocabulary import LONG, STRING
+from config.vocabulary import LIST, LONG, STRING
+
+ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+"""A system property of Kafka 3.9.1 (CVE-2025-27817), which is read from KAFKA_OPTS and from the configuration."""
 
 KEYS = (
     ConfigKey(
@@ -40,5 +45,11 @@ KEYS = (
         "header",
         "How far a batch is checked before it is appended: `header` (sizes, counts, CRC) or `deep` (every record too).",
         OneOf(("header", "deep")),
+    ),
+    ConfigKey(
+        ALLOWED_URLS,
+        LIST,
+        (),
+        "https: URLs that the broker may ask for the keys of issuers of tokens and for tokens; also in KAFKA_OPTS.",
     ),
 )

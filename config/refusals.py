@@ -19,6 +19,11 @@ _PATTERNS = (
         "name the listener and the mechanism: listener.name.NAME.MECHANISM.sasl.jaas.config",
         False,
     ),
+    (
+        re.compile(r"(?!listener\.name\.[^.]+\.oauthbearer\.)(.*\.)?sasl\.(login|server)\.callback\.handler\.class\Z"),
+        "it is for the mechanism OAUTHBEARER of a listener: listener.name.NAME.oauthbearer.sasl...",
+        True,
+    ),
 )
 _SASL_KEY = re.compile(r"(.*\.)?(sasl\..*|connections\.max\.reauth\.ms)\Z")
 

@@ -18,7 +18,7 @@ from broker.environment.system import SystemClock, SystemRandom, kafka_options, 
 from broker.zookeeper.kafka_zk_client import KafkaZkClient
 from broker.zookeeper.kazoo_ensemble import KazooEnsemble
 from cluster.quotas.entities import QuotaEntity
-from cluster.security.sasl_exchange import HASHES, MIN_ITERATIONS, ScramCredential
+from cluster.security.sasl_exchange import ScramCredential
 from cluster.znodes import PERSISTENT_PATHS
 from cluster.zookeeper.coordination import CoordinationError
 from config.broker_config import BrokerConfig
@@ -26,6 +26,7 @@ from config.definitions import ConfigError
 from config.properties import load_properties
 from config.security.jaas_file import system_properties
 from config.zookeeper.jaas import zookeeper_login
+from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 from storage.io.os_file_system import OsFileSystem
 
 _ITERATIONS: Final = MIN_ITERATIONS

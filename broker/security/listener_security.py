@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.environment.contract import Clock, Environment, Executor, Random
 from broker.network.connection_contract import ConnectionOwner, Dispatch
@@ -33,6 +33,10 @@ from config.security.sasl_config import SaslConfig
 from config.security.ssl_config import ClientSsl
 from config.security.tls_context import server_context
 
+if TYPE_CHECKING:
+    from broker.security.issuer_keys import IssuerKeys
+    from broker.security.token_validator import Tokens
+
 logger = logging.getLogger("kafka.security.SaslListener")
 
 StoredCredential = Callable[[str, str], Awaitable[str | None]]
@@ -56,8 +60,9 @@ class SaslListener:
         random: Random,
         failure_delay_s: float,
         new_gssapi: Callable[[], Exchange] | None,
+        tokens: Tokens | None,
     ) -> None:
-        """`new_gssapi` begins an exchange of GSSAPI."""
+        """`new_gssapi` begins an exchange of GSSAPI, `tokens` one of OAUTHBEARER; None without that mechanism."""
         self._config = config
         self._stored = stored
         self._stored_token = stored_token
@@ -65,6 +70,7 @@ class SaslListener:
         self._random = random
         self._failure_delay_s = failure_delay_s
         self._new_gssapi = new_gssapi
+        self.tokens = tokens
         self._secret = random.uuid().bytes + random.uuid().bytes
 
     def session(self, dispatcher: Dispatch) -> SaslSession:
@@ -76,6 +82,8 @@ class SaslListener:
             return PlainExchange(self._config.plain_users, self._secret)
         if mechanism == "GSSAPI" and self._new_gssapi is not None:
             return self._new_gssapi()
+        if mechanism == "OAUTHBEARER" and self.tokens is not None:
+            return self.tokens.exchange()
         return ScramExchange(mechanism, self._credential, self._token, self._secret, self._nonce)
 
     def _nonce(self) -> str:
@@ -102,11 +110,11 @@ class SecuredListener:
 
     def __init__(self, tls: Tls | None, sasl: SaslListener | None) -> None:
         self.tls = tls
-        self._sasl = sasl
+        self.sasl = sasl
 
     def protocol(self, server: ConnectionOwner, dispatcher: Dispatch, listener_name: str) -> asyncio.BaseProtocol:
         """See `broker.network.socket_server.ListenerSecurity`."""
-        session = None if self._sasl is None else self._sasl.session(dispatcher)
+        session = None if self.sasl is None else self.sasl.session(dispatcher)
         connection = SecuredConnection(server, dispatcher, listener_name, session, has_tls=self.tls is not None)
         return connection if self.tls is None else TlsTransport(connection, self.tls)
 
@@ -130,6 +138,7 @@ def security_of_listeners(
             environment.random,
             delay_s,
             _gssapi(each, environment.executor),
+            _tokens(each, environment),
         )
         for name, each in config.sasl.items()
     }
@@ -145,6 +154,20 @@ def _gssapi(config: SaslConfig, executor: Executor) -> Callable[[], Exchange] | 
 
     acceptor, names = Acceptor(config.kerberos.login), config.kerberos.names
     return lambda: GssapiExchange(acceptor.context(), names, acceptor.default_realm, executor.run)
+
+
+def _tokens(config: SaslConfig, environment: Environment) -> Tokens | None:
+    if config.tokens is None:
+        return None
+    from broker.security.token_validator import tokens_of
+
+    return tokens_of(config.tokens, environment)
+
+
+def issuer_keys_of(listeners: Mapping[str, SecuredListener]) -> list[IssuerKeys]:
+    """The keys of issuers of tokens, to be read again in time."""
+    tokens = [each.sasl.tokens for each in listeners.values() if each.sasl is not None]
+    return [each.keys for each in tokens if each is not None and each.keys is not None]
 
 
 def renewables_of(listeners: Mapping[str, SecuredListener], network: Network | None) -> list[Renewable]:

@@ -1,8 +1,8 @@
 """SASL on one connection (Kafka class `SaslServerAuthenticator`): who the client is, before anything else is served.
 
 Until then only ApiVersions, SaslHandshake and SaslAuthenticate are taken, in small frames and for a limited time. With
-connections.max.reauth.ms, and where a delegation token has said who it is, a client authenticates again in time, as the
-same user, or is closed (KIP-368).
+connections.max.reauth.ms, and where a token has said who it is, a client authenticates again in time, as the same user,
+or is closed (KIP-368).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class SaslSession:
         answer = await exchange.respond(token)
         if exchange.user is None:
             return answer
-        principal = Principal("User", exchange.user, has_token=exchange.token_expiry_ms is not None)
+        principal = Principal("User", exchange.user, has_token=exchange.has_token)
         if self._principal is not None and principal != self._principal:
             change = f"from {_dotted(self._principal)}: {_dotted(principal)}"
             raise AuthenticationError(f"Cannot change principals during re-authentication {change}")
@@ -199,16 +199,16 @@ class SaslSession:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._limit_session(exchange.token_expiry_ms)
+        self._limit_session(exchange.credential_expiry_ms)
         self._connection.authenticated(principal)
         return answer
 
-    def _limit_session(self, token_expiry_ms: int | None) -> None:
+    def _limit_session(self, credential_expiry_ms: int | None) -> None:
         """Have the session end in time, if it has to. With a token that has ended no request is served."""
         limit_ms = self._config.max_reauth_ms[self._mechanism]
         ends_ms = [limit_ms] if limit_ms else []
-        if token_expiry_ms is not None:
-            ends_ms.append(token_expiry_ms - self._clock.now_ms())
+        if credential_expiry_ms is not None:
+            ends_ms.append(credential_expiry_ms - self._clock.now_ms())
         self._lifetime_ms = max(min(ends_ms, default=0), 0)
         self._expires_s = self._clock.monotonic_s() + self._lifetime_ms / 1000 if ends_ms else None
 

@@ -14,6 +14,7 @@ from client.errors import AuthenticationError, DisconnectedError
 from client.security.sasl_tokens import Exchange, ServerError, exchange
 from config.security.channel_config import ChannelConfig
 from config.security.kerberos.login import KerberosLogin
+from config.security.oauthbearer.token_login import TokenLogin
 from config.security.sasl_config import Login
 from config.security.tls_context import client_context
 from protocol.errors import ErrorCode
@@ -41,9 +42,9 @@ class SecuredNetwork:
     def __init__(self, channel: ChannelConfig) -> None:
         """Raises ConfigError for stores and keytabs that cannot be used."""
         self._login = channel.login
-        self._new_tokens = None if channel.login is None else _new_tokens(channel.login)
+        self._new_exchange = None if channel.login is None else _exchanges(channel.login)
         self._beginning = asyncio.Lock()
-        """Tickets of Kerberos are got and kept by one connection after another."""
+        """Tickets of Kerberos and tokens of OAuth are got and kept by one connection after another."""
         self.context = None if channel.ssl is None else client_context(channel.ssl)
 
     def renew(self, context: ssl.SSLContext) -> None:
@@ -73,21 +74,26 @@ class SecuredNetwork:
 
     async def _begin(self, connection: Connection, host: str) -> None:
         await connection.negotiate()
-        if self._login is not None and self._new_tokens is not None:
-            tokens = self._new_tokens(host)
+        if self._login is not None and self._new_exchange is not None:
+            tokens = self._new_exchange(host)
             lifetime_ms = await _authenticate(connection, self._login.mechanism, tokens, self._beginning)
             if lifetime_ms:
                 connection.retire_after(lifetime_ms / 1000 * _PART_OF_SESSION)
 
 
-def _new_tokens(login: Login | KerberosLogin) -> Callable[[str], Exchange]:
-    """A function that begins to authenticate with the broker on a host. Raises ConfigError for a bad keytab."""
+def _exchanges(login: Login | KerberosLogin | TokenLogin) -> Callable[[str], Exchange]:
+    """A function that begins to authenticate with the broker on a host. Raises ConfigError for bad keytabs, stores."""
     if isinstance(login, KerberosLogin):
         from client.security.gssapi_tokens import gssapi_tokens
         from config.security.kerberos.library import Initiator
 
         initiator = Initiator(login, new_nonce())
         return lambda host: gssapi_tokens(initiator, host)
+    if isinstance(login, TokenLogin):
+        from client.security.oauth_tokens import TokenHolder
+
+        holder = TokenHolder(login)
+        return lambda _: holder.exchange()
     return lambda _: exchange(login, new_nonce())
 
 
@@ -121,7 +127,7 @@ async def _authenticate(connection: Connection, mechanism: str, tokens: Exchange
 
 
 async def _next(tokens: Exchange, answer: bytes | None) -> bytes | None:
-    """The next token, None after the last. Passwords are hashed, and tickets got, on a thread."""
+    """The next token, None after the last. Passwords are hashed, and tickets and tokens got, on a thread."""
 
     def step() -> bytes | None:
         try:

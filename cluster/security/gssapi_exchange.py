@@ -34,6 +34,8 @@ class GssapiExchange:
         self._off_loop = off_loop
         self._has_offered = False
         self.user: str | None = None
+        self.credential_expiry_ms: int | None = None
+        self.has_token = False
 
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""

@@ -72,11 +72,13 @@ class ScramCredential(NamedTuple):
 class Exchange(Protocol):
     """One authentication. `user` is None until it is complete.
 
-    `token_expiry_ms` is when the delegation token ends by which the client is known then, None without one.
+    `credential_expiry_ms` is when the credential ends by which the client is known then, None for one that does not.
+    `has_token` says whether that is a delegation token.
     """
 
     user: str | None
-    token_expiry_ms: int | None
+    credential_expiry_ms: int | None
+    has_token: bool
 
     async def respond(self, token: bytes) -> bytes:
         """The answer to a client's token. Raises AuthenticationError."""
@@ -91,7 +93,8 @@ class PlainExchange:
         self._users = users
         self._key = comparison_key
         self.user: str | None = None
-        self.token_expiry_ms: int | None = None
+        self.credential_expiry_ms: int | None = None
+        self.has_token = False
 
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
@@ -178,7 +181,8 @@ class ScramExchange:
         self._asked = ""
         self._header = self._nonce = self._bare = self._challenge = ""
         self.user: str | None = None
-        self.token_expiry_ms: int | None = None
+        self.credential_expiry_ms: int | None = None
+        self.has_token = False
 
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
@@ -205,7 +209,8 @@ class ScramExchange:
             token = await self._find_token(self._asked, self._mechanism)
             if token is None:
                 raise AuthenticationError(self._wrong)
-            self._asked, self.token_expiry_ms, self._credential = token
+            self._asked, self.credential_expiry_ms, self._credential = token
+            self.has_token = True
         else:
             self._credential = await self._find(self._asked, self._mechanism)
         credential = self._credential or self._invented(self._asked)

@@ -11,11 +11,15 @@ from config.definitions import ConfigError, ConfigKey, RefusedKeyError, Value
 from config.keys_sasl import KEYS as SASL_KEYS
 from config.keys_security import KEYS as SECURITY_KEYS
 from config.security.kerberos.login import KerberosLogin
-from config.security.sasl_config import MECHANISMS, Login, SaslConfig, login_of
+from config.security.oauthbearer.token_login import HANDLER_KEY, URLENCODE, TokenLogin
+from config.security.oauthbearer.token_rules import MECHANISM
+from config.security.sasl_config import MECHANISMS, Login, SaslConfig, broker_login, client_token_login, login_of
 from config.security.ssl_config import ClientSsl, parse_client_ssl
 from config.security.store_config import SslKeys
 
-_CLIENT_KEYS: Final = {key.name: key for key in (*SECURITY_KEYS, *SASL_KEYS) if key.name.startswith(("ssl.", "sasl."))}
+_CLIENT_KEYS: Final = {
+    key.name: key for key in (*SECURITY_KEYS, *SASL_KEYS, URLENCODE) if key.name.startswith(("ssl.", "sasl."))
+}
 _BETWEEN_BROKERS: Final = "sasl.mechanism.inter.broker.protocol"
 
 
@@ -23,21 +27,28 @@ class ChannelConfig(NamedTuple):
     """TLS, a login or both."""
 
     ssl: ClientSsl | None
-    login: Login | KerberosLogin | None
+    login: Login | KerberosLogin | TokenLogin | None
 
 
 def client_channel(protocol: str, properties: Mapping[str, str]) -> ChannelConfig:
     """TLS and SASL of a client with these properties. `protocol` is not PLAINTEXT. Raises ConfigError."""
-    ssl, login = None, None
+    ssl = None
+    login: Login | KerberosLogin | TokenLogin | None = None
     if protocol.endswith("SSL"):
         values = _values(properties, "ssl.")
         ssl = parse_client_ssl(SslKeys("", values, properties, _CLIENT_KEYS))
     if protocol.startswith("SASL"):
-        service_name = _values(properties, "sasl.")["sasl.kerberos.service.name"]
+        values = _values(properties, "sasl.")
         mechanism = properties.get("sasl.mechanism", "GSSAPI")
         if mechanism not in MECHANISMS:
             raise ConfigError("sasl.mechanism", mechanism, f"it must be one of: {', '.join(MECHANISMS)}")
-        login = login_of("sasl.jaas.config", mechanism, properties.get("sasl.jaas.config"), service_name)
+        if mechanism == MECHANISM:
+            login = client_token_login(properties, values, _CLIENT_KEYS)
+        elif values[HANDLER_KEY]:
+            raise RefusedKeyError(HANDLER_KEY, properties[HANDLER_KEY], f"it is for the mechanism {MECHANISM}")
+        else:
+            service_name = values["sasl.kerberos.service.name"]
+            login = login_of("sasl.jaas.config", mechanism, properties.get("sasl.jaas.config"), service_name)
     return ChannelConfig(ssl, login)
 
 
@@ -63,7 +74,7 @@ def broker_channel(
     """How brokers reach one another on `listener`, which has this SASL. Raises ConfigError."""
     prefix = f"listener.name.{listener.lower()}."
     ssl = None
-    login: Login | KerberosLogin | None = None
+    login: Login | KerberosLogin | TokenLogin | None = None
     if protocol.endswith("SSL"):
         ssl = parse_client_ssl(SslKeys(prefix, values, originals, keys))
     if sasl is not None:
@@ -71,9 +82,8 @@ def broker_channel(
         if mechanism not in enabled:
             reason = f"brokers use {listener}, so it must be in its sasl.enabled.mechanisms: {', '.join(enabled)}"
             raise ConfigError(_BETWEEN_BROKERS, mechanism, reason)
-        name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
         if mechanism == "GSSAPI" and sasl.kerberos is not None:
             login = sasl.kerberos.login
         else:
-            login = login_of(name, mechanism, originals.get(name))
+            login = broker_login(listener, mechanism, values, originals, keys)
     return ChannelConfig(ssl, login)

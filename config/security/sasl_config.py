@@ -7,18 +7,34 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from config.definitions import ConfigError, ConfigKey, Value
-from config.security.kerberos.login import KerberosConfig, KerberosLogin, broker_login, client_login
+from config.keys_odradek import ALLOWED_URLS
+from config.security.kerberos.login import KerberosConfig, KerberosLogin, client_login, keytab_login
 from config.security.kerberos.short_names import ShortNames
 from config.security.login_modules import MODULES, parse_module
+from config.security.oauthbearer.token_login import HANDLER_KEY as LOGIN_HANDLER
+from config.security.oauthbearer.token_login import TokenLogin, parse_token_login
+from config.security.oauthbearer.token_rules import (
+    HANDLER_KEY,
+    MECHANISM,
+    FindKey,
+    TokenRules,
+    UnsecuredRules,
+    parse_token_rules,
+)
+from config.security.oauthbearer.urls import allowed_urls
+from config.security.ssl_config import ClientSsl, parse_client_ssl
+from config.security.store_config import SslKeys
 
-MECHANISMS: Final = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS: Final = ("GSSAPI", "OAUTHBEARER", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _USER: Final = "user_"
 _EXAMPLES: Final = {
     "PLAIN": 'user_alice="password"',
     "GSSAPI": 'useKeyTab=true storeKey=true keyTab="/etc/kafka.keytab" principal="kafka/host@REALM"',
 }
 """Options of login modules that cannot lack."""
-_OF_MECHANISM: Final = re.compile(r"(.+)\.(sasl\.jaas\.config|connections\.max\.reauth\.ms)\Z")
+_OF_MECHANISM: Final = re.compile(
+    r"(.+)\.(sasl\.jaas\.config|connections\.max\.reauth\.ms|sasl\.(login|server)\.callback\.handler\.class)\Z"
+)
 
 
 class SaslConfig(NamedTuple):
@@ -31,6 +47,8 @@ class SaslConfig(NamedTuple):
     """For each mechanism how long an authentication counts; 0 for ever."""
     kerberos: KerberosConfig | None = None
     """Where GSSAPI is among the mechanisms."""
+    tokens: TokenRules | UnsecuredRules | None = None
+    """Where OAUTHBEARER is among the mechanisms."""
 
 
 class Login(NamedTuple):
@@ -63,7 +81,8 @@ def parse_sasl(
         raise ConfigError(name, mechanisms, f"listener {listener} needs some of: {', '.join(MECHANISMS)}")
     _check_mechanisms(prefix, mechanisms, originals)
     plain_users: Mapping[str, str] = {}
-    kerberos = None
+    kerberos: KerberosConfig | None = None
+    tokens: TokenRules | UnsecuredRules | None = None
     reauth_ms = {}
     for mechanism in mechanisms:
         limit_ms = value("connections.max.reauth.ms", mechanism)[1]
@@ -77,9 +96,13 @@ def parse_sasl(
             service = value("sasl.kerberos.service.name", mechanism)[1]
             rules_name, rules = value("sasl.kerberos.principal.to.local.rules", mechanism)
             names = ShortNames.parse(rules_name, rules if isinstance(rules, tuple) else ())
-            kerberos = KerberosConfig(broker_login(name, options, service), names)
+            kerberos = KerberosConfig(keytab_login(name, options, service), names)
+        elif mechanism == MECHANISM:
+            find, handler = _finder(prefix, values, originals, keys), _handler(prefix, HANDLER_KEY, originals)
+            allowed = allowed_urls(originals.get(ALLOWED_URLS, ""))
+            tokens = parse_token_rules(find, handler, (name, options), allowed, _jaas_tls(options, keys))
     size = value("sasl.server.max.receive.size")[1]
-    return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms, kerberos)
+    return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms, kerberos, tokens)
 
 
 def login_of(name: str, mechanism: str, text: str | None, service_name: Value = None) -> Login | KerberosLogin:
@@ -99,6 +122,68 @@ def login_of(name: str, mechanism: str, text: str | None, service_name: Value = 
         raise ConfigError(name, "[hidden]", f"it needs a user and its password: {example}")
     has_token = mechanism != "PLAIN" and options.get("tokenauth", "").lower() == "true"
     return Login(mechanism, username, password, has_token)
+
+
+def broker_login(
+    listener: str,
+    mechanism: str,
+    values: Mapping[str, Value],
+    originals: Mapping[str, str],
+    keys: Mapping[str, ConfigKey],
+) -> Login | KerberosLogin | TokenLogin:
+    """Who a broker is towards the others, on `listener`. Raises ConfigError."""
+    prefix = f"listener.name.{listener.lower()}."
+    name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
+    if mechanism != MECHANISM:
+        return login_of(name, mechanism, originals.get(name))
+    options = _login_options(name, mechanism, originals.get(name))
+    find, handler = _finder(prefix, values, originals, keys), _handler(prefix, LOGIN_HANDLER, originals)
+    allowed = allowed_urls(originals.get(ALLOWED_URLS, ""))
+    return parse_token_login(find, handler, (name, options), allowed, _jaas_tls(options, keys))
+
+
+def client_token_login(
+    properties: Mapping[str, str], values: Mapping[str, Value], keys: Mapping[str, ConfigKey]
+) -> TokenLogin:
+    """Who a client with these properties is. As in Kafka 3.9, it asks each URL unless some are listed.
+
+    Raises ConfigError.
+    """
+    name = "sasl.jaas.config"
+    options = _login_options(name, MECHANISM, properties.get(name))
+    allowed = allowed_urls(properties[ALLOWED_URLS]) if ALLOWED_URLS in properties else None
+    handler = LOGIN_HANDLER, properties.get(LOGIN_HANDLER)
+    tls = _jaas_tls(options, keys)
+    return parse_token_login(lambda key: (key, values.get(key)), handler, (name, options), allowed, tls)
+
+
+def _finder(
+    prefix: str, values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
+) -> FindKey:
+    """Finds keys of OAUTHBEARER on the listener with `prefix`."""
+
+    def find(key: str) -> tuple[str, Value]:
+        for name in (f"{prefix}{MECHANISM.lower()}.{key}", prefix + key):
+            if name in originals:
+                return name, keys[key]._replace(name=name).parse(originals[name])
+        return key, values.get(key)
+
+    return find
+
+
+def _handler(prefix: str, key: str, originals: Mapping[str, str]) -> tuple[str, str | None]:
+    name = f"{prefix}{MECHANISM.lower()}.{key}"
+    return name, originals.get(name, "").strip() or None
+
+
+def _jaas_tls(options: Mapping[str, str], keys: Mapping[str, ConfigKey]) -> ClientSsl | None:
+    """TLS towards whoever issues tokens: its keys are options of the login module."""
+    given = {name: value for name, value in options.items() if name.startswith("ssl.") and name in keys}
+    if not given:
+        return None
+    values = {name: key.default for name, key in keys.items()}
+    values |= {name: keys[name].parse(value) for name, value in given.items()}
+    return parse_client_ssl(SslKeys("", values, given, keys))
 
 
 def _check_mechanisms(prefix: str, mechanisms: tuple[str, ...], originals: Mapping[str, str]) -> None:

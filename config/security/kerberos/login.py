@@ -30,7 +30,7 @@ class KerberosConfig(NamedTuple):
     names: ShortNames
 
 
-def broker_login(key: str, options: Mapping[str, str], service_name: Value) -> KerberosLogin:
+def keytab_login(key: str, options: Mapping[str, str], service_name: Value) -> KerberosLogin:
     """That of a broker, which accepts clients by the keytab. Raises ConfigError."""
     service = _service_name(key, options, service_name)
     if not _is_true(options, "useKeyTab"):

@@ -147,7 +147,7 @@ def test_names_and_mechanisms(user: str, written: str, header: str, mechanism: s
 def test_tokens(first: str, password: str, user: str, expiry_ms: int | None, mechanism: str) -> None:
     exchange = scram(mechanism)
     assert after(exchange, final_of(exchange, first, password, mechanism)).startswith(b"v=")
-    assert (exchange.user, exchange.token_expiry_ms) == (user, expiry_ms)
+    assert (exchange.user, exchange.credential_expiry_ms) == (user, expiry_ms)
 
 
 @pytest.mark.parametrize("first", ["n=token,r=abc,tokenauth=true", "n=user,r=abc", "n=alice,r=abc", "n=token,r=abc"])

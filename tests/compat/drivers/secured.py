@@ -1,8 +1,8 @@
 """Produces a few records and consumes them over a secured listener: `secured CLIENT SETTINGS`, in a process of its own.
 
 SETTINGS are JSON: address, protocol, topic and, where they are needed, trusted, certificate, key, mechanism, username
-and password, or the service of Kerberos. Prints `received N`, or `refused: ` and what the client says of its first
-attempt.
+and password, the service of Kerberos, or the token for OAUTHBEARER. Prints `received N`, or `refused: ` and what the
+client says of its first attempt.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,9 +36,14 @@ def librdkafka(settings: Settings) -> int:
         "username": "sasl.username",
         "password": "sasl.password",
     }
-    common = {name: settings[key] for key, name in names.items() if key in settings}
+    common: dict[str, Any] = {name: settings[key] for key, name in names.items() if key in settings}
+    if "token" in settings:
+        extensions = {"traceId": "1"}
+        common["oauth_cb"] = lambda _: (settings["token"], time.time() + 600, "", extensions)
     errors: list[Any] = []
     producer = Producer({**common, "error_cb": errors.append})
+    # The token is asked for by a poll.
+    producer.poll(0)
     for value in VALUES:
         producer.produce(settings["topic"], value)
     while producer.flush(0.5):
@@ -70,8 +76,9 @@ def python_settings(settings: Settings) -> dict[str, Any]:
         given |= {"sasl_mechanism": "GSSAPI", "sasl_kerberos_service_name": settings["service"]}
     elif "mechanism" in settings:
         given["sasl_mechanism"] = settings["mechanism"]
-        given["sasl_plain_username"] = settings["username"]
-        given["sasl_plain_password"] = settings["password"]
+        if "token" not in settings:
+            given["sasl_plain_username"] = settings["username"]
+            given["sasl_plain_password"] = settings["password"]
     return given
 
 
@@ -80,6 +87,14 @@ def kafka_python(settings: Settings) -> int:
     from kafka import KafkaConsumer, KafkaProducer
 
     common = python_settings(settings)
+    if "token" in settings:
+        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+        class KafkaPythonToken(AbstractTokenProvider):
+            def token(self) -> str:
+                return settings["token"]
+
+        common["sasl_oauth_token_provider"] = KafkaPythonToken()
     producer = KafkaProducer(**common, max_block_ms=PATIENCE_S * 1000)
     for value in VALUES:
         producer.send(settings["topic"], value)
@@ -98,6 +113,14 @@ def asyncio_client(settings: Settings) -> int:
 
     async def scenario() -> list[bytes | None]:
         common = python_settings(settings)
+        if "token" in settings:
+            from aiokafka.abc import AbstractTokenProvider
+
+            class AsyncToken(AbstractTokenProvider):
+                async def token(self) -> str:
+                    return settings["token"]
+
+            common["sasl_oauth_token_provider"] = AsyncToken()
         async with AIOKafkaProducer(**common) as producer:
             for sent in [await producer.send(settings["topic"], value) for value in VALUES]:
                 await sent

@@ -229,12 +229,12 @@ def test_beside_an_apache_kafka(tmp_path: Path) -> None:
         with java_server("kafka.Kafka", properties, int(apache["secured"].rpartition(":")[2])):
             process.start()
             try:
-                check_both(security, apache["plain"], odradek["plain"])
+                check_both(security.client, apache["plain"], odradek["plain"])
             finally:
                 process.stop()
 
 
-def check_both(security: Security, *plain: str) -> None:
+def check_both(client: Mapping[str, Any], *plain: str) -> None:
     """Each leads one partition and follows in the other."""
     for address in plain:
         eventually(
@@ -242,8 +242,8 @@ def check_both(security: Security, *plain: str) -> None:
             lambda at=address: set(AdminClient({"bootstrap.servers": at, "log_level": 0}).list_topics().brokers),
             lambda seen: seen == {0, 7},
         )
-    admin = AdminClient(security.client)
+    admin = AdminClient(client)
     admin.create_topics([NewTopic("t", 2, replica_assignment=[[0, 7], [7, 0]])])["t"].result(30)
     # Acknowledged by two replicas each: both follow.
-    produce(security.client, "t", 0)
-    consume(security.client, "t", COUNT)
+    produce(client, "t", 0)
+    consume(client, "t", COUNT)

@@ -104,13 +104,13 @@ def sasl_scenario(function: SaslScenario) -> SaslScenario:
     return function
 
 
-def sasl_scenarios() -> dict[str, SaslScenario]:
-    """All of them by name."""
-    from tests.parity.security import delegation_tokens, sasl, scram_users  # noqa: F401  they register themselves
+def sasl_scenarios(*, of_oauthbearer: bool = False) -> dict[str, SaslScenario]:
+    """All of them by name: those of OAUTHBEARER, or those of the other mechanisms."""
+    from tests.parity.security import delegation_tokens, oauthbearer, sasl, scram_users  # noqa: F401  they register
 
-    return _SCENARIOS
+    return {name: each for name, each in _SCENARIOS.items() if name.startswith("oauthbearer.") == of_oauthbearer}
 
 
 def play_sasl(name: str, target: SaslTarget) -> dict[str, Plain]:
     """Play one scenario against a broker; gives its transcript."""
-    return played(SaslSubject(target, name), sasl_scenarios()[name])
+    return played(SaslSubject(target, name), _SCENARIOS[name])
