@@ -189,6 +189,9 @@ def test_keys_that_each_broker_has_for_itself(tmp_path: Path, capsys: pytest.Cap
 
 def test_security_is_chosen_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No setting undoes it, and it stays what the cluster was made with."""
+    with pytest.raises(SystemExit):
+        cluster.main(["start", "--dir", str(tmp_path / "new"), "--sasl", "GSSAPI"])
+    assert "invalid choice: 'GSSAPI' (choose from 'PLAIN'" in capsys.readouterr().err
     new = ["--dir", str(tmp_path / "new"), "--base-port", str(free_port()), "--brokers", "1"]
     for options, key in (("--tls", "ssl.keystore.location"), ("--sasl PLAIN", "sasl.enabled.mechanisms")):
         assert cluster.main(["start", *new, *options.split(), "--set", f"{key}=x"]) == 1

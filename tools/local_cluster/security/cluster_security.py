@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.value import Value
+
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Those that know users by a name and a password."""
 
 
 class ClusterSecurity(Value):
