@@ -69,6 +69,7 @@ class _Log:
     """When the log that had the name before was known to be deleted."""
     first_era: int = 0
     """The era that began then."""
+    era_began: float = 0.0
 
 
 class Checker:
@@ -134,7 +135,7 @@ class Checker:
 
     def _log_deleted(self, event: history.LogDeleted) -> None:
         log = self._logs[event.log]
-        self._begin_era(log)
+        self._begin_era(log, event.at)
         log.born, log.first_era, log.epoch = event.at, log.era, -1
         log.damaged.clear()
         log.deleted_before = 0
@@ -145,15 +146,16 @@ class Checker:
         log.deleted_before = max(log.deleted_before, event.before)
 
     @staticmethod
-    def _begin_era(log: _Log) -> None:
+    def _begin_era(log: _Log, at: float) -> None:
         log.era += 1
+        log.era_began = at
         log.told, log.end = -1, 0
         log.told_at.clear()
 
     def _machine_crashed(self, event: history.MachineCrashed) -> None:
         for name, log in self._logs.items():
             if name.startswith(f"{event.broker}/") and not log.lossless:
-                self._begin_era(log)
+                self._begin_era(log, event.at)
         if not event.groups_lossless:
             self._groups.lost(event.broker, event.at)
 
@@ -250,7 +252,8 @@ class Checker:
 
     def _end_offset(self, event: history.EndOffset) -> None:
         log = self._logs[event.log]
-        if event.invoked < log.born:
+        # An answer that was on its way may tell of the era before.
+        if event.invoked < log.era_began:
             return
         before = bisect_left(log.told_at, (event.invoked,))
         told = log.told_at[before - 1][1] if before else -1

@@ -111,6 +111,20 @@ def test_clean_histories_pass(lossless: bool) -> None:
         assert scenario.violated() == set(), seed
 
 
+def test_an_end_on_its_way_during_a_crash_is_of_the_time_before() -> None:
+    for seed in range(100):
+        scenario = Scenario(seed, lossless=False)
+        _some_events(scenario)
+        invoked, end = scenario.later(), len(scenario.log)
+        scenario.events.append(history.MachineCrashed(scenario.later(), "broker-0", groups_lossless=True))
+        scenario.events.append(history.EndOffset(invoked, scenario.later(), LOG, end))
+        del scenario.log[-2:]
+        scenario.look()
+        assert scenario.violated() == set(), seed
+        scenario.events.append(history.EndOffset(scenario.later(), scenario.later(), LOG, len(scenario.log) - 1))
+        assert scenario.violated() == {"C8"}, seed
+
+
 def test_what_a_deletion_and_a_damage_take_may_be_missing() -> None:
     for seed in range(100):
         scenario = Scenario(seed)

@@ -26,6 +26,7 @@ PAST_SEEDS = {
     1_000_060: "an assignment on its way while a machine lost its power was counted to the generations after it",
     1_000_009: "a topic deleted during a group's join, and created again, was not read until the metadata was old",
     1_000_106: "a member that its group had forgotten committed what it had read, into the empty group",
+    1_000_131: "an end on its way while a machine lost its power was taken for one of the log that came back",
     1_000_139: "a producer failed a record that followed one which a bit flip had taken from the log",
     1_000_246: "the high watermark of an earlier topic, on a disk that came back, was taken for that of the next one",
     1_000_247: "a raised base offset in front of another damaged batch was believed, and all behind it was cut off",
