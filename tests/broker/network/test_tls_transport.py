@@ -45,10 +45,10 @@ def server_tls(client_auth: str = "none", most_open: int = 256) -> SecuredListen
     )
     environment = environment_of_this_machine(config)
 
-    async def no_user(_user: str, _mechanism: str) -> None:
+    async def nobody(_user_or_token: str, _mechanism: str) -> None:
         return None
 
-    security = security_of_listeners(config, environment, no_user)["SSL"]
+    security = security_of_listeners(config, environment, nobody, nobody)["SSL"]
     assert security.tls is not None
     security.tls.handshakes = Handshakes(environment.executor, most_open)
     return security

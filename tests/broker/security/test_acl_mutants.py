@@ -22,6 +22,7 @@ GUARDS = "broker/security/guards"
 DECISIONS = "tests/cluster/security/test_acl_rules.py"
 MATRIX, ACCESS = "tests/broker/security/test_guards.py", "tests/broker/security/test_access.py"
 CLUSTER = "tests/broker/security/test_acls_of_a_cluster.py"
+CVES = "tests/broker/security/test_cves.py"
 PACKAGES = ("broker", "cluster")
 
 
@@ -100,7 +101,7 @@ MUTANTS = {
         FETCH,
         "            if not client.may_in_cluster(AclOperation.CLUSTER_ACTION):\n",
         "            if replica_id < 0:\n",
-        ACCESS,
+        f"{CVES} -k pretends",
     ),
     "a follower's session is everybody's": Mutant(
         FETCH, "fetch.watch is not None and not", "fetch is None and not", ACCESS
@@ -118,7 +119,10 @@ MUTANTS = {
         ACCESS,
     ),
     "transactional batches without a right": Mutant(
-        f"{GUARDS}/records.py", "if _is_transactional(request):", "if not request.topic_data:", ACCESS
+        f"{GUARDS}/records.py",
+        "if _is_transactional(request):",
+        "if not request.topic_data:",
+        f"{CVES} -k transactional",
     ),
     "a hidden topic is named": Mutant(
         f"{GUARDS}/topics.py", "None if asked_name is None and name in hidden else name", "name", ACCESS

@@ -73,7 +73,10 @@ def scram() -> ScramExchange:
     async def find(user: str, mechanism: str) -> ScramCredential | None:
         return credential if user in {"alice", "bob"} else None
 
-    return ScramExchange("SCRAM-SHA-256", find, b"key", lambda: "more")
+    async def find_token(token_id: str, mechanism: str) -> None:
+        return None
+
+    return ScramExchange("SCRAM-SHA-256", find, find_token, b"key", lambda: "more")
 
 
 def log_in(exchange: Exchange, first: bytes, password: str = "secret", nonce: str = "") -> str | None:
