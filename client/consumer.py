@@ -50,7 +50,7 @@ class Consumer:
         self._listener: RebalanceListener | None = None
         self._topics: list[str] = []
         self._pattern: re.Pattern[str] | None = None
-        self._join: asyncio.Task[Joined] | None = None
+        self._join: asyncio.Task[Joined | None] | None = None
         self._auto_commit_s = self._loop.time() + settings.auto_commit_interval_ms / 1000
         self._backoff = client.backoff()
 
@@ -222,25 +222,31 @@ class Consumer:
         member.last_poll_s = self._loop.time()
         if member.failure is not None:
             raise member.failure
-        if self._join is None and member.needs_join:
-            await self._prepare_join(member)
-            self._join = asyncio.create_task(member.join(self._topics))
-        if self._join is not None:
+        joined = None
+        while joined is None and (self._join is not None or member.needs_join):
+            if self._join is None:
+                await self._prepare_join(member)
+                self._join = asyncio.create_task(member.join(self._topics))
             await asyncio.wait({self._join}, timeout=max(0.0, deadline - self._loop.time()))
             if not self._join.done():
                 return
             join, self._join = self._join, None
-            await self._accept(member, join.result())
+            joined = join.result()
+        if joined is not None:
+            await self._accept(member, joined)
         if self._loop.time() >= self._auto_commit_s:
             await self._auto_commit()
 
     async def _prepare_join(self, member: GroupMember) -> None:
-        """Revoke partitions before a rejoin: all of them, unless all assignors are cooperative."""
+        """Revoke partitions before a rejoin: all of them, unless all assignors are cooperative and the group knows this
+        member. What a member that was forgotten has owned may have been read by others, and has to be looked up anew.
+        """
         if member.is_cooperative and not member.was_lost:
             return
         if not member.was_lost:
             await self._auto_commit()
         revoked, member.owned = member.owned, []
+        member.was_lost = False
         self._fetcher.assign([])
         if self._listener is not None and revoked:
             await self._listener.on_partitions_revoked(revoked)

@@ -84,8 +84,10 @@ class GroupMember:
 
     # -- joining -------------------------------------------------------------------------------------------------------
 
-    async def join(self, topics: Iterable[str]) -> Joined:
-        """Join, again after every error that passes, and get an assignment. Raises ApiError and FencedError."""
+    async def join(self, topics: Iterable[str]) -> Joined | None:
+        """Join, again after every error that passes, and get an assignment. None when the group has forgotten this
+        member meanwhile: it has to let go of what it owned before it joins again. Raises ApiError and FencedError.
+        """
         backoff = self._client.backoff()
         while True:
             try:
@@ -98,11 +100,13 @@ class GroupMember:
                 if not (error.error_code.retriable or error.error_code in _REJOIN_ERRORS):
                     raise
             else:
-                self.needs_join = False
-                self.was_lost = False
-                self.metadata = self.metadata._replace(generation=self.generation, member_id=self.member_id)
-                self._start_heartbeats()
-                return joined
+                if not self.was_lost:
+                    self.needs_join = False
+                    self.metadata = self.metadata._replace(generation=self.generation, member_id=self.member_id)
+                    self._start_heartbeats()
+                    return joined
+            if self.was_lost:
+                return None
             await asyncio.sleep(backoff.next_s())
 
     async def _join_once(self, topics: list[str]) -> Joined:

@@ -87,6 +87,58 @@ def test_a_member_that_was_forgotten_commits_nothing(broker: BrokerProcess) -> N
     run(test)
 
 
+class _Owned:
+    """A listener that keeps what a member owns."""
+
+    def __init__(self) -> None:
+        self.partitions: list[TopicPartition] = []
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self.partitions.remove(each)
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self.partitions += partitions
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_member_that_hears_in_a_join_that_it_was_forgotten_goes_on_where_others_ended(
+    broker: BrokerProcess, assignor: str
+) -> None:
+    """Others have read on and committed meanwhile: its own position is not good any more."""
+    topic = f"forgotten-in-a-join-{assignor}"
+    partition = TopicPartition(topic, 0)
+
+    async def test() -> None:
+        async with client_of(broker.address) as client:
+            await fill(client, topic, 10)
+            settings = group_settings(
+                topic, session_timeout_ms="500", enable_auto_commit="false", partition_assignment_strategy=assignor
+            )
+            owned = _Owned()
+            async with Consumer(client, settings) as consumer:
+                consumer.subscribe([topic], owned)
+                await poll_until([consumer], lambda: consumer.assignment == [partition])
+                consumer.seek(partition, 3)
+                member = consumer._member
+                assert member is not None
+                assert member._heartbeats is not None
+                member._heartbeats.cancel()
+                while (await groups.describe_group(client, f"group-of-{topic}"))[0].group_state != "Empty":
+                    await asyncio.sleep(0.02)
+                await groups.alter_offsets(client, f"group-of-{topic}", {partition: groups.OffsetAndMetadata(7)})
+                member.needs_join = True
+                offsets: list[int] = []
+                while not offsets:
+                    records = (await consumer.poll(0.05)).get(partition, [])
+                    if not member.needs_join:  # until then it may be given what it had fetched
+                        offsets += [each.offset for each in records]
+                assert offsets[0] == 7
+                assert owned.partitions == [partition]
+
+    run(test)
+
+
 class _Deletion:
     """A listener that deletes a topic between a member's look at the metadata and its join."""
 

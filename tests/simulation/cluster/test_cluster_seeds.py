@@ -63,6 +63,9 @@ PAST_SEEDS = {
     2_011_005: "the checker trusted offsets that a deposed coordinator told, which answers a fetch alone, as in Kafka",
     2_011_088: "as seed 2011005",
     2_011_104: "a new coordinator told a generation that was not committed, and the next one did not have it",
+    2_011_206: "a member that heard in a join that it was forgotten went on at its own offset, which others had passed",
+    2_011_279: "as seed 2011206",
+    2_011_441: "as seed 2011206",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
