@@ -168,8 +168,12 @@ class TransactionIndex(SegmentFile):
         self._known = self._version, tuple(entries)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the transactions that ended at or above `offset`. Raises OSError, ValueError."""
+        """Forget the transactions that ended at or above `offset`; the others are on stable storage then, but for the
+        name of the file: an object before this one may have written them. Raises OSError, ValueError.
+        """
         entries = self.entries()
         kept = [each for each in entries if each.last_offset < offset]
         if len(kept) < len(entries):
             self.replace(kept)
+        elif kept:
+            self._file_system.sync_file(self.path)

@@ -312,6 +312,26 @@ def test_no_power_cut_hides_what_a_process_that_was_killed_has_aborted() -> None
     assert whole(reopen(file_system, CONFIG)) == aborted
 
 
+@pytest.mark.parametrize("mode", PowerCut)
+def test_no_power_cut_hides_what_was_aborted_before_the_end_was_cut_off(mode: PowerCut) -> None:
+    """The segment that was cut has a new object, which has to fsync what the one before it wrote."""
+    last_offset = Writer(new_log()[1]).write_all()[-1].last_offset
+    for cut_at in range(last_offset + 4):
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+        aborted = Writer(log).write_all()
+        log.truncate_to(cut_at, T0)
+        left = [each for each in aborted if each.last_offset < log.log_end_offset]
+        for _ in ("beyond", "once more, as the first of them removes the note of the cut"):
+            for _ in range(20):
+                append(log, b"plain" * 10, epoch=1)
+            log.flush(T0)
+        manager.checkpoints.write_recovery_points()
+        file_system.cut_power(mode, chooser(cut_at))
+        assert whole(reopen(file_system, CONFIG)) == left, f"cut off at {cut_at}"
+
+
 @pytest.mark.parametrize("segment_bytes", [1000, 100_000])
 def test_what_is_cut_off_was_not_aborted(segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes)
