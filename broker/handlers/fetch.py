@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import cast
@@ -159,8 +158,8 @@ def _readable(
     client: Client, partitions: Sequence[FetchPartition]
 ) -> tuple[Sequence[FetchPartition], list[FetchResult]]:
     """The partitions that the client may read, and refusals of the others. Ids of no topic are refused later."""
-    counts = Counter(each.topic for each in partitions if each.topic is not None)
-    denied = client.denied(AclOperation.READ, ResourceType.TOPIC, counts)
+    names = (each.topic for each in partitions if each.topic is not None)
+    denied = client.denied(AclOperation.READ, ResourceType.TOPIC, names)
     if not denied:
         return partitions, []
     refused: list[FetchResult] = [(each, _DENIED) for each in partitions if each.topic in denied]

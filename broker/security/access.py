@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from broker.network.registry import RequestContext
@@ -55,12 +55,14 @@ class Client:
         self,
         operation: AclOperation,
         resource_type: ResourceType,
-        names: Iterable[str] | Mapping[str, int],
+        names: Iterable[str],
         *,
         logs_denial: bool = True,
     ) -> frozenset[str]:
-        """Those of the names for which it is not allowed; a mapping says how often each is in the request."""
-        counts = names if isinstance(names, Mapping) else dict.fromkeys(names, 1)
+        """Those of the names for which it is not allowed. The log says how often each of them is among the names."""
+        counts: dict[str, int] = {}
+        for name in names:
+            counts[name] = counts.get(name, 0) + 1
         return frozenset(
             name
             for name, count in counts.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 from broker.network.registry import Reply, RequestContext
@@ -100,7 +100,8 @@ def guard_describe(
 ) -> Outcome:
     """DESCRIBE on each group."""
     del context
-    denied = client.denied(AclOperation.DESCRIBE, ResourceType.GROUP, request.groups)
+    # Each is asked about when its turn comes, so that a group that is named twice is logged twice.
+    denied = {group_id for group_id in request.groups if not _may(client, AclOperation.DESCRIBE, group_id)}
     refused = [
         DescribeGroupsResponse.DescribedGroup(
             error_code=DENIED, group_id=group_id, group_state="", protocol_type="", protocol_data="", members=[]
@@ -135,7 +136,7 @@ def guard_list(client: Client, context: RequestContext, request: ListGroupsReque
 def guard_delete(client: Client, context: RequestContext, request: DeleteGroupsRequest, proceed: Proceed) -> Outcome:
     """DELETE on each group."""
     del context
-    denied = client.denied(AclOperation.DELETE, ResourceType.GROUP, request.groups_names)
+    denied = client.denied(AclOperation.DELETE, ResourceType.GROUP, dict.fromkeys(request.groups_names))
     refused = [
         DeleteGroupsResponse.DeletableGroupResult(group_id=group_id, error_code=DENIED)
         for group_id in dict.fromkeys(request.groups_names)
@@ -195,7 +196,12 @@ def guard_fetch(client: Client, context: RequestContext, request: OffsetFetchReq
     asked = request.topics
     if asked is None:
         return then(proceed(request), lambda response: _visible(client, response, [response]))
-    denied = denied_topics(client, AclOperation.DESCRIBE, asked)
+    if context.api_version >= FIRST_FETCH_FROM_COORDINATOR:
+        denied = denied_topics(client, AclOperation.DESCRIBE, asked)
+    else:
+        # Only where it reads them from ZooKeeper, Kafka asks about every partition.
+        names = (topic.name for topic in asked for _ in topic.partition_indexes)
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
     if not denied:
         return proceed(request)
     refusal = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -264,8 +270,7 @@ def _failed(partition: Any, topic: Any, error_code: ErrorCode) -> list[Any]:
 def _visible(client: Client, response: OffsetFetchResponse, holders: Iterable[Any]) -> Reply:
     """Leave out, of each holder of topics, those that the client may not see."""
     for holder in holders:
-        names = {topic.name: len(topic.partitions) for topic in holder.topics}
-        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names, logs_denial=False)
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, (topic.name for topic in holder.topics))
         holder.topics = [topic for topic in holder.topics if topic.name not in denied]
     return response
 
@@ -297,8 +302,4 @@ def guard_delete_offsets(
 
 def denied_topics(client: Client, operation: AclOperation, topics: Iterable[Any]) -> frozenset[str]:
     """The names of those topics of a request for which it is not allowed."""
-    counts: Mapping[str, int] = {
-        topic.name: len(topic.partition_indexes if hasattr(topic, "partition_indexes") else topic.partitions)
-        for topic in topics
-    }
-    return client.denied(operation, ResourceType.TOPIC, counts)
+    return client.denied(operation, ResourceType.TOPIC, (topic.name for topic in topics))

@@ -49,10 +49,11 @@ class TopicGuards:
         if not self._is_controller():
             return proceed(request)
         counts = Counter(topic.name for topic in request.topics)
-        once = [name for name, count in counts.items() if count == 1]
         denied = frozenset[str]()
         if not client.may_in_cluster(AclOperation.CREATE, logs_denial=False):
-            denied = client.denied(AclOperation.CREATE, ResourceType.TOPIC, once)
+            # A name that is there twice is refused for that, and logged nevertheless.
+            uncreatable = client.denied(AclOperation.CREATE, ResourceType.TOPIC, counts)
+            denied = frozenset(name for name in uncreatable if counts[name] == 1)
         hidden = client.denied(
             AclOperation.DESCRIBE_CONFIGS,
             ResourceType.TOPIC,
@@ -99,7 +100,7 @@ class TopicGuards:
         known = self._image().topic_names
         names = [known.get(topic_id) if name is None else name for name, topic_id in asked]
         named = [name for name in dict.fromkeys(names) if name is not None]
-        hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, named, logs_denial=False)
+        hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, named)
         denied = client.denied(AclOperation.DELETE, ResourceType.TOPIC, named)
         refused: dict[int, _Deleted] = {}
         for at, (name, (asked_name, topic_id)) in enumerate(zip(names, asked, strict=True)):

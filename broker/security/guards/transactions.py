@@ -124,7 +124,8 @@ class AddPartitionsGuard:
         partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
         if not _may(client, AclOperation.WRITE, request.v3_and_below_transactional_id):
             return _not_added(dict.fromkeys(partitions, DENIED))
-        denied = denied_topics(client, AclOperation.WRITE, [each for each in topics if not is_internal(each.name)])
+        names = (each.topic for each in partitions if not is_internal(each.topic))
+        denied = client.denied(AclOperation.WRITE, ResourceType.TOPIC, names)
         if not denied:
             return proceed(request)
         image = self._image()
@@ -246,7 +247,7 @@ def _shown(
     client: Client, state: DescribeTransactionsResponse.TransactionState
 ) -> DescribeTransactionsResponse.TransactionState:
     names = [topic.topic for topic in state.topics]
-    hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names, logs_denial=False)
+    hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
     state.topics = [topic for topic in state.topics if topic.topic not in hidden]
     return state
 
@@ -257,7 +258,7 @@ def guard_list(client: Client, context: RequestContext, request: ListTransaction
 
     def visible(response: ListTransactionsResponse) -> ListTransactionsResponse:
         names = [each.transactional_id for each in response.transaction_states]
-        hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, names, logs_denial=False)
+        hidden = client.denied(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, names)
         response.transaction_states = [
             each for each in response.transaction_states if each.transactional_id not in hidden
         ]

@@ -179,19 +179,28 @@ def test_lists_of_hosts_are_about_the_address() -> None:
 
 
 def test_refusals_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Of what the request names; topics that are left out of all topics were not asked for."""
+    named = [MetadataRequest.MetadataRequestTopic(name=each) for each in ("t", "u", "t")]
+
     async def scenario(broker: SecuredBroker) -> None:
         caplog.set_level("INFO", "kafka.authorizer.logger")
         await broker.wire(ADMIN).ask(new_topic("t", 2), 7)
         await broker.wire().ask(produce(("t", "a\nb"), (0, 1), b"v"), 9)
         await broker.wire().ask(MetadataRequest(topics=None), 9)
+        await broker.wire().ask(MetadataRequest(topics=named), 9)
 
     play(scenario)
     lines = [record.getMessage() for record in caplog.records if record.name == "kafka.authorizer.logger"]
     line = (
-        "Principal = User:alice is Denied Operation = Write from host = 127.0.0.1 on resource = Topic:LITERAL:{} for "
-        "request = Produce with resourceRefCount = 2"
+        "Principal = User:alice is Denied Operation = {} from host = 127.0.0.1 on resource = Topic:LITERAL:{} for "
+        "request = {} with resourceRefCount = 1"
     )
-    assert lines == [line.format("t"), line.format("a?b")]
+    assert lines == [
+        line.format("Write", "t", "Produce"),
+        line.format("Write", "a?b", "Produce"),
+        line.format("Describe", "t", "Metadata"),
+        line.format("Describe", "u", "Metadata"),
+    ]
 
 
 def test_a_topic_that_may_not_be_seen_is_not_named_when_it_is_deleted_by_id() -> None:

@@ -31,6 +31,8 @@ ALICE = "User:alice"
 OLDEST = {ApiKey.FETCH: 4}
 """The first versions to compare of APIs of which Kafka serves older ones."""
 
+_LOGGED_REFUSAL = re.compile(r"\] INFO (Principal = .+) \(kafka\.authorizer\.logger\)\n")
+
 Creation = CreateAclsRequest.AclCreation
 SecuredScenario = Callable[["SecuredSubject"], None]
 Row = TypeVar("Row")
@@ -42,6 +44,8 @@ class SecuredTarget(NamedTuple):
     address: str
     sasl_address: str
     data_directory: str = ""
+    output: str = ""
+    """The file of what the broker says."""
 
 
 class Right(NamedTuple):
@@ -62,7 +66,7 @@ class _SecuredMask(Mask):
 
     def text(self, value: str, name: str = "") -> str:
         told = re.sub(r"Request Request\(.*\) is not authorized\.", "Cluster authorization failed.", value)
-        return super().text(told, name)
+        return super().text(re.sub(r"DelegationToken:LITERAL:\S+", "DelegationToken:LITERAL:<id>", told), name)
 
 
 class SecuredSubject(Subject):
@@ -73,6 +77,7 @@ class SecuredSubject(Subject):
         ports = [int(each.rpartition(":")[2]) for each in (target.address, target.sasl_address)]
         self.mask = _SecuredMask(*ports, data_directories=[target.data_directory])
         self._sasl_port = ports[1]
+        self._output = Path(target.output)
         answer: Any = self.quietly(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
         self._users: dict[str, WireClient] = {}
@@ -107,16 +112,26 @@ class SecuredSubject(Subject):
         return self._users[user]
 
     def as_user(self, user: str, request: Request, version: int, label: str = "") -> Any:
-        """Ask as this user, and write the answer into the transcript, also when it is a closed connection."""
+        """Ask as this user, and write into the transcript the answer, also when it is a closed connection, and which
+        refusals the broker logged.
+        """
         name = f"{type(request).__name__.removesuffix('Request')} v{version} {label}".rstrip()
+        connection = self.connection_of(user)
+        said = self._output.stat().st_size
         try:
-            response = self.connection_of(user).ask(request, version)
+            response = connection.ask(request, version)
         except ConnectionClosed:
             self._users.pop(user).close()
-            self.note(name, "<connection closed>")
-            return None
-        self.note(name, response)
+            response = None
+        self.note(name, "<connection closed>" if response is None else response)
+        self.note(f"{name} log", self._logged_refusals(said))
         return response
+
+    def _logged_refusals(self, since: int) -> list[str]:
+        """Lines of the authorizer's log, sorted: Kafka asks about the resources of a request in an order of its own."""
+        with self._output.open("rb") as output:
+            output.seek(since)
+            return sorted(_LOGGED_REFUSAL.findall(output.read().decode()))
 
     def range_of(self, api_key: ApiKey) -> range:
         """The versions of an API that there are."""

@@ -1,5 +1,5 @@
-"""Every scenario, played to Apache Kafka and to Odradek, both with an authorizer: the same answers but for
-`known_differences`.
+"""Every scenario, played to Apache Kafka and to Odradek, both with an authorizer: the same answers, and the same
+refusals in the authorizer's log, but for `known_differences`.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ MANY = ("rights.each_alone", "rights.more_and_more")
 """Scenarios with many requests."""
 
 
-def started(kind: type[ApacheKafka | BrokerProcess], directory: Path) -> Iterator[SecuredTarget]:
+def started(kind: type[ApacheKafka | BrokerProcess], directory: Path, output: str) -> Iterator[SecuredTarget]:
     """A broker with a listener for users beside that of the super user."""
     broker = kind(directory, {**SETTINGS, **SECURITY})
     sasl_address = f"127.0.0.1:{free_port()}"
     with (directory / "server.properties").open("a") as properties:
         properties.write(f"listeners=PLAINTEXT://{broker.address},SASL_PLAINTEXT://{sasl_address}\n")
     broker.start()
-    yield SecuredTarget(broker.address, sasl_address, str(directory / "data"))
+    yield SecuredTarget(broker.address, sasl_address, str(directory / "data"), str(directory / output))
     broker.stop()
 
 
 @pytest.fixture(scope="module")
 def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredTarget]:
-    yield from started(ApacheKafka, tmp_path_factory.mktemp("secured-kafka"))
+    yield from started(ApacheKafka, tmp_path_factory.mktemp("secured-kafka"), "server.log")
 
 
 @pytest.fixture(scope="module")
 def secured_odradek(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredTarget]:
-    yield from started(BrokerProcess, tmp_path_factory.mktemp("secured-odradek"))
+    yield from started(BrokerProcess, tmp_path_factory.mktemp("secured-odradek"), "broker.log")
 
 
 def play(name: str, target: SecuredTarget) -> dict[str, Plain]:
