@@ -167,10 +167,11 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _on_step(self, future: asyncio.Future[None]) -> None:
         self._is_stepping = False
+        # Taken also where nobody wants it any more: the event loop logs errors that nobody took.
+        error = None if future.cancelled() else future.exception()
         handshaken = self._object
         if handshaken is None or future.cancelled() or self._raw.is_closing():
             return
-        error = future.exception()
         self._send_outgoing()
         if isinstance(error, ssl.SSLWantReadError):
             self._adapt_reading()

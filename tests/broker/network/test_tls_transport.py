@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import ssl
+import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
+from broker.environment.system import ThreadExecutor
 from broker.network import tls_transport
 from broker.network.file_slice import FileSlice
 from broker.network.handshakes import Handshakes
@@ -22,6 +27,8 @@ from tests.kit.security.certificates import Authority, Identity, subject
 from tests.kit.waiting import eventually_on_loop
 
 pytestmark = pytest.mark.usefixtures("every_loop")
+
+T = TypeVar("T")
 
 AUTHORITY = Authority()
 BROKER = AUTHORITY.issue("broker")
@@ -174,6 +181,52 @@ def test_a_silent_client_is_closed_and_counts_before_its_handshake(monkeypatch: 
             assert await is_closed(silent)
             await eventually_on_loop("it is gone", lambda: not scripted.server.connections)
             assert await echoes(*await scripted.connect(client_context()))
+
+    run(scenario())
+
+
+class GatedExecutor(ThreadExecutor):
+    """Threads that begin what they are given once the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.gate, self.waiting = threading.Event(), threading.Event()
+
+    def run(self, function: Callable[..., T], /, *args: object) -> Awaitable[T]:
+        def step() -> T:
+            self.waiting.set()
+            self.gate.wait(30)
+            return function(*args)
+
+        return super().run(step)
+
+
+def test_a_connection_may_end_while_a_thread_has_its_handshake() -> None:
+    """What the thread raises then, interests nobody, and is no error of the event loop's."""
+
+    async def scenario() -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        executor, security = GatedExecutor(), server_tls()
+        assert security.tls is not None
+        security.tls.handshakes = Handshakes(executor)
+        async with ScriptedServer(lambda frame: [frame], security=security) as scripted:
+            reader, writer = await scripted.connect()
+            hello = ssl.MemoryBIO()
+            with pytest.raises(ssl.SSLWantReadError):
+                client_context().wrap_bio(ssl.MemoryBIO(), hello).do_handshake()
+            writer.write(hello.read()[:50])
+            await eventually_on_loop("a thread has it", executor.waiting.is_set)
+            for connection in list(scripted.server.connections):
+                connection.close("the test ends it", soon=True)
+            await eventually_on_loop("it is gone", lambda: not scripted.server.connections)
+            assert await is_closed(reader)
+            executor.gate.set()
+            assert await echoes(*await scripted.connect(client_context()))
+        executor.close()
+        gc.collect()
+        await asyncio.sleep(0)
+        assert not errors, errors
 
     run(scenario())
 
