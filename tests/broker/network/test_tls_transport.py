@@ -202,7 +202,7 @@ class GatedExecutor(ThreadExecutor):
 
 
 def test_a_connection_may_end_while_a_thread_has_its_handshake() -> None:
-    """What the thread raises then, interests nobody, and is no error of the event loop's."""
+    """The event loop is not told of an error that the thread raises then."""
 
     async def scenario() -> None:
         errors: list[dict[str, Any]] = []
