@@ -29,6 +29,12 @@ _SIZE: Final = struct.Struct(">i")
 _BODY_AT: Final = 9
 """Behind the size, the correlation id and no tagged fields."""
 _MOST_AT_ONCE: Final = 1 << 18
+_ERROR: Final = struct.Struct(">ih")
+"""Throttle time and error code, with which answers begin."""
+_JOINED: Final = struct.Struct(">ihi")
+"""And the generation."""
+_EMPTY: Final = 1
+"""The last byte but one of an answer whose last field, an array or bytes, is empty."""
 
 
 class _Member:
@@ -85,26 +91,30 @@ class _Member:
 
     def joined(self) -> Sequence[JoinGroupResponse.JoinGroupResponseMember]:
         """The members, when this one is to assign partitions to them."""
-        answer = JoinGroupResponse.decode(self._receive(), requests.JOIN)
+        body = self._receive()
+        _, error_code, self.generation = _JOINED.unpack_from(body)
+        if not error_code and body[-2] == _EMPTY:
+            return ()
+        answer = JoinGroupResponse.decode(body, requests.JOIN)
         if answer.error_code:
             raise RuntimeError(f"a member could not join: {answer}")
-        self.generation = answer.generation_id
         return answer.members
 
     def ask_to_sync(self, assignments: dict[str, bytes]) -> None:
         self._send(self._sync(self.generation, assignments) if assignments else self._empty_sync(self.generation))
 
     def synced(self) -> None:
-        answer = SyncGroupResponse.decode(self._receive(), requests.SYNC)
-        if answer.error_code or not answer.assignment:
-            raise RuntimeError(f"a member got no assignment: {answer}")
+        body = self._receive()
+        if _ERROR.unpack_from(body)[1] or body[-2] == _EMPTY:
+            raise RuntimeError(f"a member got no assignment: {SyncGroupResponse.decode(body, requests.SYNC)}")
 
     def ask_heartbeat(self) -> None:
         self._send(self._heartbeat(self.generation))
 
     def heard_of_rebalance(self) -> None:
-        answer = HeartbeatResponse.decode(self._receive(), requests.HEARTBEAT)
-        if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
+        body = self._receive()
+        if _ERROR.unpack_from(body)[1] != ErrorCode.REBALANCE_IN_PROGRESS:
+            answer = HeartbeatResponse.decode(body, requests.HEARTBEAT)
             raise RuntimeError(f"a member did not hear of the rebalance: {answer}")
 
     def leave(self) -> None:
