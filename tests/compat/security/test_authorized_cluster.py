@@ -19,7 +19,8 @@ from confluent_kafka.admin import (
 )
 
 from config.security.authorization import ACL_AUTHORIZER
-from tests.compat.security.test_secured_cluster import COUNT, Security, consume, produce, secured_cluster
+from tests.compat.security.secured_brokers import COUNT, consume, produce
+from tests.compat.security.test_secured_cluster import Security, secured_cluster
 from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.compat.security.test_secured_cluster import COUNT, check_both, consume, produce
-from tests.kit.apache_kafka import java_server, zookeeper
-from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.broker_process import BrokerProcess, free_port
+from tests.compat.security.secured_brokers import (
+    COUNT,
+    check_beside_an_apache_kafka,
+    consume,
+    produce,
+    secured_brokers,
+)
+from tests.kit.apache_kafka import zookeeper
 from tests.kit.security.identity_provider import (
     AUDIENCE,
     CLIENT,
@@ -63,25 +65,12 @@ class Tokens:
         return f"PLAINTEXT://{plain},SASL_PLAINTEXT://{secured}"
 
 
-@contextlib.contextmanager
-def token_cluster(directory: Path, tokens: Tokens) -> Iterator[BrokerCluster]:
-    """Three brokers."""
-    plain = {number: f"127.0.0.1:{free_port()}" for number in (1, 2, 3)}
-    secured = {number: f"127.0.0.1:{free_port()}" for number in plain}
-    tokens.client["bootstrap.servers"] = ",".join(secured.values())
-    own = {number: {"listeners": tokens.listeners(plain[number], secured[number])} for number in plain}
-    with served_tree(directory / "tree") as tree:
-        settings = {"min.insync.replicas": "2", **tokens.broker}
-        cluster = BrokerCluster(directory, settings=settings, own_settings=own, ensemble=[tree])
-        for number, broker in cluster.brokers.items():
-            broker.address = plain[number]
-        cluster.address = ",".join(plain.values())
-        with cluster:
-            yield cluster
-
-
 def test_a_cluster_of_tokens_fails_over(tmp_path: Path) -> None:
-    with identity_provider() as provider, token_cluster(tmp_path, tokens := Tokens(provider)) as cluster:
+    with (
+        identity_provider() as provider,
+        served_tree(tmp_path / "tree") as tree,
+        secured_brokers(tmp_path, tree, tokens := Tokens(provider)) as cluster,
+    ):
         client = tokens.client
         admin = AdminClient(client)
         admin.create_topics([NewTopic("t", 3, 3)])["t"].result(30)
@@ -104,32 +93,5 @@ def test_a_cluster_of_tokens_fails_over(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.java
 def test_beside_an_apache_kafka(tmp_path: Path) -> None:
-    apache, odradek = ({"plain": f"127.0.0.1:{free_port()}", "secured": f"127.0.0.1:{free_port()}"} for _ in range(2))
     with identity_provider() as provider, zookeeper(tmp_path / "zookeeper") as address:
-        tokens = Tokens(provider)
-        tokens.client["bootstrap.servers"] = f"{apache['secured']},{odradek['secured']}"
-        common = {
-            **tokens.broker,
-            "zookeeper.connect": address,
-            "offsets.topic.replication.factor": "2",
-            "offsets.topic.num.partitions": "4",
-            "min.insync.replicas": "2",
-        }
-        own = {
-            "broker.id": "0",
-            "listeners": tokens.listeners(**apache),
-            "log.dirs": str(tmp_path / "apache"),
-            "controlled.shutdown.enable": "false",
-        }
-        properties = tmp_path / "apache.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in {**common, **own}.items()))
-        process = BrokerProcess(
-            tmp_path / "odradek", {**common, "broker.id": "7", "listeners": tokens.listeners(**odradek)}
-        )
-        process.address = odradek["plain"]
-        with java_server("kafka.Kafka", properties, int(apache["secured"].rpartition(":")[2])):
-            process.start()
-            try:
-                check_both(tokens.client, apache["plain"], odradek["plain"])
-            finally:
-                process.stop()
+        check_beside_an_apache_kafka(tmp_path, address, Tokens(provider))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import (
     AdminClient,
     NewTopic,
@@ -21,9 +19,15 @@ from confluent_kafka.admin import (
 from kazoo.client import KazooClient
 
 from cluster.security.sasl_exchange import ScramCredential
-from tests.kit.apache_kafka import java_server, zookeeper
+from tests.compat.security.secured_brokers import (
+    COUNT,
+    check_beside_an_apache_kafka,
+    consume,
+    produce,
+    secured_brokers,
+)
+from tests.kit.apache_kafka import zookeeper
 from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.broker_process import BrokerProcess, free_port
 from tests.kit.security.certificates import Authority
 from tests.kit.waiting import eventually
 from tests.kit.zookeeper import served_tree
@@ -34,7 +38,6 @@ MECHANISM = "SCRAM-SHA-512"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 BROKERS_PASSWORD = "brokers' own"
 PASSWORDS = {"broker": BROKERS_PASSWORD, "alice": "alice's"}
-COUNT = 1000
 
 
 def create_users(zookeeper_address: str) -> None:
@@ -86,46 +89,12 @@ class Security:
         return f"PLAINTEXT://{plain},{self.protocol}://{secured}"
 
 
-def produce(client: Mapping[str, Any], topic: str, first: int) -> None:
-    """Values from `first` on; all of them are acknowledged."""
-    failures: list[object] = []
-    producer = Producer({**client, "enable.idempotence": True, "topic.metadata.refresh.interval.ms": 100})
-    for number in range(first, first + COUNT):
-        producer.produce(topic, str(number), on_delivery=lambda error, _: failures.append(error) if error else None)
-    assert producer.flush(60) == 0
-    assert not failures
-
-
-def consume(client: Mapping[str, Any], topic: str, count: int) -> None:
-    """Everything is there once, by a new group."""
-    consumer = Consumer({**client, "group.id": f"g-{count}", "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    values: list[int] = []
-
-    def read() -> int:
-        values.extend(int(each.value() or b"") for each in consumer.consume(500, 0.5) if each.error() is None)
-        return len(values)
-
-    eventually("all values", read, lambda seen: seen >= count)
-    consumer.close()
-    assert sorted(values) == list(range(count))
-
-
 @contextlib.contextmanager
 def secured_cluster(directory: Path, security: Security) -> Iterator[BrokerCluster]:
-    """Three brokers; those who ask in plain text find them at the addresses of the cluster."""
-    plain = {number: f"127.0.0.1:{free_port()}" for number in (1, 2, 3)}
-    secured = {number: f"127.0.0.1:{free_port()}" for number in plain}
-    security.client["bootstrap.servers"] = ",".join(secured.values())
-    own = {number: {"listeners": security.listeners(plain[number], secured[number])} for number in plain}
+    """Three brokers, and their users."""
     with served_tree(directory / "tree") as tree:
         create_users(tree.address)
-        settings = {"min.insync.replicas": "2", **security.broker}
-        cluster = BrokerCluster(directory, settings=settings, own_settings=own, ensemble=[tree])
-        for number, broker in cluster.brokers.items():
-            broker.address = plain[number]
-        cluster.address = ",".join(plain.values())
-        with cluster:
+        with secured_brokers(directory, tree, security) as cluster:
             yield cluster
 
 
@@ -203,47 +172,6 @@ def check_a_broker_with_an_old_password(cluster: BrokerCluster) -> None:
 @pytest.mark.java
 def test_beside_an_apache_kafka(tmp_path: Path) -> None:
     security = Security(tmp_path, has_sasl=True)
-    apache, odradek = ({"plain": f"127.0.0.1:{free_port()}", "secured": f"127.0.0.1:{free_port()}"} for _ in range(2))
-    security.client["bootstrap.servers"] = f"{apache['secured']},{odradek['secured']}"
     with zookeeper(tmp_path / "zookeeper") as address:
         create_users(address)
-        common = {
-            **security.broker,
-            "zookeeper.connect": address,
-            "offsets.topic.replication.factor": "2",
-            "offsets.topic.num.partitions": "4",
-            "min.insync.replicas": "2",
-        }
-        own = {
-            "broker.id": "0",
-            "listeners": security.listeners(**apache),
-            "log.dirs": str(tmp_path / "apache"),
-            "controlled.shutdown.enable": "false",
-        }
-        properties = tmp_path / "apache.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in {**common, **own}.items()))
-        process = BrokerProcess(
-            tmp_path / "odradek", {**common, "broker.id": "7", "listeners": security.listeners(**odradek)}
-        )
-        process.address = odradek["plain"]
-        with java_server("kafka.Kafka", properties, int(apache["secured"].rpartition(":")[2])):
-            process.start()
-            try:
-                check_both(security.client, apache["plain"], odradek["plain"])
-            finally:
-                process.stop()
-
-
-def check_both(client: Mapping[str, Any], *plain: str) -> None:
-    """Each leads one partition and follows in the other."""
-    for address in plain:
-        eventually(
-            f"both brokers at {address}",
-            lambda at=address: set(AdminClient({"bootstrap.servers": at, "log_level": 0}).list_topics().brokers),
-            lambda seen: seen == {0, 7},
-        )
-    admin = AdminClient(client)
-    admin.create_topics([NewTopic("t", 2, replica_assignment=[[0, 7], [7, 0]])])["t"].result(30)
-    # Acknowledged by two replicas each: both follow.
-    produce(client, "t", 0)
-    consume(client, "t", COUNT)
+        check_beside_an_apache_kafka(tmp_path, address, security)
