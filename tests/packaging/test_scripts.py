@@ -266,7 +266,7 @@ def await_text(path: Path, text: str) -> None:
     assert waiting.returncode == 0
 
 
-@pytest.mark.parametrize("name", ["broker", "spark", "test"])
+@pytest.mark.parametrize("name", ["broker", "spark", "kerberos", "test"])
 def test_locks_are_hashed_and_name_no_host(name: str) -> None:
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
     pinned = [line for line in lines if "==" in line]

@@ -8,6 +8,8 @@ import pytest
 
 from tests.parity.cluster.subject import cluster_scenarios, stopped_scenarios
 from tests.parity.known_differences import known_differences, known_for, report
+from tests.parity.secured.subject import secured_scenarios
+from tests.parity.security.gssapi import gssapi_scenarios
 from tests.parity.security.subject import sasl_scenarios
 from tests.parity.subject import Target, play, scenarios
 
@@ -33,6 +35,7 @@ def test_there_are_enough_scenarios() -> None:
 
 
 def test_every_known_difference_belongs_to_a_scenario() -> None:
-    names = [*scenarios(), *cluster_scenarios(), *stopped_scenarios(), *sasl_scenarios()]
+    names = [*scenarios(), *cluster_scenarios(), *stopped_scenarios()]
+    names += [*sasl_scenarios(), *gssapi_scenarios(), *secured_scenarios()]
     known = {entry for name in names for entry in known_for(name)}
     assert not [entry for entry in known_differences() if entry not in known]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.compat.security.attempts import attempt
 from tests.compat.security.kerberos_site import BROKER, KEY, TICKETS, WRONG, Site, listeners
 from tests.kit.broker_cluster import BrokerCluster
 from tests.kit.broker_process import BrokerProcess, free_port
+from tests.kit.jars import require
 from tests.kit.security.kerberos import REALM, module, realm_of_this_process
 from tests.kit.waiting import eventually
 from tests.kit.wire_client import WireClient
@@ -74,6 +77,36 @@ def test_other_clients(client: str, site: Site, monkeypatch: pytest.MonkeyPatch)
     if "No provider for SASL mechanism GSSAPI" in answer:
         pytest.skip("this librdkafka is built without GSSAPI")
     assert answer == "received 500"
+
+
+def test_kcat(site: Site) -> None:
+    """As it comes with the distribution, it is librdkafka with Cyrus's and MIT's libraries."""
+    require("kcat")
+    settings = {
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "GSSAPI",
+        "sasl.kerberos.service.name": "kafka",
+        "sasl.kerberos.kinit.cmd": "true",
+    }
+    options = [word for key, text in settings.items() for word in ("-X", f"{key}={text}")]
+
+    def kcat(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["kcat", "-m", "60", "-b", site.address, *options, "-t", "kcat", *arguments],
+            env={**os.environ, "KRB5CCNAME": f"FILE:{site.realm.tickets('alice')}"},
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    sent = kcat("-P", given="one\ntwo\n")
+    if "No worthy mech" in sent.stderr:
+        pytest.skip("needs Cyrus's module for GSSAPI: on Debian the package libsasl2-modules-gssapi-mit")
+    assert sent.returncode == 0, sent.stderr
+    read = kcat("-C", "-e", "-q", "-o", "beginning")
+    assert read.stdout == "one\ntwo\n", read.stderr
 
 
 def test_tokens_without_headers(site: Site) -> None:

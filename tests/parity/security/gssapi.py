@@ -182,7 +182,7 @@ def names_that_no_rule_is_for(b: GssapiSubject) -> None:
         b.is_cluster_admin(client)
 
 
-SCENARIOS: tuple[GssapiScenario, ...] = (
+_SCENARIOS: tuple[GssapiScenario, ...] = (
     complete,
     without_headers,
     whom_the_client_wants_to_be,
@@ -197,3 +197,8 @@ SCENARIOS: tuple[GssapiScenario, ...] = (
     names,
     names_that_no_rule_is_for,
 )
+
+
+def gssapi_scenarios() -> dict[str, GssapiScenario]:
+    """All of them by name, whether or not there is a Kerberos to play them with."""
+    return {f"gssapi.{each.__name__}": each for each in _SCENARIOS}
