@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,16 +112,20 @@ _DAMAGE = re.compile(
 )
 """The line that tells of damaged data."""
 _LOSS = re.compile(r"The broker has lost records of (?P<log>\S+) that it had acknowledged$")
-"""The line of a producer whose next sequence number the broker refuses."""
+"""The line of a producer whose next sequence number the broker refuses. A topic that was made again may do so without a
+loss: it takes any number for the producer's first, and then refuses that of a batch which was sent before.
+"""
 _CUT = re.compile(r"(?P<log>\S+) ends at \d+ here, below its high watermark \d+")
 """The line of a broker that leads with less than was committed."""
 
 
-class _LogWatch(logging.Handler):
+class LogWatch(logging.Handler):
     """Turns what brokers and clients log as errors into events; in a replay all their lines go into the trace."""
 
     def __init__(self, world: World, checker: Checker, *, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.ERROR)
+        self.was_renewed: Callable[[str], bool] = lambda _topic: False
+        """Whether a topic was deleted and made again."""
         self._world = world
         self._checker = checker
 
@@ -139,8 +144,11 @@ class _LogWatch(logging.Handler):
         """Whether the faults that were injected explain an error."""
         if text.startswith(EXPECTED_ERRORS) or EXPECTED_CLUSTER_ERRORS.match(text):
             return True
-        lost = _LOSS.match(text) or _CUT.match(text)
+        refused = _LOSS.match(text)
+        lost = refused or _CUT.match(text)
         if lost is not None:
+            if refused is not None and self.was_renewed(refused["log"].rpartition("-")[0]):
+                return True
             return any(machine.power_cuts or lost["log"] in machine.damage for machine in self._world.machines)
         found = _DAMAGE.match(text)
         for machine in self._world.machines:
@@ -175,12 +183,13 @@ def _run_plan(seed: int, plan: Plan, *, keep_trace: bool, to_first_violation: bo
     world = World(seed, keep_trace=keep_trace)
     checker = Checker()
     root = logging.getLogger()
-    watch = _LogWatch(world, checker, verbose=keep_trace)
+    watch = LogWatch(world, checker, verbose=keep_trace)
     level, handlers = root.level, root.handlers[:]
     root.handlers[:] = [watch]
     root.setLevel(logging.INFO if keep_trace else logging.ERROR)
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     scenario = _Scenario(world, plan, checker, to_first_violation=to_first_violation)
+    watch.was_renewed = scenario.was_renewed
     try:
         try:
             with scenario.watching():
@@ -238,6 +247,10 @@ class _Scenario:
             self._workload = Workload(self._clients, plan.transactions, self._invariants)
         self.nemesis = Nemesis(world, self._clients, self._feed, self._invariants)
         world.network.links.most_delay_s = plan.most_delay_s
+
+    def was_renewed(self, topic: str) -> bool:
+        """Whether a topic may be another than at the beginning."""
+        return self._clients.topics.was_renewed(topic)
 
     def _feed(self, event: history.Event) -> None:
         before = len(self._checker.violations)

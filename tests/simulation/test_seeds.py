@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.checker import Checker
 from tests.simulation.mutants import MUTANTS, mutant_named
-from tests.simulation.seeds import run_seed
+from tests.simulation.seeds import LogWatch, run_seed
 from tests.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,3 +104,26 @@ def test_a_seed_leaves_no_world_behind():
     before = worlds()
     run_seed(1)
     assert worlds() <= before
+
+
+def _mistakes(renewed: str, *lines: str) -> list[str]:
+    """The violations that these lines are, in a world where one topic was made again."""
+    checker = Checker()
+    world = World(1)
+    watch = LogWatch(world, checker, verbose=False)
+    watch.was_renewed = lambda topic: topic == renewed
+    for line in lines:
+        watch.emit(logging.LogRecord("kafka", logging.ERROR, "", 0, line, (), None))
+    world.loop.close()
+    return [str(each) for each in checker.violations]
+
+
+def test_a_sequence_number_may_be_refused_by_a_topic_that_was_made_again() -> None:
+    """It has another batch for the first of the producer than the one that was sent first."""
+    line = "The broker has lost records of renewed-0 that it had acknowledged"
+    assert _mistakes("renewed", line) == []
+    assert len(_mistakes("another", line)) == 1
+
+
+def test_a_topic_that_was_made_again_may_not_lose_what_was_committed() -> None:
+    assert len(_mistakes("renewed", "renewed-0 ends at 7 here, below its high watermark 9")) == 1

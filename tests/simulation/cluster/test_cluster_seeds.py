@@ -63,6 +63,7 @@ PAST_SEEDS = {
     2_011_005: "the checker trusted offsets that a deposed coordinator told, which answers a fetch alone, as in Kafka",
     2_011_088: "as seed 2011005",
     2_011_104: "a new coordinator told a generation that was not committed, and the next one did not have it",
+    2_011_184: "a topic made again had a batch before the one that stood before it, and the checker took it for a loss",
     2_011_206: "a member that heard in a join that it was forgotten went on at its own offset, which others had passed",
     2_011_279: "as seed 2011206",
     2_011_441: "as seed 2011206",
