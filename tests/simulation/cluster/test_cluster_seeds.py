@@ -92,7 +92,7 @@ def test_seeds() -> None:
     assert _violations(range(1, 1 + QUICK_SEEDS)) == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_past_seeds() -> None:
     assert _violations(PAST_SEEDS) == []
 
