@@ -367,13 +367,22 @@ def _dump(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def parse_json(data: bytes) -> Any:
+    """The value of `data`. Raises RecursionError, and ValueError, also for texts that UTF-8 cannot have."""
+    value = json.loads(data.decode())
+    if b"\\u" in data:
+        # Half of a surrogate pair would be refused when it is written again, or sent to a client.
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _parse(path: str, data: bytes | None, build: Callable[[dict[str, Any]], T]) -> T:
     try:
-        value = json.loads(data or b"")
+        value = parse_json(data or b"")
         if not isinstance(value, dict):
             raise TypeError("not a JSON object")
         return build(value)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ZnodeFormatError(f"{path} cannot be understood ({error!r}): {data!r}") from error
 
 

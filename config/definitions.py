@@ -179,15 +179,14 @@ class ConfigKey(NamedTuple):
 
 
 # Patterns as text: most starts never need them, and compiling costs more than the rest of this module.
-_INTEGER = r"[+-]?[0-9]+"
-_COMMA = r"\s*,\s*"
+_INTEGER = r"([+-]?)0*([0-9]{1,19})"
 _BOUNDS = {
     ConfigType.INT: (-(2**31), 2**31 - 1),
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.LONG: (-(2**63), 2**63 - 1),
 }
 # The numbers that java.lang.Double.parseDouble accepts; Python's float() accepts others.
-_DOUBLE = r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)"
+_DOUBLE = r"[+-]?(NaN|Infinity|([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?[dDfF]?)"
 
 
 def parse_value(name: str, value_type: ConfigType, text: str | None) -> Value:
@@ -197,9 +196,11 @@ def parse_value(name: str, value_type: ConfigType, text: str | None) -> Value:
     trimmed = text.strip()
     if value_type in _BOUNDS:
         low, high = _BOUNDS[value_type]
-        if not re.fullmatch(_INTEGER, trimmed) or not low <= int(trimmed) <= high:
+        # Python does not read numbers of many thousand digits, be they zeros.
+        found = re.fullmatch(_INTEGER, trimmed)
+        if found is None or not low <= int(found[1] + found[2]) <= high:
             raise ConfigError(name, text, f"Not a number of type {value_type.name}")
-        return int(trimmed)
+        return int(found[1] + found[2])
     if value_type is ConfigType.BOOLEAN:
         if trimmed.lower() not in {"true", "false"}:
             raise ConfigError(name, text, "Expected value to be either true or false")
@@ -209,7 +210,7 @@ def parse_value(name: str, value_type: ConfigType, text: str | None) -> Value:
             raise ConfigError(name, text, "Not a number of type DOUBLE")
         return float(trimmed.rstrip("dDfF") if trimmed[-1] in "dDfF" else trimmed)
     if value_type is ConfigType.LIST:
-        return tuple(re.split(_COMMA, trimmed)) if trimmed else ()
+        return tuple(each.strip() for each in trimmed.split(",")) if trimmed else ()
     return trimmed
 
 

@@ -17,6 +17,10 @@ class Session(Dispatch, Protocol):
         """The connection is there."""
         ...
 
+    def end(self) -> None:
+        """The connection is gone."""
+        ...
+
 
 class SecuredConnection(Connection):
     """A connection with TLS, SASL or both."""
@@ -42,6 +46,11 @@ class SecuredConnection(Connection):
         super().connection_made(transport)
         if not self._has_tls and not self.closed:
             self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._session is not None:
+            self._session.end()
 
     def handshake_done(self, user: str | None) -> None:
         """See `broker.network.tls_transport.Secured`."""

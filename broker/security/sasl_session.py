@@ -83,6 +83,10 @@ class SaslSession:
         connection.limit_frames(self._config.max_receive_bytes)
         self._await_authentication()
 
+    def end(self) -> None:
+        """See `broker.network.secured_connection.Session`: nothing keeps in memory what has ended."""
+        self._cancel_deadline()
+
     def dispatch(self, connection: Connection, frame: memoryview) -> Dispatched:
         """See `broker.network.connection_contract.Dispatch`."""
         if self._is_authenticated:
@@ -131,6 +135,11 @@ class SaslSession:
         self._exchange = None
         self._has_no_headers = False
         self._deadline = asyncio.get_running_loop().call_later(AUTHENTICATION_S, self._on_deadline)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _on_deadline(self) -> None:
         self._connection.close(f"its client has not authenticated within {AUTHENTICATION_S:.0f} s")
@@ -196,9 +205,7 @@ class SaslSession:
         self._principal = principal
         self._is_authenticated = True
         self._exchange = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._cancel_deadline()
         self._limit_session(exchange.credential_expiry_ms)
         self._connection.authenticated(principal)
         return answer

@@ -120,6 +120,5 @@ class TokenBucket:
         missing = -self.tokens(per_second, now_ms)
         if missing <= 0:
             return 0
-        return (
-            int(min(floor(missing / per_second * 1000 + 0.5), MAX_THROTTLE_MS)) if per_second > 0 else MAX_THROTTLE_MS
-        )
+        # A rate of almost nothing makes a time that is infinite.
+        return floor(min(missing / per_second * 1000 + 0.5, MAX_THROTTLE_MS)) if per_second > 0 else MAX_THROTTLE_MS

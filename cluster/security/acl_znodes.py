@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from cluster.security.acl_rules import check_principal
-from cluster.znodes import ZnodeFormatError
+from cluster.znodes import ZnodeFormatError, parse_json
 from protocol.acl_types import (
     AccessControlEntry,
     AclOperation,
@@ -75,7 +75,7 @@ def decode_acls(path: str, data: bytes | None) -> list[AccessControlEntry]:
     if not data:
         return []
     try:
-        value = json.loads(data)
+        value = parse_json(data)
         if value["version"] != _VERSION:
             raise ValueError(f"version {value['version']}")
         entries = [
@@ -111,13 +111,12 @@ def encode_change(pattern: ResourcePattern) -> bytes:
 def decode_change(kind: PatternType, path: str, data: bytes | None) -> ResourcePattern:
     """The pattern that a notice of literal or other patterns is about. Raises ZnodeFormatError."""
     try:
-        text = (data or b"").decode()
         if kind is PatternType.LITERAL:
-            type_name, colon, name = text.partition(":")
+            type_name, colon, name = (data or b"").decode().partition(":")
             if not colon:
                 raise ValueError("not in format ResourceType:ResourceName")
             return ResourcePattern(_member(ResourceType, type_name), name)
-        value = json.loads(text)
+        value = parse_json(data or b"")
         if value["version"] > _VERSION:
             raise ValueError(f"version {value['version']}")
         pattern_type = _member(PatternType, value["patternType"])

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cluster.security.principal import Principal
 from cluster.security.sanitizer import desanitized, sanitized
-from cluster.znodes import ZnodeFormatError
+from cluster.znodes import ZnodeFormatError, parse_json
 from protocol.errors import ApiError, ErrorCode
 from protocol.value import Value
 
@@ -78,7 +78,7 @@ class DelegationToken(Value):
     def decode(cls, token_id: str, data: bytes) -> DelegationToken:
         """From the payload of its node, of version 1, 2 or 3. Raises ZnodeFormatError."""
         try:
-            value = json.loads(data)
+            value = parse_json(data)
             if not 1 <= value["version"] <= _VERSION:
                 raise ValueError(f"version {value['version']}")
             owner = _principal(value["owner"])
@@ -91,7 +91,7 @@ class DelegationToken(Value):
                 max_ms=int(value["maxTimestamp"]),
                 expiry_ms=int(value["expiryTimestamp"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ZnodeFormatError(f"{token_path(token_id)} cannot be understood ({error!r}): {data!r}") from error
 
 

@@ -20,7 +20,7 @@ def compiled(name: str, text: str, pattern: str) -> re.Pattern[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             return re.compile(re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", pattern), re.ASCII)
-    except (re.error, FutureWarning, DeprecationWarning, OverflowError) as error:
+    except (re.error, FutureWarning, DeprecationWarning, OverflowError, RecursionError) as error:
         raise ConfigError(name, text, f"the pattern {pattern} cannot be used: {error}") from error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from config.broker_keys import BROKER_KEYS
@@ -31,6 +33,8 @@ def key(value_type: ConfigType, valid: object = None) -> ConfigKey:
         (ConfigType.LIST, "", ()),
         (ConfigType.LIST, "a,,b", ("a", "", "b")),
         (ConfigType.PASSWORD, "x", "x"),
+        (ConfigType.INT, "-" + "0" * 6000 + "5", -5),
+        (ConfigType.DOUBLE, "5.d", 5.0),
     ],
 )
 def test_values(value_type: ConfigType, text: str, value: object) -> None:
@@ -104,6 +108,31 @@ def test_bounds(valid: object, value_type: ConfigType, text: str, message: str) 
 )
 def test_values_in_javas_notation(value: object, text: str | None) -> None:
     assert value_to_text(value) == text  # type: ignore[arg-type]
+
+
+LONG = 30_000
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * LONG, "0" * LONG + "x", "1." + "0" * LONG + "x", "0" * LONG + "1" * 30, "1e" + "0" * LONG + "x"]
+)
+@pytest.mark.parametrize("value_type", [ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE])
+def test_long_texts_take_no_time(value_type: ConfigType, text: str) -> None:
+    """Whoever may alter a configuration may send 32,767 characters."""
+    began_s = time.process_time()
+    try:
+        key(value_type).parse(text)
+    except ConfigError as error:
+        assert f"Not a number of type {value_type.name}" in str(error)
+    else:
+        assert value_type is ConfigType.DOUBLE
+    assert time.process_time() - began_s < 0.2
+
+
+def test_long_lists_take_no_time() -> None:
+    began_s = time.process_time()
+    assert key(ConfigType.LIST).parse("a" + " " * LONG + "b , c") == ("a" + " " * LONG + "b", "c")
+    assert time.process_time() - began_s < 0.2
 
 
 def test_a_key_is_declared_once() -> None:

@@ -45,6 +45,7 @@ def test_the_first_rule_that_matches_counts(rules: str, subject: str, user: str 
         "RULE:a/b/X",
         "RULE:a/b/LU",
         "RULE:(/b/",
+        "RULE:" + "(" * 5000 + ")" * 5000 + "/b/",
         "RULE:a/$1/",
         "RULE:(a)/${b}/",
         "RULE:(a)/$/",

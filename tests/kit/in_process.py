@@ -97,6 +97,10 @@ class MemoryTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """See `pause_reading`."""
 
+    def close(self) -> None:
+        """Nothing waits to be sent."""
+        self.abort()
+
     def abort(self) -> None:
         if not self.closed:
             self.closed = True

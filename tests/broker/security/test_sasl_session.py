@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+import weakref
 from typing import TypeVar
 
 import pytest
@@ -30,6 +32,7 @@ from protocol.messages import (
 from protocol.wire.schema import Request, Response
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
 from tests.kit.security.identity_provider import claims_of, first_message, unsigned
+from tests.kit.waiting import eventually_on_loop
 
 PASSWORDS = 'user_alice="secret" user_bob="other"'
 PACKAGE = "org.apache.kafka.common.security.oauthbearer."
@@ -212,6 +215,28 @@ def test_whoever_takes_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
             await slow.shake_hands()
             assert await is_closed(slow.reader)
             assert await quick.is_served()
+
+    run(scenario())
+
+
+def test_nothing_is_kept_of_a_client_that_has_gone() -> None:
+    """Whoever connects and hangs up, again and again, would fill the memory with what waits for deadlines."""
+
+    async def scenario() -> None:
+        async with server() as scripted:
+            client = Client(await scripted.connect())
+            await client.shake_hands()
+            (connection,) = scripted.server.connections
+            gone = weakref.ref(connection._session)  # type: ignore[attr-defined]
+            del connection
+            scripted.writers.pop().close()
+
+            def is_forgotten() -> bool:
+                gc.collect()
+                return gone() is None
+
+            async with asyncio.timeout(sasl_session.AUTHENTICATION_S / 2):
+                await eventually_on_loop("it is forgotten", is_forgotten, pause_s=0.05)
 
     run(scenario())
 

@@ -124,3 +124,9 @@ def test_an_overdrawn_bucket_of_a_rate_of_zero_stays_so() -> None:
     assert bucket.throttle_time_ms(0, 1) == 0
     bucket.take(1, 0, 1)
     assert bucket.throttle_time_ms(0, 10**9) == MAX_THROTTLE_MS
+
+
+def test_a_rate_of_almost_nothing_is_waited_for_as_long_as_an_answer_can_say() -> None:
+    bucket = TokenBucket(11, 1000)
+    bucket.take(5, 1e-320, 1000)
+    assert bucket.throttle_time_ms(1e-320, 1000) == MAX_THROTTLE_MS

@@ -66,6 +66,9 @@ def test_notices() -> None:
         LISTS.replace(b"Allow", b"Perhaps"),
         LISTS.replace(b"User:alice", b"alice"),
         LISTS.replace(b'"*"', b"7"),
+        LISTS.replace(b"User:alice", b"User:\\uD800"),
+        LISTS.replace(b"User:alice", b"User:\xed\xa0\x80"),
+        b"[" * 100_000,
     ],
 )
 def test_what_is_not_understood_is_not_taken_for_nothing(data: bytes) -> None:
@@ -81,6 +84,7 @@ def test_what_is_not_understood_is_not_taken_for_nothing(data: bytes) -> None:
         (PatternType.LITERAL, b"\xff:t"),
         (PatternType.PREFIXED, PREFIXED_CHANGE.replace(b'n":1', b'n":2')),
         (PatternType.PREFIXED, PREFIXED_CHANGE.replace(b"PREFIXED", b"MATCH")),
+        (PatternType.PREFIXED, PREFIXED_CHANGE.replace(b"tx-", b"\\udfff")),
         (PatternType.PREFIXED, PREFIXED_CHANGE.replace(b"TRANSACTIONAL_ID", b"ANY")),
     ],
 )

@@ -52,6 +52,8 @@ def test_older_payloads_have_no_requester() -> None:
         PAYLOAD.replace(b"User%3Aalice", b"alice"),
         PAYLOAD.replace(b'"User%3Aalice"', b"7"),
         PAYLOAD.replace(b"9000", b'"soon"'),
+        PAYLOAD.replace(b"9000", b"1e999"),
+        PAYLOAD.replace(b"9000", b"Infinity"),
         PAYLOAD.replace(b"expiryTimestamp", b"expiry"),
     ],
 )
