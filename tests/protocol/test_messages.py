@@ -29,6 +29,7 @@ from protocol.wire.wire_types import (
     WireType,
     zero_of,
 )
+from tests.fuzz.mutation import mutated
 from tests.protocol.values import EVERY_VERSION, MESSAGES, OWN_TAG, DrawnSource, SeededSource, build
 
 NEWER_THAN_3_9 = {"TransactionLogValue": {"PreviousProducerId", "NextProducerId", "ClientTransactionVersion"}}
@@ -76,35 +77,6 @@ def test_every_truncation_is_a_decode_error() -> None:
             with pytest.raises(DecodeError, match=re.escape(str(malformed.value))):
                 decoded_in_turns(message, encoded[:size], version)
             assert malformed.value.message_name == message.__name__
-
-
-def mutated(data: bytes, randomness: random.Random) -> bytes:
-    """`data` with a few bytes changed, inserted, removed or repeated, drawn to values that are lengths."""
-    mutant = bytearray(data)
-    for _ in range(randomness.choice([1, 1, 1, 2, 4, 16])):
-        position = randomness.randrange(len(mutant) + 1)
-        match randomness.randrange(6):
-            case 0 if position < len(mutant):
-                mutant[position] ^= 1 << randomness.randrange(8)
-            case 1 if position < len(mutant):
-                mutant[position] = randomness.choice([0, 1, 0x7F, 0x80, 0xFE, 0xFF])
-            case 2:
-                mutant[position:position] = randomness.randbytes(randomness.choice([1, 2, 4, 9]))
-            case 3:
-                del mutant[position : position + randomness.choice([1, 2, 4, 100])]
-            case 4:
-                mutant[position : position + 4] = randomness.choice(
-                    [
-                        b"\x7f\xff\xff\xff",
-                        b"\x80\x00\x00\x00",
-                        b"\xff\xff\xff\xff",
-                        b"\xff\xff\xff\xff\x0f",
-                        b"\x00\x10\x00\x00",
-                    ]
-                )
-            case _:
-                mutant[position:position] = mutant[max(0, position - 8) : position]
-    return bytes(mutant)
 
 
 def fuzz(frames: int, seed: int) -> tuple[int, int]:

@@ -1,0 +1,149 @@
+"""Runs targets on inputs drawn from a seed, each with a limit on its time and on the memory of all.
+
+An input is refused by a declared exception or is accepted. It is a failure if anything else is raised, if a target
+finds that it should not have been accepted, if it takes longer than MOST_S of the processor or if it needs MOST_BYTES
+more than there were before.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+MOST_S = 2.0
+MOST_BYTES = 512 << 20
+MOST_GROWTH_BYTES = 128 << 20
+"""By which the process may be larger in the end than after the first inputs of each target."""
+BATCH = 1000
+"""Inputs that are drawn from one seed."""
+LONGEST_SHOWN = 4000
+
+
+class Trial(Protocol):
+    """One target that is ready."""
+
+    def make(self, draw: random.Random) -> Any:
+        """An input; its repr says all of it."""
+        ...
+
+    def check(self, case: Any) -> bool:
+        """Whether the input was accepted. Raises anything for a failure."""
+        ...
+
+
+Opened = Callable[[], AbstractContextManager[Trial]]
+
+
+class Target(NamedTuple):
+    """`share` is how many of a thousand inputs of a run are for it."""
+
+    name: str
+    share: float
+    opened: Opened
+
+
+class FuzzFailure(Exception):
+    """An input broke a rule."""
+
+
+class TooSlow(BaseException):
+    """An input took longer than MOST_S. No handler of exceptions may swallow it."""
+
+
+class Tally:
+    """The figures of one target."""
+
+    def __init__(self) -> None:
+        self.inputs = self.accepted = 0
+        self.seconds = self.slowest_s = 0.0
+
+    def add(self, other: Tally) -> None:
+        self.inputs += other.inputs
+        self.accepted += other.accepted
+        self.seconds += other.seconds
+        self.slowest_s = max(self.slowest_s, other.slowest_s)
+
+
+def run_batch(name: str, trial: Trial, seed: int, batch: int, count: int = BATCH) -> Tally:
+    """Run the first `count` inputs of a batch. Raises FuzzFailure."""
+    draw = random.Random(f"{seed} {name} {batch}")
+    tally = Tally()
+    for number in range(count):
+        case = trial.make(draw)
+        began_s = time.process_time()
+        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_S)
+        try:
+            accepted = trial.check(case)
+        except (Exception, TooSlow) as error:
+            shown = repr(case)[:LONGEST_SHOWN]
+            where = f"--target {name} --seed {seed} --batch {batch}"
+            raise FuzzFailure(f"{where}, input {number}: {type(error).__name__}: {error}\n{shown}") from error
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        took_s = time.process_time() - began_s
+        tally.inputs += 1
+        tally.accepted += accepted
+        tally.seconds += took_s
+        tally.slowest_s = max(tally.slowest_s, took_s)
+    return tally
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Limits on time and memory, for a block."""
+
+    def on_time(_signal: int, _frame: object) -> None:
+        raise TooSlow(f"it took longer than {MOST_S} s")
+
+    before = signal.signal(signal.SIGVTALRM, on_time)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = _address_space()
+    if size:
+        resource.setrlimit(resource.RLIMIT_AS, (size + MOST_BYTES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _address_space() -> int:
+    """Bytes of this process, 0 where they cannot be told."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def run(
+    targets: Mapping[str, tuple[Trial, int]], seed: int, report: Callable[[Mapping[str, Tally]], None]
+) -> dict[str, Tally]:
+    """Run each target on as many inputs as said, in turns. `report` is called at times. Raises FuzzFailure."""
+    tallies = {name: Tally() for name in targets}
+    before = 0
+    with limited():
+        while unfinished := [name for name, (_, wanted) in targets.items() if tallies[name].inputs < wanted]:
+            # The one that is the most behind: whoever ends a run early has some inputs of all.
+            name = min(unfinished, key=lambda name: tallies[name].inputs / targets[name][1])
+            trial, wanted = targets[name]
+            batch, size = tallies[name].inputs // BATCH, min(BATCH, wanted - tallies[name].inputs)
+            tallies[name].add(run_batch(name, trial, seed, batch, size))
+            report(tallies)
+            if not before and all(tally.inputs for tally in tallies.values()):
+                before = peak_bytes()
+    growth = peak_bytes() - before
+    if growth > MOST_GROWTH_BYTES:
+        raise FuzzFailure(f"the process grew by {growth >> 20} MiB in a run of seed {seed}")
+    return tallies

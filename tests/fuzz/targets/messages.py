@@ -1,0 +1,91 @@
+"""Messages that are decoded before anybody is authenticated, or that tell it: headers, SASL, delegation tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from protocol import messages
+from protocol.errors import DecodeError
+from protocol.wire.schema import Message
+from tests.fuzz.mutation import mutated
+from tests.fuzz.runner import Target, Trial
+from tests.protocol.values import SeededSource, build
+
+FIRST: tuple[type[Message], ...] = (
+    messages.RequestHeader,
+    messages.ApiVersionsRequest,
+    messages.SaslHandshakeRequest,
+    messages.SaslAuthenticateRequest,
+)
+OF_TOKENS: tuple[type[Message], ...] = (
+    messages.CreateDelegationTokenRequest,
+    messages.RenewDelegationTokenRequest,
+    messages.ExpireDelegationTokenRequest,
+    messages.DescribeDelegationTokenRequest,
+)
+OF_SERVERS: tuple[type[Message], ...] = (
+    messages.ResponseHeader,
+    messages.SaslHandshakeResponse,
+    messages.SaslAuthenticateResponse,
+)
+"""Read by the broker where it is a client."""
+
+
+class MessageCase(NamedTuple):
+    """Bytes, and the message that they should be."""
+
+    message: type[Message]
+    version: int
+    data: bytes
+    is_whole: bool
+
+
+class Messages:
+    """Every version of each."""
+
+    def __init__(self) -> None:
+        self._whole = [
+            MessageCase(message, version, build(message, version, SeededSource(seed)).to_bytes(version)[:2000], True)
+            for message in (*FIRST, *FIRST, *OF_TOKENS, *OF_SERVERS)
+            for version in range(message.min_version, message.max_version + 1)
+            for seed in range(20)
+        ]
+        self._whole = [case for case in self._whole if len(case.data) < 2000]
+
+    def make(self, draw: random.Random) -> MessageCase:
+        case = draw.choice(self._whole)
+        match draw.randrange(10):
+            case 0:
+                return case
+            case 1:
+                return case._replace(data=case.data[: draw.randrange(len(case.data) + 1)], is_whole=False)
+            case 2:
+                return case._replace(data=draw.randbytes(draw.randrange(60)), is_whole=False)
+            case _:
+                return case._replace(data=mutated(case.data, draw), is_whole=False)
+
+    def check(self, case: MessageCase) -> bool:
+        message, version, data, is_whole = case
+        try:
+            value, end = message.decode_prefix(memoryview(data), version)
+        except DecodeError:
+            assert not is_whole
+            return False
+        assert end <= len(data)
+        encoded = value.to_bytes(version)
+        if is_whole:
+            assert encoded == data
+        assert message.decode(encoded, version).to_bytes(version) == encoded
+        return True
+
+
+@contextmanager
+def first_messages() -> Iterator[Trial]:
+    """See `Messages`."""
+    yield Messages()
+
+
+TARGETS = (Target("messages", 200, first_messages),)
