@@ -43,6 +43,9 @@ def json_object(text: bytes, title: str) -> dict[str, Any]:
     """A JSON object without a name that is there twice. Raises TokenError."""
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        if b"\\u" in text:
+            # A user whose name has half of a surrogate pair could be neither logged nor described.
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise TokenError(f"its {title} is not JSON") from error
     if not isinstance(found, dict):

@@ -15,7 +15,7 @@ from tests.fuzz.targets.all_targets import TARGETS, shares
 from tests.fuzz.targets.passwords import RIGHT_PLAIN
 
 SEED = 20_261_125
-SLOW = {"tls", "gssapi", "scram-servers", "token-requests", "sasl-sessions"}
+SLOW = {"tls", "gssapi", "oauthbearer", "scram-servers", "token-requests", "sasl-sessions"}
 """Targets of which an input takes longer than 50 us."""
 
 

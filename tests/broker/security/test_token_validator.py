@@ -129,6 +129,7 @@ REFUSED: dict[str, Callable[[SigningKey], str]] = {
     "for audiences that are none": lambda key: key.token(aud=[["kafka"]]),
     "of nobody": lambda key: key.token(sub=None),
     "of an empty name": lambda key: key.token(sub=" "),
+    "of half a letter": lambda key: key.token(sub="alice\ud800"),
     "with an odd scope": lambda key: key.token(scope=[1]),
     "with a scope twice": lambda key: key.token(scope=["a", "a"]),
     "huge": lambda key: key.token(filler="x" * MAX_TOKEN_BYTES),

@@ -11,6 +11,7 @@ from tests.fuzz.targets import (
     passwords,
     principals,
     sessions,
+    signed_tokens,
     tickets,
     token_requests,
 )
@@ -18,7 +19,7 @@ from tests.fuzz.targets import (
 TARGETS: dict[str, Target] = {
     target.name: target
     for module in (
-        messages, passwords, sessions, handshakes, tickets, logins, principals, nodes, token_requests,
+        messages, passwords, sessions, handshakes, tickets, signed_tokens, logins, principals, nodes, token_requests,
     )
     for target in module.TARGETS
 }  # fmt: skip

@@ -228,7 +228,7 @@ class Scram:
         has_token = extensions.get(b"tokenauth", b"").lower() == b"true"
         assert (name == TOKEN_ID) is has_token
         assert server.user == (TOKEN_OWNER if has_token else name)
-        assert server.token_expiry_ms == (77 if has_token else None)
+        assert server.credential_expiry_ms == (77 if has_token else None)
         assert header in (b"n,,", b"n,a=" + name.replace("=", "=3D").replace(",", "=2C").encode() + b",")
         unproved, _, shown = last.rpartition(b",p=")
         channel, own_nonce, *_ = unproved.split(b",")
