@@ -24,12 +24,15 @@ from bench.load import Load
 from bench.report import Row, Samples, heading, line, rows
 from bench.scenario import Context, Sample, Scenario
 from bench.scenarios import READY_TOPIC
+from bench.security import access_scenarios, tls_scenarios
 
 SCENARIOS = [
     *scenarios.SCENARIOS,
     *coordinator_scenarios.SCENARIOS,
     *spark_scenarios.SCENARIOS,
     *cluster_scenarios.SCENARIOS,
+    *tls_scenarios.SCENARIOS,
+    *access_scenarios.SCENARIOS,
     *waits.SCENARIOS,
 ]
 SETTLE_S = 3
@@ -90,6 +93,8 @@ def take_sample(scenario: Scenario, context: Context, kind: Side) -> Sample:
     broker = kind.make() if scenario.brokers == 1 else Cluster(kind.make, scenario.brokers)
     broker.environment, broker.settings = scenario.environment, scenario.settings
     try:
+        if scenario.prepare is not None:
+            scenario.prepare(broker)
         if scenario.launches:
             broker.prepare()
         else:

@@ -12,10 +12,11 @@
  *   load transactions BOOTSTRAP TOPIC SECONDS BYTES RECORDS EVERY PRODUCERS   each producer, in a partition of its own, ends a
  *                                                        transaction after RECORDS (0: as many as it can) and EVERY milliseconds
  *   load repeat    PORT FILE SECONDS COUNT               the requests in a file, again and again, so many at once (load_repeat.c)
+ *   load handshakes PORT CA COUNT AT_ONCE                clients that connect by TLS, so many at once (load_tls.c)
  *   load create    BOOTSTRAP TOPIC PARTITIONS [NAME=VALUE]  a topic, until every partition has a leader
  *   load delete    BOOTSTRAP TOPIC
  *
- * TOPIC may name a partition, as in `flights/1`; without one it is partition 0.
+ * BOOTSTRAP may have properties of librdkafka behind it, each after a `;`. TOPIC may name a partition, as in `flights/1`; without one it is partition 0.
  * Prints one JSON object: what was done, the seconds it took, and this process's own CPU seconds (user + system).
  * Exit code 1, with a line on standard error, when anything failed: a figure from a failed run is no figure.
  */
@@ -472,6 +473,7 @@ int main(int argc, char **argv) {
     mallopt(M_TOP_PAD, 64 << 20);
     const char *mode = argc > 1 ? argv[1] : "";
     if (!strcmp(mode, "repeat") && argc == 6) return repeat(atoi(argv[2]), argv[3], atof(argv[4]), (size_t)atoll(argv[5]));
+    if (!strcmp(mode, "handshakes") && argc == 6) return handshakes(atoi(argv[2]), argv[3], atoll(argv[4]), atoi(argv[5]));
     char *slash = argc > 3 ? strchr(argv[3], '/') : NULL;
     if (slash) {
         *slash = '\0';

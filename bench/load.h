@@ -17,6 +17,7 @@
 
 int transactions(const char *bootstrap, const char *topic, double seconds, size_t size, long long most_records, double every_ms, int producers);
 int repeat(int port, const char *name, double seconds, size_t at_once);
+int handshakes(int port, const char *authority, long long count, int at_once);
 
 static inline double now_s(void) {
     struct timespec t;
@@ -45,9 +46,18 @@ static inline void set(rd_kafka_conf_t *conf, const char *name, const char *valu
         die("%s=%s: %s", name, value, text);
 }
 
+/* Properties of the library may follow the address: `127.0.0.1:9093;security.protocol=ssl;ssl.ca.location=FILE`. */
 static inline rd_kafka_t *client(rd_kafka_type_t type, rd_kafka_conf_t *conf, const char *bootstrap) {
     char text[256];
-    set(conf, "bootstrap.servers", bootstrap);
+    char *own = strdup(bootstrap), *next = own;
+    set(conf, "bootstrap.servers", strsep(&next, ";"));
+    for (char *name; (name = strsep(&next, ";"));) {
+        char *value = strchr(name, '=');
+        if (!value) die("%s has no value", name);
+        *value = '\0';
+        set(conf, name, value + 1);
+    }
+    free(own);
     set(conf, "log_level", "0");
     rd_kafka_t *rk = rd_kafka_new(type, conf, text, sizeof text);
     if (!rk) die("rd_kafka_new: %s", text);

@@ -16,6 +16,8 @@ from bench.processes import Finished, cpu_s, run, stop
 from tests.kit.jars import cache_directory, java, kafka_classpath, spark_environment
 
 SOURCES = sorted(Path(__file__).parent.glob("load*.[ch]"))
+LIBRARIES = ("-lrdkafka", "-lssl", "-lcrypto")
+INSTALLED = "Debian: apt-get install gcc librdkafka-dev libssl-dev"
 TIMEOUT_S = 900
 
 
@@ -26,14 +28,14 @@ def compile_load() -> Path:
         return binary
     compiler = os.environ.get("CC") or "cc"
     if shutil.which(compiler) is None:
-        raise RuntimeError("a C compiler is needed for bench/load.c (Debian: apt-get install gcc librdkafka-dev)")
+        raise RuntimeError(f"a C compiler is needed for bench/load.c ({INSTALLED})")
     binary.parent.mkdir(parents=True, exist_ok=True)
     partial = binary.with_suffix(".partial")
     compiled = [str(source) for source in SOURCES if source.suffix == ".c"]
     try:
-        run([compiler, "-O2", "-pthread", "-o", str(partial), *compiled, "-lrdkafka"], TIMEOUT_S)
+        run([compiler, "-O2", "-pthread", "-o", str(partial), *compiled, *LIBRARIES], TIMEOUT_S)
     except RuntimeError as failure:
-        raise RuntimeError(f"bench/load.c: {failure}\n(Debian: apt-get install gcc librdkafka-dev)") from None
+        raise RuntimeError(f"bench/load.c: {failure}\n({INSTALLED})") from None
     partial.rename(binary)
     return binary
 

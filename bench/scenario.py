@@ -74,3 +74,5 @@ class Scenario:
     """Of the broker's processes."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the broker's server.properties, beside those of every broker."""
+    prepare: Callable[[Broker], None] | None = None
+    """Is given the broker before anything of it is started, to make files for it and to complete its settings."""

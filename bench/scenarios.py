@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from bench import starts
@@ -22,12 +23,19 @@ AS_IT_IS = {"ODRADEK_COMPILED": "0"}
 PERF_LINE = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
 
-def produce(records: int, size: int, mode: str = "produce", acks: int = 1) -> Measure:
+def address_of(broker: Broker) -> str:
+    """Where the clients of most scenarios find the broker."""
+    return broker.address
+
+
+def produce(
+    records: int, size: int, mode: str = "produce", acks: int = 1, at: Callable[[Broker], str] = address_of
+) -> Measure:
     """Records a second (batches), and both sides' CPU."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         before = broker.cpu_s()
-        result = context.load.run(mode, broker.address, topic, context.count(records), size, acks)
+        result = context.load.run(mode, at(broker), topic, context.count(records), size, acks)
         spent = broker.cpu_s() - before
         context.load.run("delete", broker.address, topic)
         return throughput(result, spent)
@@ -35,14 +43,14 @@ def produce(records: int, size: int, mode: str = "produce", acks: int = 1) -> Me
     return measure
 
 
-def consume(records: int, size: int) -> Measure:
+def consume(records: int, size: int, at: Callable[[Broker], str] = address_of) -> Measure:
     """Records a second out of a topic that was just produced, and both sides' CPU for the reading."""
 
     def measure(context: Context, broker: Broker, topic: str) -> Sample:
         count = context.count(records)
         context.load.run("produce", broker.address, topic, count, size, 1)
         before = broker.cpu_s()
-        result = context.load.run("consume", broker.address, topic, count)
+        result = context.load.run("consume", at(broker), topic, count)
         spent = broker.cpu_s() - before
         context.load.run("delete", broker.address, topic)
         return throughput(result, spent)

@@ -117,17 +117,21 @@ def test_two_checkouts_are_held_to_what_was() -> None:
 
 SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create"
 COORDINATED = "transactions-1000,commit-latency,offset-commits,group-restart,load-offsets,load-transactions"
+BY_TLS = "tls-produce,tls-consume,tls-handshakes"
+GUARDED = "acls-produce,acls-unbatched,quotas-produce,quotas-unbatched"
+WHOLE = (SERVED, COORDINATED, BY_TLS, GUARDED)
+HEADERS = ("/usr/include/librdkafka/rdkafka.h", "/usr/include/openssl/ssl.h")
 BY_SPARK = "spark-read-100,spark-write-1000,spark-stream"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", [SERVED, COORDINATED, pytest.param(BY_SPARK, marks=pytest.mark.spark)])
+@pytest.mark.parametrize("names", [*WHOLE, pytest.param(BY_SPARK, marks=pytest.mark.spark)])
 def test_the_whole_of_it_with_our_broker_on_both_sides(names: str, tmp_path: Path) -> None:
-    if shutil.which("cc") is None or not Path("/usr/include/librdkafka/rdkafka.h").exists():
+    if shutil.which("cc") is None or not all(Path(header).exists() for header in HEADERS):
         if os.environ.get("CI") == "true":
-            pytest.fail("a C compiler and librdkafka-dev are needed")
-        pytest.skip("a C compiler and librdkafka-dev are needed")
+            pytest.fail("a C compiler, librdkafka-dev and libssl-dev are needed")
+        pytest.skip("a C compiler, librdkafka-dev and libssl-dev are needed")
     if names == BY_SPARK:
         pytest.importorskip("pyspark")
         require("java")

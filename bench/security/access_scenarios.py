@@ -1,0 +1,164 @@
+"""Scenarios that compare a broker with itself: with access control lists and without, with a quota and without.
+
+Their figure is the time that the same load takes with it, as a percentage of that without, and below the CPU of the
+broker alike. The loads take turns: with, without, without, with; a JVM that gets better meanwhile helps neither.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Final
+
+from bench.brokers import Broker
+from bench.scenario import Context, Measure, Sample, Scenario
+from bench.scenarios import READY_TOPIC, throughput
+from bench.wait_loads import PATIENCE_S, few
+from protocol.acl_types import AclOperation, AclPermissionType, PatternType, ResourceType
+from protocol.messages import AlterClientQuotasRequest, AlterClientQuotasResponse, CreateAclsRequest, CreateAclsResponse
+from protocol.wire.schema import Request, Response
+from tests.kit.wire_client import WireClient
+
+ACLS: Final = 10_000
+ACLS_AT_ONCE: Final = 500
+PREFIXED_EVERY: Final = 10
+"""One of so many patterns is a prefix."""
+NEVER_REACHED: Final = 1e12
+AUTHORIZER: Final = {
+    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+    # The broker's own requests and those of the preparation are about what no list is about.
+    "allow.everyone.if.no.acl.found": "true",
+}
+QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+TURNS: Final = (True, False, False, True, True, False, False, True)
+_CPU: Final = "broker_CPU_percent"
+MOST_PERCENT_WITH_ACLS: Final = 103
+MOST_PERCENT_WITH_QUOTAS: Final = 102
+
+Switch = Callable[[Context, Broker, bool], None]
+"""Has the broker have what is measured, or not have it."""
+
+
+def compared(records: int, size: int, mode: str, prepare: Callable[[Context, Broker], None], switch: Switch) -> Measure:
+    """The time of the same load with it, as a percentage of that without."""
+
+    def measure(context: Context, broker: Broker, topic: str) -> Sample:
+        prepare(context, broker)
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        spent: dict[bool, list[float]] = {True: [], False: []}
+        for turn, has_it in enumerate(TURNS):
+            switch(context, broker, has_it)
+            context.load.run(mode, broker.address, f"{topic}-warm", context.count(records // 5), size, 1)
+            before = broker.cpu_s()
+            result = context.load.run(mode, broker.address, f"{topic}-{turn}", context.count(records), size, 1)
+            sample = throughput(result, broker.cpu_s() - before)
+            seconds[has_it].append(1 / sample.value)
+            spent[has_it].append(sample.broker_cpu_s or 0)
+            context.load.run("delete", broker.address, f"{topic}-{turn}")
+        rate = 1 / statistics.median(seconds[True])
+        return Sample(_percent(seconds), details={_CPU: _percent(spent), "records_a_second_with_it": rate})
+
+    return measure
+
+
+def _percent(figures: dict[bool, list[float]]) -> float:
+    without = statistics.median(figures[False])
+    return 100 * statistics.median(figures[True]) / without if without else float("nan")
+
+
+def _ask(broker: Broker, request: Request, version: int) -> Response:
+    with WireClient("127.0.0.1", broker.port, timeout_s=PATIENCE_S) as client:
+        return client.ask(request, version)
+
+
+# -- access control lists ----------------------------------------------------------------------------------------------
+
+
+def make_lists(context: Context, broker: Broker) -> None:
+    """Make 10,000 lists, and those by which everybody may use the benchmark's topics."""
+    _restart(context, broker, has_authorizer=True)
+    count = few(context, ACLS)
+    own = [_list("bench-", PatternType.PREFIXED, "User:*", AclOperation.ALL)]
+    others = [
+        _list(
+            f"team-{number // 20 % 97}.{number // 2:0{4 + number // 2 % 7}}", pattern, f"User:u{number // 4}", operation
+        )
+        for number in range(count)
+        for pattern in [PatternType.PREFIXED if number // 2 % PREFIXED_EVERY == 0 else PatternType.LITERAL]
+        for operation in [AclOperation.WRITE if number % 2 else AclOperation.READ]
+    ]
+    wanted = own + others
+    for at in range(0, len(wanted), ACLS_AT_ONCE):
+        request = CreateAclsRequest(creations=wanted[at : at + ACLS_AT_ONCE])
+        answer = _ask(broker, request, 1)
+        assert isinstance(answer, CreateAclsResponse)
+        if any(result.error_code for result in answer.results):
+            raise RuntimeError(f"{broker.name} did not make the ACLs: {answer.results[0]}")
+
+
+def _list(name: str, pattern: PatternType, principal: str, operation: AclOperation) -> CreateAclsRequest.AclCreation:
+    return CreateAclsRequest.AclCreation(
+        resource_type=ResourceType.TOPIC,
+        resource_name=name,
+        resource_pattern_type=pattern,
+        principal=principal,
+        host="*",
+        operation=operation,
+        permission_type=AclPermissionType.ALLOW,
+    )
+
+
+def switch_authorizer(context: Context, broker: Broker, has_it: bool) -> None:
+    """Restart the broker with the lists, or without an authorizer."""
+    if ("authorizer.class.name" in broker.settings) != has_it:
+        _restart(context, broker, has_authorizer=has_it)
+
+
+def _restart(context: Context, broker: Broker, *, has_authorizer: bool) -> None:
+    others = {key: value for key, value in broker.settings.items() if key not in AUTHORIZER}
+    broker.settings = {**others, **AUTHORIZER} if has_authorizer else others
+    broker.restart()
+    context.load.run("first", broker.address, READY_TOPIC)
+
+
+# -- quotas ------------------------------------------------------------------------------------------------------------
+
+
+def switch_quotas(context: Context, broker: Broker, has_it: bool) -> None:  # noqa: ARG001
+    """Set quotas of every client, high above what it uses, or remove them."""
+    entity = AlterClientQuotasRequest.EntityData(entity_type="client-id", entity_name=None)
+    changes = [
+        AlterClientQuotasRequest.OpData(key=key, value=NEVER_REACHED if has_it else 0, remove=not has_it)
+        for key in QUOTAS
+    ]
+    entry = AlterClientQuotasRequest.EntryData(entity=[entity], ops=changes)
+    answer = _ask(broker, AlterClientQuotasRequest(entries=[entry], validate_only=False), 0)
+    assert isinstance(answer, AlterClientQuotasResponse)
+    if answer.entries[0].error_code:
+        raise RuntimeError(f"{broker.name} did not take the quotas: {answer.entries[0].error_message}")
+
+
+def _nothing(context: Context, broker: Broker) -> None:
+    del context, broker
+
+
+def _with_lists(name: str, title: str, records: int, size: int, mode: str) -> Scenario:
+    return Scenario(
+        name, title, "% of time", compared(records, size, mode, make_lists, switch_authorizer),
+        higher_is_better=False, limit=MOST_PERCENT_WITH_ACLS, detail_limits={_CPU: MOST_PERCENT_WITH_ACLS},
+    )  # fmt: skip
+
+
+def _with_quotas(name: str, title: str, records: int, size: int, mode: str) -> Scenario:
+    return Scenario(
+        name, title, "% of time", compared(records, size, mode, _nothing, switch_quotas),
+        higher_is_better=False, limit=MOST_PERCENT_WITH_QUOTAS, detail_limits={_CPU: MOST_PERCENT_WITH_QUOTAS},
+    )  # fmt: skip
+
+
+SCENARIOS = [
+    _with_lists("acls-produce", "10,000 ACLs: produce 1 kB", 500_000, 1000, "produce"),
+    _with_lists("acls-unbatched", "10,000 ACLs: 1 record a request", 100_000, 100, "unbatched"),
+    _with_quotas("quotas-produce", "quotas: produce 1 kB", 500_000, 1000, "produce"),
+    _with_quotas("quotas-unbatched", "quotas: 1 record a request", 100_000, 100, "unbatched"),
+]
