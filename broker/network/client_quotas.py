@@ -18,7 +18,7 @@ from broker.environment.contract import Clock
 from broker.network.registry import Reply, RequestContext
 from cluster.metadata_image import MetadataImage
 from cluster.quotas.alterations import limit_of
-from cluster.quotas.client_quota import ClientQuota, MutationQuota, QuotaWindow
+from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, ClientQuota, MutationQuota, QuotaWindow, Usage
 from cluster.quotas.entities import Name, QuotaEntity
 from cluster.quotas.precedence import NOBODY, Limits
 from config.quota_keys import (
@@ -53,6 +53,22 @@ UNKNOWN_ADDRESS: Final = ""
 DEFAULT_WINDOW: Final = QuotaWindow(11, 1000)
 
 
+class UsageByContext(dict[RequestContext, Usage | None]):
+    """The usage that the requests of a client count for: it is looked up once, and remembered until limits change."""
+
+    def __init__(self, quota: ClientQuota, now_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._quota = quota
+        self._now_s = now_s
+        quota.on_forgotten = self.clear
+
+    def __missing__(self, context: RequestContext) -> Usage | None:
+        if len(self) >= MOST_REMEMBERED_CLIENTS:
+            self.clear()
+        usage = self[context] = self._quota.of(*clients_of(context), self._now_s() * 1000)
+        return usage
+
+
 class ClientQuotas:
     """The quotas of all kinds. `are_set` is False as long as nobody has one, and nothing is to be counted."""
 
@@ -70,6 +86,9 @@ class ClientQuotas:
         self.mutations = MutationQuota(mutation_window)
         self.connections = ClientQuota(window, longest_ms=window.window_ms)
         """By the address of the peer, in place of a user."""
+        self._produced = UsageByContext(self.produce, self.now_s)
+        self._fetched = UsageByContext(self.fetch, self.now_s)
+        self._requested = UsageByContext(self.request, self.now_s)
         self._addresses: dict[str, str] = {}
         """Of hosts that have a quota by their name; "" while it is being looked up."""
         self._lookups: dict[asyncio.Future[Any], None] = {}
@@ -113,29 +132,30 @@ class ClientQuotas:
         """Count a request of `size` bytes that took this long; gives the reply, which tells the client how long it has
         to wait, and that time in milliseconds. The handler may have said so already.
         """
-        user, client_id = clients_of(context)
         now_ms = self.now_s() * 1000
-        throttle_ms: int = getattr(reply, "throttle_time_ms", 0)
-        told_ms, exceeded = throttle_ms, None
-        if api_key is ApiKey.PRODUCE:
-            produce_ms = self.produce.record(user, client_id, size, now_ms)
+        told_ms: int = getattr(reply, "throttle_time_ms", 0)
+        throttle_ms, exceeded = told_ms, None
+        if api_key is ApiKey.PRODUCE and (usage := self._produced[context]) is not None:
+            produce_ms = self.produce.charge(usage, size, now_ms)
             if produce_ms > throttle_ms:
-                throttle_ms, exceeded = produce_ms, self.produce
-        if reply is not None and api_key not in TIME_IS_FREE:
-            request_ms = self.request.record(user, client_id, time_s * PERCENT, now_ms)
+                throttle_ms, exceeded = produce_ms, usage
+        if reply is not None and api_key not in TIME_IS_FREE and (usage := self._requested[context]) is not None:
+            request_ms = self.request.charge(usage, time_s * PERCENT, now_ms)
             if request_ms > throttle_ms:
-                throttle_ms, exceeded = request_ms, self.request
+                throttle_ms, exceeded = request_ms, usage
         if exceeded is not None:
-            exceeded.throttled(user, client_id, throttle_ms, now_ms)
-        if throttle_ms > told_ms and hasattr(reply, "throttle_time_ms"):
-            # A handler may give the same reply to several clients.
-            reply = copy.copy(reply)
-            setattr(reply, "throttle_time_ms", throttle_ms)  # noqa: B010  not every Response has it
+            exceeded.throttled(throttle_ms, now_ms)
+            if hasattr(reply, "throttle_time_ms"):
+                # A handler may give the same reply to several clients.
+                reply = copy.copy(reply)
+                setattr(reply, "throttle_time_ms", throttle_ms)  # noqa: B010  not every Response has it
         return reply, throttle_ms
 
     def count_time(self, context: RequestContext, time_s: float) -> None:
         """Count time that is used for a client whose reply was decided already; it counts for the next one."""
-        self.request.record(*clients_of(context), time_s * PERCENT, self.now_s() * 1000)
+        usage = self._requested[context]
+        if usage is not None:
+            usage.rate.record(time_s * PERCENT, self.now_s() * 1000)
 
     # -- fetches -------------------------------------------------------------------------------------------------------
 
@@ -147,18 +167,20 @@ class ClientQuotas:
         """Count the answer of a consumer's fetch that took this long; gives how long the client has to wait, in
         milliseconds. If it has to, it gets nothing now, and no bytes are counted.
         """
-        user, client_id = clients_of(context)
+        fetch, request = self._fetched[context], self._requested[context]
         now_ms = self.now_s() * 1000
-        request_ms = self.request.record(user, client_id, time_s * PERCENT, now_ms)
+        request_ms = 0 if request is None else self.request.charge(request, time_s * PERCENT, now_ms)
         fetch_ms = answer_bytes = 0
-        if self.fetch.of(user, client_id, now_ms) is not None:
+        if fetch is not None:
             answer_bytes = size()
-            fetch_ms = self.fetch.record(user, client_id, answer_bytes, now_ms)
+            fetch_ms = self.fetch.charge(fetch, answer_bytes, now_ms)
         throttle_ms = max(fetch_ms, request_ms)
         if throttle_ms:
-            self.fetch.take_back(user, client_id, answer_bytes, now_ms)
-            exceeded = self.fetch if fetch_ms > request_ms else self.request
-            exceeded.throttled(user, client_id, throttle_ms, now_ms)
+            if fetch is not None:
+                fetch.rate.record(-answer_bytes, now_ms)
+            exceeded = fetch if fetch_ms > request_ms else request
+            if exceeded is not None:
+                exceeded.throttled(throttle_ms, now_ms)
         return throttle_ms
 
     # -- connections ---------------------------------------------------------------------------------------------------

@@ -79,8 +79,9 @@ class CloseConnection(Exception):
     """Raised by a handler to close the connection, where Kafka does so; the message is the reason for the log."""
 
 
-class RequestContext(Value):
-    """The client behind a request, its API version and its listener. Requests of one connection share it.
+class RequestContext(Value, eq=False):
+    """The client behind a request, its API version and its listener. Requests of one kind share it on a connection, so
+    that what is found out about the client can be remembered by it.
 
     `client_address` is the peer's IP address as text.
     """

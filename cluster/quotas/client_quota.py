@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from cluster.quotas.precedence import Limits, Sharers
@@ -13,6 +13,7 @@ from protocol.value import Value
 
 MOST_REMEMBERED_CLIENTS: Final = 4096
 """Clients of which it is remembered who they share a limit with; and users of limits, before idle ones are dropped."""
+NEVER_WITHIN: Final = float("-inf")
 THROTTLE_SAMPLES: Final = 2
 THROTTLE_WINDOW_MS: Final = 30_000
 """The times that the mean of throttle times is of, as that of every metric in Kafka."""
@@ -28,14 +29,35 @@ class QuotaWindow(Value):
 class Usage:
     """Use of one limit by all who share it."""
 
-    __slots__ = ("_throttle_times", "_throttles", "last_used_ms", "limit", "rate")
+    __slots__ = ("_asked_ms", "_limit", "_throttle_times", "_throttles", "rate", "surely_within")
 
     def __init__(self, window: QuotaWindow, limit: float) -> None:
-        self.limit = limit
-        self.last_used_ms = 0.0
+        self._asked_ms = 0.0
         self.rate = Rate(window.samples, window.window_ms)
+        self._limit = self.surely_within = limit
+        self.limit = limit
         self._throttles = Rate(THROTTLE_SAMPLES, THROTTLE_WINDOW_MS)
         self._throttle_times = Rate(THROTTLE_SAMPLES, THROTTLE_WINDOW_MS)
+
+    @property
+    def limit(self) -> float:
+        """The rate that may not be exceeded."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: float) -> None:
+        self._limit = limit
+        # As long as no more than this counts, the limit is kept whatever the time.
+        self.surely_within = limit * self.rate.least_length_ms() / 1000 if limit >= 0 else NEVER_WITHIN
+
+    @property
+    def last_used_ms(self) -> float:
+        """When it was asked for, or something recorded."""
+        return max(self._asked_ms, self.rate.last_ms)
+
+    def asked(self, now_ms: float) -> None:
+        """Take down that it is used."""
+        self._asked_ms = now_ms
 
     def throttled(self, time_ms: int, now_ms: float) -> None:
         """Count that somebody has to wait."""
@@ -61,11 +83,14 @@ class UsageTable(Generic[U]):
         self._usages: dict[Sharers, U] = {}
         self._by_client: dict[tuple[str, str], U | None] = {}
         self._most_usages = MOST_REMEMBERED_CLIENTS
+        self.on_forgotten: Callable[[], object] = self._by_client.clear
+        """Called when usages that `of` gave may have been replaced by others."""
 
     def set_limits(self, limits: Limits) -> None:
         """Have these limits from now on. What was used stays counted where there is still a limit."""
         self._limits = limits
         self._by_client.clear()
+        self.on_forgotten()
         for sharers, usage in list(self._usages.items()):
             limit = limits.limit(sharers)
             if limit is None:
@@ -83,7 +108,7 @@ class UsageTable(Generic[U]):
                 self._by_client.clear()
             self._by_client[key] = usage
         if usage is not None:
-            usage.last_used_ms = now_ms
+            usage.asked(now_ms)
         return usage
 
     def throttled(self, user: str, client_id: str, time_ms: int, now_ms: float) -> None:
@@ -111,6 +136,7 @@ class UsageTable(Generic[U]):
             sharers: usage for sharers, usage in self._usages.items() if now_ms - usage.last_used_ms < kept_ms
         }
         self._by_client.clear()
+        self.on_forgotten()
         self._most_usages = max(MOST_REMEMBERED_CLIENTS, 2 * len(self._usages))
 
     def __iter__(self) -> Iterator[tuple[Sharers, U]]:
@@ -128,10 +154,13 @@ class ClientQuota(UsageTable[Usage]):
     def record(self, user: str, client_id: str, value: float, now_ms: float) -> int:
         """Count what a client has used; gives how long it has to wait, in milliseconds."""
         usage = self.of(user, client_id, now_ms)
-        if usage is None:
-            return 0
+        return 0 if usage is None else self.charge(usage, value, now_ms)
+
+    def charge(self, usage: Usage, value: float, now_ms: float) -> int:
+        """As `record`, for the client whose usage it is."""
         rate = usage.rate
-        rate.record(value, now_ms)
+        if rate.record_within(value, now_ms, usage.surely_within):
+            return 0
         length_ms = rate.length_ms(now_ms)
         longest_ms = self._longest_ms
         if longest_ms is None:

@@ -11,6 +11,7 @@ from typing import Final
 MAX_THROTTLE_MS: Final = 2**31 - 1
 """The longest time that a response can name."""
 FULL_BUCKET: Final = float("inf")
+NEVER: Final = float("-inf")
 
 
 class Rate:
@@ -20,35 +21,58 @@ class Rate:
     exceed a limit that it would keep on average.
     """
 
-    __slots__ = ("_kept_ms", "_samples", "_whole", "_window_ms")
+    __slots__ = (
+        "_before",
+        "_begin_ms",
+        "_kept_ms",
+        "_over",
+        "_settled_until_ms",
+        "_sum",
+        "_whole",
+        "_window_ms",
+        "last_ms",
+    )
 
     def __init__(self, samples: int, window_ms: int) -> None:
         self._window_ms = window_ms
         self._whole = samples - 1
         self._kept_ms = samples * window_ms
-        self._samples: deque[list[float]] = deque()
-        """[begin, last record, sum] of each window in which something was recorded."""
+        self._over: deque[tuple[float, float, float]] = deque()
+        """Begin, last record and sum of each window in which something was recorded, but for the last."""
+        self._before = 0.0
+        """The sum of those."""
+        self._begin_ms = 0.0
+        self._sum = 0.0
+        """Of the last window."""
+        self.last_ms = NEVER
+        """When something was recorded last, or a window began."""
+        self._settled_until_ms = NEVER
+        """Until then the last window goes on, and none is to be forgotten."""
 
     def record(self, value: float, now_ms: float) -> None:
         """Count `value`; a negative one takes back what was counted."""
-        samples = self._samples
-        if samples and now_ms - samples[-1][0] < self._window_ms:
-            last = samples[-1]
-            last[1] = now_ms
-            last[2] += value
-            return
-        self._forget(now_ms)
-        samples.append([now_ms, now_ms, value])
+        if now_ms >= self._settled_until_ms:
+            self._settle(now_ms)
+        self._sum += value
+        self.last_ms = now_ms
+
+    def record_within(self, value: float, now_ms: float, most: float) -> bool:
+        """Count `value`; gives whether the sum of all records that count is `most` or less."""
+        if now_ms >= self._settled_until_ms:
+            self._settle(now_ms)
+        self._sum = total = self._sum + value
+        self.last_ms = now_ms
+        return self._before + total <= most
 
     def measure(self, now_ms: float) -> float:
         """The rate per second."""
         length_ms = self.length_ms(now_ms)
-        return sum(sample[2] for sample in self._samples) / (length_ms / 1000)
+        return (self._before + self._sum) / (length_ms / 1000)
 
     def total(self, now_ms: float) -> float:
         """The sum of what was recorded and still counts."""
         self._forget(now_ms)
-        return sum(sample[2] for sample in self._samples)
+        return self._before + self._sum
 
     def length_ms(self, now_ms: float) -> float:
         """The time that the rate is of."""
@@ -56,17 +80,40 @@ class Rate:
         missing = self._whole - int(elapsed_ms / self._window_ms)
         return elapsed_ms + missing * self._window_ms if missing > 0 else elapsed_ms or self._window_ms
 
+    def least_length_ms(self) -> float:
+        """The rate is never of less time."""
+        return self._whole * self._window_ms
+
     def _elapsed_ms(self, now_ms: float) -> float:
         self._forget(now_ms)
-        if not self._samples:
+        if self.last_ms == NEVER:
             # As in Kafka, whoever measures begins a window.
-            self._samples.append([now_ms, now_ms, 0.0])
-        return now_ms - self._samples[0][0]
+            self._settle(now_ms)
+        return now_ms - (self._over[0][0] if self._over else self._begin_ms)
+
+    def _settle(self, now_ms: float) -> None:
+        """Begin a window if the last is over, so that something can be recorded."""
+        self._forget(now_ms)
+        over = self._over
+        if self.last_ms == NEVER or now_ms - self._begin_ms >= self._window_ms:
+            if self.last_ms != NEVER:
+                over.append((self._begin_ms, self.last_ms, self._sum))
+                self._before += self._sum
+            self._begin_ms = self.last_ms = now_ms
+            self._sum = 0.0
+        ends_ms = self._begin_ms + self._window_ms
+        self._settled_until_ms = min(ends_ms, over[0][1] + self._kept_ms) if over else ends_ms
 
     def _forget(self, now_ms: float) -> None:
-        samples = self._samples
-        while samples and now_ms - samples[0][1] >= self._kept_ms:
-            samples.popleft()
+        over = self._over
+        if now_ms - self.last_ms >= self._kept_ms:
+            over.clear()
+            self._before = self._sum = 0.0
+            self.last_ms = self._settled_until_ms = NEVER
+        elif over and now_ms - over[0][1] >= self._kept_ms:
+            while over and now_ms - over[0][1] >= self._kept_ms:
+                over.popleft()
+            self._before = sum(each[2] for each in over)
 
 
 class SimpleRate(Rate):

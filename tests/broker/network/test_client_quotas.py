@@ -7,7 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from broker.network.client_quotas import ClientQuotas
 from broker.network.registry import RequestContext
+from cluster.quotas.client_quota import MOST_REMEMBERED_CLIENTS, THROTTLE_WINDOW_MS
+from cluster.quotas.entities import DEFAULT
+from cluster.quotas.precedence import Limits
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -252,6 +256,28 @@ async def work_for_the_cluster(broker: InProcessBroker, client: Wire) -> None:
 
 def test_what_only_the_cluster_needs_is_exempt() -> None:
     play(work_for_the_cluster)
+
+
+def test_connections_share_a_quota_after_its_usage_was_forgotten() -> None:
+    """Idle usages are dropped when there are many. A connection that had one counts for the new one from then on."""
+    clock = ManualClock()
+    quotas, reply = ClientQuotas(clock), ProduceResponse(responses=[])
+    quotas.produce.set_limits(Limits({(None, DEFAULT): 100}))
+
+    def context(client_id: str) -> RequestContext:
+        return RequestContext(9, client_id, "127.0.0.1", "PLAINTEXT")
+
+    def throttle_ms(context: RequestContext, size: int) -> int:
+        return quotas.charge(ApiKey.PRODUCE, context, reply, size, 0)[1]
+
+    old, new = context("limited"), context("limited")
+    assert throttle_ms(old, 1) == 0
+    clock.ms += 2 * THROTTLE_WINDOW_MS
+    for number in range(MOST_REMEMBERED_CLIENTS):
+        quotas.produce.record("ANONYMOUS", str(number), 1, quotas.now_s() * 1000)
+    assert len(list(quotas.produce)) == MOST_REMEMBERED_CLIENTS, "the idle one was dropped"
+    assert throttle_ms(new, 1000) == 0
+    assert throttle_ms(old, 100) > 0
 
 
 async def change_topics(broker: InProcessBroker, client: Wire) -> None:

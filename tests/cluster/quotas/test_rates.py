@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.quotas.client_quota import ClientQuota, QuotaWindow
+from cluster.quotas.precedence import Limits
 from cluster.quotas.rates import MAX_THROTTLE_MS, Rate, SimpleRate, TokenBucket, throttle_time_ms
 
 STEPS = st.lists(
@@ -60,6 +62,31 @@ def test_rates_equal_those_of_the_model(steps: list[tuple[int, str, int]], sampl
             expected, length_ms = model.rate(now_ms)
             assert rate.measure(now_ms) == pytest.approx(expected)
             assert rate.length_ms(now_ms) == length_ms
+
+
+@given(STEPS, st.integers(1, 12), st.sampled_from([-1.0, 0.0, 0.5, 100.0, 3000.0, inf]))
+def test_throttle_times_equal_those_of_the_model(steps: list[tuple[int, str, int]], samples: int, limit: float) -> None:
+    """Whatever is taken for granted when little is used."""
+    now_ms = 1_000
+    quota, model = ClientQuota(QuotaWindow(samples, 1000)), Windows(samples, 1000)
+    quota.set_limits(Limits({("alice", None): limit}))
+    longest_ms = MAX_THROTTLE_MS if limit > 0 else samples * 1000
+    for pause_ms, what, value in steps:
+        now_ms += pause_ms
+        model.record(value if what != "measure" else -value, now_ms)
+        if what == "measure":
+            quota.take_back("alice", "app", value, now_ms)
+            continue
+        expected = throttle_time_ms(*_measured(model, limit, now_ms), longest_ms)
+        assert quota.record("alice", "app", value, now_ms) == pytest.approx(expected, abs=1)
+
+
+def _measured(model: Windows, limit: float, now_ms: int) -> tuple[float, float, float]:
+    counting = model.counting(now_ms)
+    elapsed_ms = now_ms - counting[0][0][0]
+    # Of one window, the time that has passed counts, but for the moment in which it begins.
+    length_ms = elapsed_ms + max(model.samples - 1 - elapsed_ms // 1000, 0) * 1000 or 1000
+    return sum(value for window in counting for _, value in window) * 1000 / length_ms, limit, length_ms
 
 
 def test_the_first_burst_is_of_the_whole_window() -> None:
