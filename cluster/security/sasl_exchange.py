@@ -179,7 +179,7 @@ class ScramExchange:
         )
         self._credential: ScramCredential | None = None
         self._asked = ""
-        self._header = self._nonce = self._bare = self._challenge = ""
+        self._header = self._own_nonce = self._nonce = self._bare = self._challenge = ""
         self.user: str | None = None
         self.credential_expiry_ms: int | None = None
         self.has_token = False
@@ -214,7 +214,8 @@ class ScramExchange:
         else:
             self._credential = await self._find(self._asked, self._mechanism)
         credential = self._credential or self._invented(self._asked)
-        self._nonce = found["nonce"] + self._new_nonce()
+        self._own_nonce = found["nonce"]
+        self._nonce = self._own_nonce + self._new_nonce()
         salt = base64.b64encode(credential.salt).decode()
         self._challenge = f"r={self._nonce},s={salt},i={credential.iterations}"
         return self._challenge
@@ -225,7 +226,9 @@ class ScramExchange:
             raise AuthenticationError(self._wrong)
         # Java's client always says "n,,", also with an authorization id.
         channels = [base64.b64encode(each.encode()).decode() for each in ("n,,", self._header)]
-        if found["channel"] not in channels or not hmac.compare_digest(found["nonce"], self._nonce):
+        # librdkafka before 2.6.1 puts its own nonce once more before that of both.
+        nonces = (self._nonce, self._own_nonce + self._nonce)
+        if found["channel"] not in channels or not any(hmac.compare_digest(found["nonce"], each) for each in nonces):
             raise AuthenticationError(self._wrong)
         credential = self._credential or self._invented(self._asked)
         message = f"{self._bare},{self._challenge},{found['unproved']}".encode()
