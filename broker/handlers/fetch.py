@@ -158,7 +158,7 @@ def _readable(
     client: Client, partitions: Sequence[FetchPartition]
 ) -> tuple[Sequence[FetchPartition], list[FetchResult]]:
     """The partitions that the client may read, and refusals of the others. Ids of no topic are refused later."""
-    names = (each.topic for each in partitions if each.topic is not None)
+    names = [each.topic for each in partitions if each.topic is not None]
     denied = client.denied(AclOperation.READ, ResourceType.TOPIC, names)
     if not denied:
         return partitions, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from broker.network.registry import RequestContext
@@ -55,7 +55,7 @@ class Client:
         self,
         operation: AclOperation,
         resource_type: ResourceType,
-        names: Iterable[str],
+        names: Collection[str],
         *,
         logs_denial: bool = True,
     ) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from broker.network.host_addresses import host_address
@@ -13,6 +14,8 @@ from protocol.acl_types import AclOperation, PatternType, ResourceType, title
 
 logger = logging.getLogger("kafka.authorizer.logger")
 
+MOST_REMEMBERED_CLIENTS: Final = 4096
+_NONE: Final[frozenset[str]] = frozenset()
 _TRACE: Final = 5
 """The level of what Kafka logs at TRACE."""
 
@@ -24,10 +27,17 @@ class AclAccess(Access):
 
     def __init__(self, rules: AclRules) -> None:
         self._rules = rules
+        self._clients: dict[RequestContext, ListedClient] = {}
+        """By the contexts of their requests, which stay the same as long as a connection does."""
 
     def client(self, context: RequestContext, request_name: str) -> Client:
         """See `Access.client`."""
-        return ListedClient(self._rules, context, request_name)
+        client = self._clients.get(context)
+        if client is None or client.request_name != request_name:
+            if len(self._clients) >= MOST_REMEMBERED_CLIENTS:
+                self._clients.clear()
+            client = self._clients[context] = ListedClient(self._rules, context, request_name)
+        return client
 
 
 class ListedClient(Client):
@@ -35,13 +45,13 @@ class ListedClient(Client):
     the others at DEBUG; what is only to be told to the client at TRACE.
     """
 
-    __slots__ = ("_host", "_principal", "_request_name", "_rules")
+    __slots__ = ("_host", "_principal", "_rules", "request_name")
 
     def __init__(self, rules: AclRules, context: RequestContext, request_name: str) -> None:
         self._rules = rules
         self._principal = str(context.principal)
         self._host = host_address(context.client_address)
-        self._request_name = request_name
+        self.request_name = request_name
 
     def may(
         self,
@@ -67,6 +77,23 @@ class ListedClient(Client):
             self._log(level, operation, resource, 0, allowed=allowed)
         return allowed
 
+    def denied(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Collection[str],
+        *,
+        logs_denial: bool = True,
+    ) -> frozenset[str]:
+        if logger.isEnabledFor(logging.DEBUG):
+            return super().denied(operation, resource_type, names, logs_denial=logs_denial)
+        # Most clients may do what they ask for, and nobody has to be told of it.
+        rules, principal, host = self._rules, self._principal, self._host
+        for name in names:
+            if not rules.allows(principal, host, operation, resource_type, name):
+                return super().denied(operation, resource_type, names, logs_denial=logs_denial)
+        return _NONE
+
     def operations(self, resource_type: ResourceType, name: str) -> int:
         return SUPPORTED[resource_type] & self._rules.operations(self._principal, self._host, resource_type, name)
 
@@ -80,7 +107,7 @@ class ListedClient(Client):
             title(operation),
             self._host,
             resource.translate(_NO_LINE_BREAKS),
-            self._request_name,
+            self.request_name,
             count,
         )
 

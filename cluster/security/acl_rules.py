@@ -50,7 +50,10 @@ class AclRules:
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         """Whether the principal may do it."""
-        return bool(self.operations(principal, host, resource_type, name) >> operation & 1)
+        known = self._remembered.get((principal, host, resource_type, name))
+        if known is None:
+            known = self.operations(principal, host, resource_type, name)
+        return known >> operation & 1 == 1
 
     def allows_somewhere(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Whether there could be a resource with which the principal may do it (`authorizeByResourceType`)."""

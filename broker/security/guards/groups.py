@@ -200,7 +200,7 @@ def guard_fetch(client: Client, context: RequestContext, request: OffsetFetchReq
         denied = denied_topics(client, AclOperation.DESCRIBE, asked)
     else:
         # Only where it reads them from ZooKeeper, Kafka asks about every partition.
-        names = (topic.name for topic in asked for _ in topic.partition_indexes)
+        names = [topic.name for topic in asked for _ in topic.partition_indexes]
         denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
     if not denied:
         return proceed(request)
@@ -270,7 +270,7 @@ def _failed(partition: Any, topic: Any, error_code: ErrorCode) -> list[Any]:
 def _visible(client: Client, response: OffsetFetchResponse, holders: Iterable[Any]) -> Reply:
     """Leave out, of each holder of topics, those that the client may not see."""
     for holder in holders:
-        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, (topic.name for topic in holder.topics))
+        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.name for topic in holder.topics])
         holder.topics = [topic for topic in holder.topics if topic.name not in denied]
     return response
 
@@ -302,4 +302,4 @@ def guard_delete_offsets(
 
 def denied_topics(client: Client, operation: AclOperation, topics: Iterable[Any]) -> frozenset[str]:
     """The names of those topics of a request for which it is not allowed."""
-    return client.denied(operation, ResourceType.TOPIC, (topic.name for topic in topics))
+    return client.denied(operation, ResourceType.TOPIC, [topic.name for topic in topics])

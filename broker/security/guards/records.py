@@ -43,7 +43,7 @@ def guard_produce(client: Client, context: RequestContext, request: ProduceReque
         ):
             failed = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return _refused_with_acks(request, failed, "Transactional Id authorization failed.")
-    denied = client.denied(AclOperation.WRITE, ResourceType.TOPIC, (topic.name for topic in request.topic_data))
+    denied = client.denied(AclOperation.WRITE, ResourceType.TOPIC, [topic.name for topic in request.topic_data])
     if not denied:
         return proceed(request)
     refused = [_not_produced(topic, DENIED) for topic in request.topic_data if topic.name in denied]
@@ -95,7 +95,7 @@ def guard_list_offsets(
 ) -> Outcome:
     """DESCRIBE on each topic."""
     del context
-    denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, (topic.name for topic in request.topics))
+    denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.name for topic in request.topics])
     refused = [
         ListOffsetsResponse.ListOffsetsTopicResponse(
             name=topic.name,
@@ -119,7 +119,7 @@ def guard_epochs(
     del context
     if client.may_in_cluster(AclOperation.CLUSTER_ACTION, logs_denial=False):
         return proceed(request)
-    denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, (topic.topic for topic in request.topics))
+    denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.topic for topic in request.topics])
     refused = [
         OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
             topic=topic.topic,
@@ -147,7 +147,7 @@ def guard_delete_records(
 ) -> Outcome:
     """DELETE on each topic."""
     del context
-    denied = client.denied(AclOperation.DELETE, ResourceType.TOPIC, (topic.name for topic in request.topics))
+    denied = client.denied(AclOperation.DELETE, ResourceType.TOPIC, [topic.name for topic in request.topics])
     refused = [
         DeleteRecordsResponse.DeleteRecordsTopicResult(
             name=topic.name,

@@ -124,7 +124,7 @@ class AddPartitionsGuard:
         partitions = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
         if not _may(client, AclOperation.WRITE, request.v3_and_below_transactional_id):
             return _not_added(dict.fromkeys(partitions, DENIED))
-        names = (each.topic for each in partitions if not is_internal(each.topic))
+        names = [each.topic for each in partitions if not is_internal(each.topic)]
         denied = client.denied(AclOperation.WRITE, ResourceType.TOPIC, names)
         if not denied:
             return proceed(request)

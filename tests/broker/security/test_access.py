@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
-from protocol.acl_types import CLUSTER_NAME, AclOperation, ResourceType
+from broker.network.registry import RequestContext
+from broker.security.acl_access import MOST_REMEMBERED_CLIENTS, AclAccess
+from cluster.security.acl_rules import AclRules
+from cluster.security.principal import Principal
+from protocol.acl_types import (
+    CLUSTER_NAME,
+    AccessControlEntry,
+    AclOperation,
+    AclPermissionType,
+    PatternType,
+    ResourcePattern,
+    ResourceType,
+)
 from protocol.errors import ErrorCode
 from protocol.messages import (
     DeleteTopicsRequest,
@@ -216,3 +229,32 @@ def test_a_topic_that_may_not_be_seen_is_not_named_when_it_is_deleted_by_id() ->
         assert (answer.responses[0].name, answer.responses[0].error_code) == ("t", 29)
 
     play(scenario)
+
+
+def test_a_client_that_is_remembered_heeds_changes() -> None:
+    """Contexts are those of two principals in turn, many more than are remembered."""
+    rules = AclRules()
+    access = AclAccess(rules)
+    entry = AccessControlEntry("User:alice", "*", AclOperation.WRITE, AclPermissionType.ALLOW)
+    pattern = ResourcePattern(TOPIC, "t", PatternType.LITERAL)
+    contexts = [
+        RequestContext(9, None, "127.0.0.1", "L", Principal("User", name))
+        for _ in range(MOST_REMEMBERED_CLIENTS)
+        for name in ("alice", "bob")
+    ]
+    for entries in ([], [entry], []):
+        rules.index.replace(pattern, entries)
+        rules.changed()
+        for context in contexts:
+            denied = access.client(context, "Produce").denied(AclOperation.WRITE, TOPIC, ["t"])
+            assert denied == (frozenset() if entries and context.principal.name == "alice" else {"t"})
+
+
+def test_a_remembered_client_is_logged_with_the_api_that_it_calls(caplog: pytest.LogCaptureFixture) -> None:
+    access, context = AclAccess(AclRules()), RequestContext(9, None, "127.0.0.1", "L")
+    for name in ("Produce", "Produce", "Fetch"):
+        with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
+            access.client(context, name).denied(AclOperation.WRITE, TOPIC, ["t", "t"])
+    assert [message.partition("request = ")[2] for message in caplog.messages] == [
+        f"{name} with resourceRefCount = 2" for name in ("Produce", "Produce", "Fetch")
+    ]
