@@ -29,8 +29,8 @@ FREE = "free"
 WINDOW_S = 3
 """The time that the rate is of: two whole samples of a second, and the present one."""
 MEASURED_S = 6
-MOST_TIMES = 6
-"""Times that are measured until one fits: a busy machine lets clients use less, and make up for it later."""
+MOST_TIMES = 3
+"""Times that are measured until one fits: a busy machine lets clients use less, and make up for it in a burst."""
 VALUE = b"x" * 4000
 
 
@@ -57,13 +57,15 @@ def set_quotas(client: WireClient, parts: dict[str, str | None], **limits: float
 
 class Traffic:
     """Clients in threads, and how many bytes of values each has sent or received. For the time of a window the limited
-    ones do together what they may and no more: a burst would come again whenever it leaves the window.
+    ones do together what they may and no more: a burst would come again whenever it leaves the window, and they would
+    have two thirds of their rate.
     """
 
     def __init__(self, work: Callable[[Traffic, str], None]) -> None:
         self.bytes: Counter[str] = Counter()
         self.throttled: Counter[str] = Counter()
-        self.began_s = time.monotonic()
+        self.began_s = self._paced_s = time.monotonic()
+        self._paced_bytes: Counter[str] = Counter()
         self.ended = threading.Event()
         self._threads = [threading.Thread(target=work, args=(self, name)) for name in (*LIMITED, FREE)]
 
@@ -79,10 +81,17 @@ class Traffic:
 
     def may_go_on(self, name: str) -> bool:
         """Whether a client is not to wait for its turn. The free one leaves the machine time for others."""
-        elapsed_s = time.monotonic() - self.began_s
+        now_s = time.monotonic()
         if name == FREE:
-            return self.bytes[name] < elapsed_s * 3 * LIMIT
-        return elapsed_s > 2 * WINDOW_S or self.bytes[name] < elapsed_s * LIMIT / len(LIMITED)
+            return self.bytes[name] < (now_s - self.began_s) * 3 * LIMIT
+        paced_s = now_s - self._paced_s
+        done = self.bytes[name] - self._paced_bytes[name]
+        return paced_s > 2 * WINDOW_S or done < paced_s * LIMIT / len(LIMITED)
+
+    def _pace_anew(self) -> None:
+        """The limited ones stop until the window is empty, and begin as they began."""
+        self._paced_s = time.monotonic() + WINDOW_S + 1
+        self._paced_bytes = self.bytes.copy()
 
     @property
     def limited_bytes(self) -> int:
@@ -93,8 +102,10 @@ class Traffic:
         """Bytes per second of the limited ones together, once they do as much as they can, in one time after another.
         They never have more than the rate, and what a window may be ahead of it.
         """
-        time.sleep(max(self.began_s + 2 * WINDOW_S + 1 - time.monotonic(), 0))
-        for _ in range(MOST_TIMES):
+        for number in range(MOST_TIMES):
+            if number:
+                self._pace_anew()
+            time.sleep(max(self._paced_s + 2 * WINDOW_S + 1 - time.monotonic(), 0))
             before, began_s = self.limited_bytes, time.monotonic()
             time.sleep(MEASURED_S)
             now_s = time.monotonic()

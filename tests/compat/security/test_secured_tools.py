@@ -113,7 +113,11 @@ def test_the_tools(protocol: str, site: Site) -> None:
         ("SSL", {"ssl_keystore_location": ""}, "SSL handshake failed: TLSV13_ALERT_CERTIFICATE_REQUIRED"),
         ("SSL", {"ssl_keystore_password": "x"}, "for configuration ssl.keystore.password: it does not open the store"),
         ("SASL_SSL", {"ssl_endpoint_identification_algorithm": "https"}, "IP address mismatch"),
-        ("SASL_PLAINTEXT", {"sasl_mechanism": "DIGEST"}, "sasl.mechanism: it must be one of: GSSAPI, PLAIN, SCRAM"),
+        (
+            "SASL_PLAINTEXT",
+            {"sasl_mechanism": "DIGEST"},
+            "sasl.mechanism: it must be one of: GSSAPI, OAUTHBEARER, PLAIN, SCRAM",
+        ),
         ("SASL_PLAINTEXT", {"sasl_jaas_config": ""}, "for configuration sasl.jaas.config: it must look like"),
         (
             "SASL_PLAINTEXT",
