@@ -345,6 +345,8 @@ class _Scenario:
             return
         if not await self._world.until(lambda: not invariants.not_in_sync(), IN_SYNC_WITHIN_S):
             self._stuck(f"not in sync: {', '.join(invariants.not_in_sync())}")
+        else:
+            invariants.compare_aborted()
         self._clients.start("watch", self._clients.look_once)
 
     async def _end_transactions(self) -> None:

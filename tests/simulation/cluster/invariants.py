@@ -21,7 +21,12 @@ from cluster.zookeeper.coordination import NoNodeError, WatchEvent
 from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 from tests.simulation import history
-from tests.simulation.cluster.replica_bytes import CommittedBatches, ReplicaBytes
+from tests.simulation.cluster.replica_bytes import (
+    CommittedBatches,
+    ReplicaBytes,
+    aborted_transactions,
+    missing_transactions,
+)
 from tests.simulation.cluster.steps import after_each
 from tests.simulation.coordination import SimEnsemble
 from tests.simulation.loop import CURRENT, Process
@@ -303,6 +308,19 @@ class Invariants:
             if len(bounds) != 1 or any(high_watermark < end for high_watermark, end in bounds):
                 lagging.append(f"{topic_partition} (high watermarks and ends: {list(bounds)})")
         return lagging
+
+    def compare_aborted(self) -> None:
+        """Replicas that are in sync tell their readers of the same aborted transactions, whoever leads next."""
+        machines = self._world.machines
+        for topic_partition, known in self.partitions.items():
+            if topic_partition.topic.startswith("__"):  # as above
+                continue
+            hosted = {each: _hosted_at(machines[each], topic_partition) for each in known.replicas}
+            logs = {broker_id: each.log for broker_id, each in hosted.items() if each is not None}
+            found = {each: aborted_transactions(log, machines[each].disk) for each, log in logs.items()}
+            start = max((log.log_start_offset for log in logs.values()), default=0)
+            for broker_id, missing in missing_transactions(found, start).items():
+                self._violated("AbortedAreEqual", topic_partition, f"broker {broker_id} does not know of {missing}")
 
 
 def _hosted_at(machine: Machine, topic_partition: TopicPartition) -> Partition | None:

@@ -1,13 +1,19 @@
-"""Whether all replicas of a partition hold the same bytes, as far as they are committed."""
+"""Whether all replicas of a partition hold the same bytes, as far as they are committed, and know the same aborted
+transactions.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
 from storage.log.unified_log import UnifiedLog
+from storage.segment.log_files import TXN_INDEX_SUFFIX
+from storage.segment.transaction_index import AbortedTxn, decode_aborted
 from tests.kit.memory_disk import Inode
+from tests.kit.memory_file_system import MemoryFileSystem
 from tests.simulation.disk import SimDisk
 
 _HEADER = Struct(">qiibIhi")
@@ -84,3 +90,33 @@ class ReplicaBytes:
                 self._verified = first + delta + 1
                 self._position += _LENGTH_ENDS_AT + length
         return None
+
+
+def aborted_transactions(log: UnifiedLog, disk: MemoryFileSystem) -> list[AbortedTxn]:
+    """Those that the transaction indexes of one replica have, on the disk, or in memory while that is full."""
+    found = []
+    for segment in log.segments:
+        path = segment.files.path_of(TXN_INDEX_SUFFIX)
+        inode = disk._find(path)
+        if isinstance(inode, Inode):
+            found += decode_aborted(path, bytes(inode.content))
+        if segment.files._transactions is not None:
+            found += segment.files._transactions._held
+    return found
+
+
+def missing_transactions(
+    replicas: Mapping[int, Sequence[AbortedTxn]], start_offset: int
+) -> dict[int, list[tuple[int, int]]]:
+    """The aborted transactions that one replica does not know and another does, by broker id; each as its producer id
+    and the offset of its marker. All replicas have the log from `start_offset` on: of a transaction that begins below,
+    some may know nothing, or a later beginning.
+    """
+    wanted: dict[tuple[int, int], None] = {}
+    for found in replicas.values():
+        wanted |= {(each.producer_id, each.last_offset): None for each in found if each.first_offset >= start_offset}
+    missing: dict[int, list[tuple[int, int]]] = {}
+    for broker_id, found in replicas.items():
+        known = {(each.producer_id, each.last_offset) for each in found}
+        missing[broker_id] = [each for each in wanted if each not in known]
+    return {broker_id: each for broker_id, each in missing.items() if each}
