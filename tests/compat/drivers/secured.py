@@ -1,14 +1,15 @@
 """Produces a few records and consumes them over a secured listener: `secured CLIENT SETTINGS`, in a process of its own.
 
 SETTINGS are JSON: address, protocol, topic and, where they are needed, trusted, certificate, key, mechanism, username
-and password, the service of Kerberos, or the token for OAUTHBEARER. Prints `received N`, or `refused: ` and what the
-client says of its first attempt.
+and password, the service of Kerberos, or the token for OAUTHBEARER; and give_up_ms, for a client that tries again and
+again. Prints `received N`, or `refused: `, the client's error and what it logged before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import sys
 import time
@@ -95,7 +96,8 @@ def kafka_python(settings: Settings) -> int:
                 return settings["token"]
 
         common["sasl_oauth_token_provider"] = KafkaPythonToken()
-    producer = KafkaProducer(**common, max_block_ms=PATIENCE_S * 1000)
+    waiting = {"bootstrap_timeout_ms": int(settings["give_up_ms"])} if "give_up_ms" in settings else {}
+    producer = KafkaProducer(**common, **waiting, max_block_ms=PATIENCE_S * 1000)
     for value in VALUES:
         producer.send(settings["topic"], value)
     producer.flush(PATIENCE_S)
@@ -139,12 +141,25 @@ CLIENTS: dict[str, Callable[[Settings], int]] = {
 }
 
 
+class Remembered(logging.Handler):
+    """Warnings and errors of a client's log: kafka-python and aiokafka give their reasons only there."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines[record.getMessage()] = None
+
+
 def main(client: str, settings: Settings) -> str:
     """The line to print."""
+    log = Remembered()
+    logging.getLogger().addHandler(log)
     try:
         return f"received {CLIENTS[client](settings)}"
     except Exception as error:  # noqa: BLE001  each client has its own
-        return f"refused: {type(error).__name__}: {error}"
+        return " | ".join([f"refused: {type(error).__name__}: {error}", *log.lines])
 
 
 if __name__ == "__main__":
