@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.checkpoints.checkpoint import Offsets
 from spark_jobs.common.kafka_admin import KafkaAdmin
+from spark_jobs.common.properties import read_properties
 
 FETCH_OPTIONS = {
     "kafka.max.poll.records": "10000",
@@ -54,20 +55,11 @@ class SourceConfig:
 
 
 def read_client_properties(path: str) -> dict[str, str]:
-    """The `key=value` lines of a client properties file; raises ValueError naming a line that is none.
+    """The entries of a client properties file; raises as `read_properties` does.
 
     PEM files that it names (`ssl.truststore.type=PEM`, `ssl.keystore.type=PEM`) are read: executors do not have them.
     """
-    properties = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        key, separator, value = text.partition("=")
-        if not separator:
-            raise ValueError(f"{path}:{number}: not 'key=value': {text}")
-        properties[key.strip()] = value.strip()
-    return _with_pem_texts(properties)
+    return _with_pem_texts(read_properties(path))
 
 
 def _with_pem_texts(properties: dict[str, str]) -> dict[str, str]:

@@ -95,6 +95,28 @@ def test_a_line_that_is_no_property_is_named(tmp_path: Path) -> None:
         read_client_properties(str(properties))
 
 
+@pytest.mark.parametrize(
+    ("text", "properties"),
+    [
+        ("a=b\n\n # c=d\n!e=f\n  g : h=i  ", {"a": "b", "g": "h=i"}),
+        (
+            r"sasl.jaas.config=M required password=\"a\\\\\\\"b\";",
+            {"sasl.jaas.config": r'M required password="a\\\"b";'},
+        ),
+        (
+            'a=M required \\\n    username="u" \\\n    password="=";\nb=c',
+            {"a": 'M required username="u" password="=";', "b": "c"},
+        ),
+        (r"a\:b=\u00e9\t.", {"a:b": "é\t."}),
+        ("a=\nb=c\\", {"a": "", "b": "c"}),
+    ],
+)
+def test_client_properties_are_read_as_java_reads_them(text: str, properties: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(text)
+    assert read_client_properties(str(file)) == properties
+
+
 @pytest.mark.spark
 def test_pem_files_go_to_the_executors_as_their_text(spark: Any, tmp_path: Path) -> None:
     """Kafka's own client finds the certificates and the key in the properties."""

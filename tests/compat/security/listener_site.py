@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ class Identity(NamedTuple):
 class ListenerSite:
     """The broker; `start` it first."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in PROTOCOLS}
         authority, stranger = Authority(), Authority("stranger")
@@ -61,6 +62,7 @@ class ListenerSite:
                 "sasl.enabled.mechanisms": ",".join(MECHANISMS),
                 "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
                 "listener.name.sasl_ssl.plain.sasl.jaas.config": jaas,
+                **(settings or {}),
             },
         )
         self.process.address = self.addresses["PLAINTEXT"]
