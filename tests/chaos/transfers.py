@@ -31,6 +31,8 @@ class Transfers(threading.Thread):
             "linger.ms": 0,
             "socket.timeout.ms": 3000,  # a coordinator that is paused is given up well before the transaction is
         }
+        self.security: dict[str, str] = {}
+        """Settings of librdkafka for a secured listener, and its address."""
         self._stopping = threading.Event()
         self.acknowledged: list[int] = []
         """The numbers whose transactions were committed."""
@@ -43,7 +45,7 @@ class Transfers(threading.Thread):
         number = 0
         try:
             while not self._stopping.is_set():
-                producer = Producer(self._settings)
+                producer = Producer({**self._settings, **self.security})
                 try:
                     _retry(lambda: producer.init_transactions(PATIENCE_S))  # noqa: B023  it is called at once
                     while not self._stopping.is_set():

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -71,9 +71,11 @@ class Sender(threading.Thread):
         """
         self.refused: list[str] = []
         self.stopping = threading.Event()
+        self.security: dict[str, str] = {}
+        """Settings of librdkafka for a secured listener, and its address."""
 
     def run(self) -> None:
-        settings = {
+        settings: dict[str, Any] = {
             "bootstrap.servers": self.address,
             "enable.idempotence": self.idempotent,
             "acks": "all" if self.idempotent else "1",
@@ -82,6 +84,7 @@ class Sender(threading.Thread):
             "message.timeout.ms": 0,  # never: what is not acknowledged is sent again until it is
             **({} if self.idempotent else {"message.send.max.retries": 1_000_000}),
             **IMPATIENT,
+            **self.security,
         }
         producer = Producer(settings)
         partitions = itertools.cycle(self.partitions)

@@ -17,6 +17,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long faults happen")
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
+    parser.add_argument(
+        "--secured", action="store_true", help="SASL_SSL; certificates, ACLs and quotas change under load"
+    )
     arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="odradek-soak-"))
     began_s = time.monotonic()
@@ -25,7 +28,7 @@ def main() -> int:
         print(f"{time.monotonic() - began_s:8.1f} s  {what}", flush=True)
 
     say(f"seed {arguments.seed}, {arguments.minutes} minutes in {directory}")
-    soak = run_soak(directory, minutes=arguments.minutes, seed=arguments.seed, say=say)
+    soak = run_soak(directory, minutes=arguments.minutes, seed=arguments.seed, say=say, secured=arguments.secured)
     say(f"seed {arguments.seed}: {soak}")
     for violation in soak.violations:
         print(f"VIOLATION {violation}")

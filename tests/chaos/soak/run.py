@@ -19,6 +19,7 @@ from tests.chaos.cluster_load import TimedSender, check_replicas, goes_on
 from tests.chaos.soak.changes import Administrator
 from tests.chaos.soak.faults import FULL_DISK_BROKER, Fault, World, draw_fault
 from tests.chaos.soak.loads import ClientStream
+from tests.chaos.soak.security import Security, SecurityOfficer, grant_alice
 from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS, Verdict, compare, create_topics
 from tests.kit.broker_cluster import BrokerCluster
@@ -74,6 +75,7 @@ class Soak:
     faults: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     changes: int = 0
+    security_changes: Counter[str] = field(default_factory=Counter)
     verdict: Verdict = field(default_factory=Verdict)
     longest_gap_s: float = 0.0
     slowest_healing_s: float = 0.0
@@ -94,16 +96,18 @@ class Soak:
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        changes = "".join(f", {kind} {count}" for kind, count in sorted(self.security_changes.items()))
+        found = self.verdict
         return (
-            f"faults {self.fault_count} ({kinds}), changes {self.changes}; acknowledged {self.verdict.acknowledged}, "
-            f"lost {self.verdict.lost}, doubled {self.verdict.doubled}, reordered {self.verdict.reordered}, "
-            f"refused {len(self.verdict.refused)}; longest gap {self.longest_gap_s:.1f} s; "
+            f"faults {self.fault_count} ({kinds}), changes {self.changes}{changes}; acknowledged {found.acknowledged}, "
+            f"lost {found.lost}, doubled {found.doubled}, reordered {found.reordered}, refused {len(found.refused)}; "
+            f"longest gap {self.longest_gap_s:.1f} s; "
             f"slowest full ISR after healing {self.slowest_healing_s:.1f} s of {self.rounds} rounds"
         )
 
 
 @contextlib.contextmanager
-def _world(directory: Path, say: Say) -> Iterator[World]:
+def _world(directory: Path, say: Say, security: Security | None) -> Iterator[World]:
     """A running cluster; with cuts and a full disk where the machine lets us."""
     with contextlib.ExitStack() as stack:
         network = disk = None
@@ -115,7 +119,10 @@ def _world(directory: Path, say: Say) -> Iterator[World]:
             disk = stack.enter_context(small_disk(directory, DISK_MB))
         except pytest.skip.Exception as error:
             say(f"no full disk: {error}")
-        cluster = BrokerCluster(directory, settings=SETTINGS, network=network)
+        settings = SETTINGS | (security.settings if security is not None else {})
+        cluster = BrokerCluster(directory, settings=settings, network=network)
+        if security is not None:
+            security.attach(cluster)
         if disk is not None:
             (disk / "data").mkdir()
             (cluster.brokers[FULL_DISK_BROKER].output.parent / "data").symlink_to(disk / "data")
@@ -196,7 +203,7 @@ def _compare(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
             assert found.is_good, f"{found}, reordered: {found.reordered}, refused: {found.refused[:3]}"
 
 
-def _heal(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
+def _heal(cluster: BrokerCluster, loads: Sequence[Load], officer: SecurityOfficer | None, soak: Soak) -> None:
     """Wait until all brokers are there, all replicas in sync, and all producers served."""
     healed_s = time.monotonic()
     with soak.noting(f"round {soak.rounds}"):
@@ -212,11 +219,15 @@ def _heal(cluster: BrokerCluster, loads: Sequence[Load], soak: Soak) -> None:
         assert took_s < HEALED_WITHIN_S, f"all replicas are in sync after {took_s:.1f} s"
         soak.slowest_healing_s = max(soak.slowest_healing_s, took_s)
         goes_on(loads)
+        if officer is not None:
+            officer.check()
 
 
 @contextlib.contextmanager
-def _load(cluster: BrokerCluster, directory: Path, seed: int) -> Iterator[tuple[list[Load], Administrator]]:
-    """Producers and an administrator for a block, also when it fails."""
+def _load(
+    cluster: BrokerCluster, directory: Path, seed: int, security: Security | None
+) -> Iterator[tuple[list[Load], Administrator]]:
+    """Producers and an administrator for a block, also when it fails. With `security`, librdkafka's are secured."""
     for topic, (replicas, settings) in TOPICS.items():
         create_topics(cluster.address, {topic: settings}, replication_factor=replicas)
     with contextlib.ExitStack() as stack:
@@ -231,6 +242,7 @@ def _load(cluster: BrokerCluster, directory: Path, seed: int) -> Iterator[tuple[
                 producers = [SoakSender(cluster.address, topic, partition) for partition in range(PARTITIONS)]
             for load in producers:
                 if not isinstance(load, ClientStream):
+                    load.security = {} if security is None else security.client("alice")
                     load.start()
                 stack.callback(load.stop)
                 loads.append(load)
@@ -241,24 +253,46 @@ def _load(cluster: BrokerCluster, directory: Path, seed: int) -> Iterator[tuple[
         yield loads, administrator
 
 
-def run_soak(directory: Path, *, minutes: float, seed: int, say: Say) -> Soak:
-    """Run a cluster with its data and logs in `directory` for so long; `say` is told what happens.
+@contextlib.contextmanager
+def _officer(cluster: BrokerCluster, security: Security | None, seed: int) -> Iterator[SecurityOfficer | None]:
+    """For a block; None without security."""
+    if security is None:
+        yield None
+        return
+    grant_alice(cluster.address)
+    officer = SecurityOfficer(cluster, security, seed)
+    officer.start()
+    try:
+        yield officer
+    finally:
+        officer.stop()
+
+
+def run_soak(directory: Path, *, minutes: float, seed: int, say: Say, secured: bool = False) -> Soak:
+    """Run a cluster with its data and logs in `directory` for so long; `say` is told what happens. If it is `secured`,
+    its brokers and librdkafka's producers speak SASL_SSL, and what secures them changes.
 
     Faults and their order come from the seed; when exactly they meet what the brokers do, the machine decides.
     """
     chance = random.Random(seed)
     soak = Soak()
-    with _world(directory, say) as world:
+    security = Security(directory) if secured else None
+    with _world(directory, say, security) as world:
         cluster = world.cluster
         with world.supervised(say):
-            with _load(cluster, directory, seed) as (loads, administrator):
+            with (
+                _officer(cluster, security, seed) as officer,
+                _load(cluster, directory, seed, security) as (loads, administrator),
+            ):
                 end_s = time.monotonic() + minutes * 60
                 while time.monotonic() < end_s and not soak.violations:
                     soak.rounds += 1
                     until_s = min(time.monotonic() + ROUND_S, end_s)
                     _Round(world, chance, say).run(until_s, lambda fault: soak.faults.update({fault.kind: fault.count}))
-                    _heal(cluster, loads, soak)
+                    _heal(cluster, loads, officer, soak)
                     soak.changes = administrator.changes
+                    if officer is not None:
+                        soak.security_changes = Counter(officer.changes)
                     soak.verdict.acknowledged = sum(len(each.acknowledged) for each in loads)
                     soak.longest_gap_s = max(each.longest_gap_s for each in loads if isinstance(each, SoakSender))
                     say(f"round {soak.rounds} ended; {soak}")

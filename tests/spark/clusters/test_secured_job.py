@@ -67,14 +67,14 @@ def client_file(site: ListenerSite, password: str = PASSWORD) -> str:
 
 
 def refusals(site: ListenerSite) -> list[tuple[str, str]]:
-    """What the user was refused, each once, by the authorizer's log."""
+    """Operations that the user was refused, each once, by the authorizer's log."""
     said = site.process.output.read_text()
     found = re.findall(rf"INFO Principal = User:{USER} is Denied Operation = (.+?) from .+? resource = (\S+)", said)
     return list(dict.fromkeys(found))
 
 
 def values(site: ListenerSite, topic: str, count: int) -> list[bytes]:
-    """Of the records in a topic."""
+    """Values of the records in a topic."""
     settings = {"bootstrap.servers": site.addresses["PLAINTEXT"], "group.id": topic, "auto.offset.reset": "earliest"}
     consumer = Consumer(settings)
     consumer.subscribe([topic])
