@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -63,8 +64,10 @@ async def _serve(peer: Peer, answers: dict[ApiKey, Answer]) -> None:
 
 
 @asynccontextmanager
-async def broker(answers: dict[ApiKey, Answer]) -> AsyncIterator[int]:
-    """The port of a broker with one answer for each API; ApiVersions is answered unless `answers` do."""
+async def broker(answers: dict[ApiKey, Answer], context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """The port of a broker with one answer for each API; ApiVersions is answered unless `answers` do. It speaks TLS
+    with a `context`.
+    """
     everything = {ApiKey.API_VERSIONS: offer_versions, **answers}
     handlers: set[asyncio.Task[None]] = set()
 
@@ -79,7 +82,7 @@ async def broker(answers: dict[ApiKey, Answer]) -> AsyncIterator[int]:
         finally:
             handlers.discard(task)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

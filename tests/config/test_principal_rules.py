@@ -21,6 +21,8 @@ SUBJECT = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
         ("RULE:^CN=([^,]*),.*$/$1/U", SUBJECT, "DUKE"),
         ("RULE:^CN=x,.*$/$1x/,\n RULE:^CN=(.*?),.*$/u_$1/,DEFAULT".replace("$1x", "x"), SUBJECT, "u_Duke"),
         ("RULE:^CN=nobody$/x/", SUBJECT, None),
+        ("RULE:CN=Duke/x/", SUBJECT, None),
+        ("RULE:O=Sun Microsystems,C=US/x/", SUBJECT, None),
         ("", SUBJECT, None),
         (",,DEFAULT,", SUBJECT, SUBJECT),
         (r"RULE:^CN=(\w+)\/(\w+)$/$2\/$1/", "CN=a/b", "b/a"),

@@ -46,6 +46,7 @@ def name_of(principal: str, *rules: str, realm: str = REALM) -> str | None:
         (("RULE:[2:$1/$2]", "DEFAULT"), f"alice/admin@{REALM}", None),
         (("RULE:[2:$2]",), f"alice@{REALM}", None),
         (("RULE:[2:$2]",), f"alice/@{REALM}", ""),
+        (("RULE:[1:$1]",), f"alice/admin@{REALM}", None),
         (("RULE:[1:$1](lic)",), f"alice@{REALM}", None),
         (("DEFAULT",), "alice", "alice"),
         (("DEFAULT",), f"a/b/c@{REALM}", None),

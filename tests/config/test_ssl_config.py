@@ -40,6 +40,20 @@ def test_a_listeners_own_keys_go_first() -> None:
     assert outside.principal_rules.name_of("CN=a,O=b") == "a"
 
 
+def test_clients_of_sasl_show_a_certificate_where_their_listeners_key_says_so() -> None:
+    """KIP-684."""
+    sasl = {
+        "listeners": "SASL_SSL://:9093",
+        "security.inter.broker.protocol": "SASL_SSL",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/trusted.pem",
+    }
+    own = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
+    assert ssl_of({**sasl, "ssl.client.auth": "required"}, "SASL_SSL").client_auth == "none"
+    assert ssl_of({**sasl, **own}, "SASL_SSL").client_auth == "required"
+
+
 def test_suites_decide_which_versions_are_spoken() -> None:
     assert ssl_of({}).protocols == ("TLSv1.2", "TLSv1.3")
     older = ssl_of({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"})

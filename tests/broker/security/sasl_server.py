@@ -6,6 +6,7 @@ import asyncio
 import struct
 from typing import TypeVar
 
+from broker.security import sasl_session
 from broker.security.listener_security import SecuredListener, security_of_listeners
 from broker.this_machine import environment_of_this_machine
 from client.security.sasl_tokens import exchange
@@ -25,7 +26,8 @@ from tests.broker.network.scripted_server import ScriptedServer, framed
 
 PASSWORDS = 'user_alice="secret" user_bob="other"'
 R = TypeVar("R", bound=Response)
-
+BEFORE_DEADLINE_S = sasl_session.AUTHENTICATION_S / 2
+"""Before the deadline of those who are not authenticated closes what should have been closed by itself."""
 
 TOKEN = Login("SCRAM-SHA-256", "token-id", "token's hmac", has_token=True)
 

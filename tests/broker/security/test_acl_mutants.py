@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.kit.broker_process import ROOT
+from tests.broker.security.planted_bugs import Mutant, assert_caught
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -23,17 +18,6 @@ DECISIONS = "tests/cluster/security/test_acl_rules.py"
 MATRIX, ACCESS = "tests/broker/security/test_guards.py", "tests/broker/security/test_access.py"
 CLUSTER = "tests/broker/security/test_acls_of_a_cluster.py"
 CVES = "tests/broker/security/test_cves.py"
-PACKAGES = ("broker", "cluster")
-
-
-class Mutant(NamedTuple):
-    """`code`, which is once in the file, becomes `bug`; that fails the tests."""
-
-    file: str
-    code: str
-    bug: str
-    tests: str
-
 
 MUTANTS = {
     "allowed wins over denied": Mutant(INDEX, "return allowed & ~denied", "return allowed", DECISIONS),
@@ -162,24 +146,4 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_bugs_are_caught(name: str, tmp_path: Path) -> None:
-    mutant = MUTANTS[name]
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for each in ROOT.iterdir():
-        if each.name not in PACKAGES and not each.name.startswith("."):
-            (tmp_path / each.name).symlink_to(each)
-    path = tmp_path / mutant.file
-    text = path.read_text()
-    assert text.count(mutant.code) == 1, "the code has changed"
-    path.write_text(text.replace(mutant.code, mutant.bug))
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split(" ", 2)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 1, f"{name} was not caught:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    assert "failed" in done.stdout.splitlines()[-1], done.stdout[-2000:]
+    assert_caught(name, MUTANTS[name], tmp_path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import struct
-import weakref
 
 import pytest
 
@@ -22,8 +20,7 @@ from protocol.messages import (
 )
 from protocol.wire.schema import Request
 from tests.broker.network.scripted_server import ScriptedServer, framed, is_closed, run
-from tests.broker.security.sasl_server import TOKEN, Client, principals, server
-from tests.kit.waiting import eventually_on_loop
+from tests.broker.security.sasl_server import BEFORE_DEADLINE_S, TOKEN, Client, principals, server
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -80,7 +77,8 @@ def test_nothing_else_is_served_before() -> None:
             for size in (524_289, -1, 3):
                 reader, writer = await scripted.connect()
                 writer.write(struct.pack(">i", size) + b"abc")
-                assert await is_closed(reader)
+                async with asyncio.timeout(BEFORE_DEADLINE_S):
+                    assert await is_closed(reader)
 
     run(scenario())
 
@@ -117,47 +115,6 @@ def test_whoever_takes_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
             await slow.shake_hands()
             assert await is_closed(slow.reader)
             assert await quick.is_served()
-
-    run(scenario())
-
-
-def test_nothing_is_kept_of_a_client_that_has_gone() -> None:
-    """Whoever connects and hangs up, again and again, would fill the memory with what waits for deadlines."""
-
-    async def scenario() -> None:
-        async with server() as scripted:
-            client = Client(await scripted.connect())
-            await client.shake_hands()
-            (connection,) = scripted.server.connections
-            gone = weakref.ref(connection._session)  # type: ignore[attr-defined]
-            del connection
-            scripted.writers.pop().close()
-
-            def is_forgotten() -> bool:
-                gc.collect()
-                return gone() is None
-
-            async with asyncio.timeout(sasl_session.AUTHENTICATION_S / 2):
-                await eventually_on_loop("it is forgotten", is_forgotten, pause_s=0.05)
-
-    run(scenario())
-
-
-def test_a_client_authenticates_again_in_time_as_the_same_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sasl_session, "LEAST_BETWEEN_S", 0.0)
-
-    async def scenario() -> None:
-        async with server(connections_max_reauth_ms="60000") as scripted:
-            client = Client(await scripted.connect())
-            for _ in range(2):
-                await client.shake_hands()
-                assert (await client.authenticate()).session_lifetime_ms == 60_000
-                assert await client.is_served()
-            await client.shake_hands()
-            answer = await client.authenticate(b"\0bob\0other")
-            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
-            assert "Cannot change principals during re-authentication" in (answer.error_message or "")
-            assert await is_closed(client.reader)
 
     run(scenario())
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt import PyJWS
 
 from broker.environment.system import SystemClock, ThreadExecutor
 from broker.security import issuer_keys
@@ -115,6 +116,7 @@ REFUSED: dict[str, Callable[[SigningKey], str]] = {
     "algorithm of another kind of key": lambda key: SigningKey("ES256", kid=key.kid).token(),
     "critical extensions": lambda key: key.token(headers={"crit": ["exp"]}),
     "expired": lambda key: key.token(exp=claims_of()["iat"] - 31),
+    "expired after a while": lambda key: key.token(iat=claims_of()["iat"] - 100, exp=claims_of()["iat"] - 31),
     "no end": lambda key: key.token(exp=None),
     "end that is a text": lambda key: key.token(exp=str(claims_of()["exp"])),
     "end that is true": lambda key: key.token(exp=True),
@@ -132,6 +134,9 @@ REFUSED: dict[str, Callable[[SigningKey], str]] = {
     "of half a letter": lambda key: key.token(sub="alice\ud800"),
     "with an odd scope": lambda key: key.token(scope=[1]),
     "with a scope twice": lambda key: key.token(scope=["a", "a"]),
+    "with a claim twice": lambda key: PyJWS().encode(
+        json.dumps(claims_of())[:-1].encode() + b', "sub": "admin"}', key.private, "RS256", {"kid": key.kid}
+    ),
     "huge": lambda key: key.token(filler="x" * MAX_TOKEN_BYTES),
 }
 

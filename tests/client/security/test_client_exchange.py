@@ -81,6 +81,7 @@ SALT = base64.b64encode(b"salt").decode()
         (f"r=nonce,s={SALT},i=4096", "nonce does not go on"),
         (f"r=monce-more,s={SALT},i=4096", "nonce does not go on"),
         (f"r=nonce-more,s={SALT},i=4095", "asks for 4095 iterations"),
+        (f"r=nonce-more,s={SALT},i=100001", "asks for 100001 iterations"),
         (f"r=nonce-more,s={SALT},i=999999999", "asks for 999999999 iterations"),
         ("r=nonce-more,s==,i=4096", "is not that of SCRAM"),
         ("e=other-error", "is not that of SCRAM"),

@@ -191,6 +191,30 @@ def test_a_first_token_that_is_none(first: bytes) -> None:
         after(scram(), first)
 
 
+@pytest.mark.parametrize("channel", ["", "eSws", "biw=", "bixhPXVzZXIs", "cD10bHMtdW5pcXVlLCw="])
+def test_another_channel_is_not_that_of_the_first_token(channel: str) -> None:
+    """The client signs what it says, so that only the comparison can refuse it (RFC 5802, section 6)."""
+    exchange = scram()
+    first, salted = "n=user,r=abc", hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
+    challenge = after(exchange, f"n,,{first}".encode()).decode()
+    unproved = f"c={channel},r=abc{SERVER_NONCE}"
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(client_key).digest(), f"{first},{challenge},{unproved}".encode(), "sha256")
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
+    with pytest.raises(AuthenticationError, match="due to invalid credentials"):
+        after(exchange, f"{unproved},p={proof}".encode())
+    assert exchange.user is None
+
+
+@pytest.mark.parametrize("proof", [b"", b"AAAA", b"A" * 43 + b"=", b"A" * 88])
+def test_a_proof_has_the_length_of_a_hash(proof: bytes) -> None:
+    exchange = scram()
+    after(exchange, FIRST)
+    with pytest.raises(AuthenticationError, match="due to invalid credentials"):
+        after(exchange, FINAL.rpartition(b",p=")[0] + b",p=" + proof)
+    assert exchange.user is None
+
+
 @example(at=len(FINAL) - 2, flip=ord("Q") ^ ord("R"))
 @given(st.integers(0, len(FINAL) - 1), st.integers(1, 255))
 def test_no_byte_of_the_last_token_may_be_another(at: int, flip: int) -> None:
