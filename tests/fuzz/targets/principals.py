@@ -98,8 +98,15 @@ RULE_WORDS = (
     ),
     *("^CN=", "L", "U", "(?i)", "a{1,9}", "{", "*", "+", "?", "|", "\\p{L}", "\\d", "(?P<y>a)", "\n", " ", "é", "\\1"),
 )
-SHORT = 12
-"""The length of names for rules that are drawn: they may take time that is exponential in it, in Java too."""
+SHORT, SHORTEST = 12, 1
+"""The lengths of names for rules that are drawn. With many repetitions their time is exponential in it, in Java too."""
+FEW_REPETITIONS = 8
+
+
+def short_names(rules: str, words: Sequence[str], draw: random.Random) -> tuple[str, ...]:
+    """Names for drawn rules."""
+    length = SHORT if sum(map(rules.count, "*+{?")) <= FEW_REPETITIONS else SHORTEST
+    return tuple(put_together(words, draw)[:length] for _ in range(2))
 
 
 class SslRules:
@@ -117,7 +124,7 @@ class SslRules:
         text = (
             mutated_text(",".join(rules), draw, RULE_WORDS) if draw.random() < 0.8 else put_together(RULE_WORDS, draw)
         )
-        return RulesCase(text, tuple(put_together(SUBJECT_WORDS, draw)[:SHORT] for _ in range(2)))
+        return RulesCase(text, short_names(text, SUBJECT_WORDS, draw))
 
     def check(self, case: RulesCase) -> bool:
         try:
@@ -180,7 +187,7 @@ class KerberosRules:
             return RulesCase("\t".join(rules), names, tuple(_expected(rules, each) for each in names))
         words = SHORT_RULE_WORDS
         text = mutated_text("\t".join(rules), draw, words) if draw.random() < 0.8 else put_together(words, draw)
-        return RulesCase(text, tuple(put_together(TICKET_WORDS, draw)[:SHORT] for _ in range(2)))
+        return RulesCase(text, short_names(text, TICKET_WORDS, draw))
 
     def check(self, case: RulesCase) -> bool:
         try:

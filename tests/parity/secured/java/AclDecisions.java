@@ -18,9 +18,10 @@ import org.apache.kafka.server.authorizer.AuthorizableRequestContext;
 import org.apache.kafka.server.authorizer.AuthorizationResult;
 
 /**
- * Asks Kafka's AclAuthorizer, which reads the tree that the first argument names, with super users (the second) and
- * allow.everyone.if.no.acl.found (the third). A line in (kind, name, host, operation, type, name of the resource, or
- * no such name for any resource of the type; separated by tabs), a line out (ALLOWED or DENIED).
+ * Asks Kafka's AclAuthorizer. A line "tree" with the address of a tree, super users and
+ * allow.everyone.if.no.acl.found, all separated by tabs, has it read that tree. For any other line (kind, name, host,
+ * operation, type, name of the resource, or no such name for any resource of the type) there is a line out, ALLOWED or
+ * DENIED.
  */
 public class AclDecisions {
     /** A request of this principal from this host. */
@@ -53,24 +54,36 @@ public class AclDecisions {
     public static void main(String[] args) throws Exception {
         PrintStream answers = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         BufferedReader questions = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        Map<String, Object> settings = new HashMap<>();
-        settings.put("zookeeper.connect", args[0]);
-        settings.put("super.users", args[1]);
-        settings.put("allow.everyone.if.no.acl.found", args[2]);
-        try (AclAuthorizer authorizer = new AclAuthorizer()) {
-            authorizer.configure(settings);
-            for (String line = questions.readLine(); line != null; line = questions.readLine()) {
-                String[] said = line.split("\t", -1);
-                Asked asked = new Asked(new KafkaPrincipal(said[0], said[1]), InetAddress.getByName(said[2]));
-                AclOperation operation = AclOperation.valueOf(said[3]);
-                ResourceType type = ResourceType.valueOf(said[4]);
-                answers.println(said.length == 5
-                    ? authorizer.authorizeByResourceType(asked, operation, type)
-                    : decided(authorizer, asked, operation, new ResourcePattern(type, said[5], PatternType.LITERAL)));
+        AclAuthorizer authorizer = null;
+        for (String line = questions.readLine(); line != null; line = questions.readLine()) {
+            String[] said = line.split("\t", -1);
+            if (said[0].equals("tree")) {
+                if (authorizer != null) {
+                    authorizer.close();
+                }
+                authorizer = opened(said[1], said[2], said[3]);
+                continue;
             }
+            Asked asked = new Asked(new KafkaPrincipal(said[0], said[1]), InetAddress.getByName(said[2]));
+            AclOperation operation = AclOperation.valueOf(said[3]);
+            ResourceType type = ResourceType.valueOf(said[4]);
+            answers.println(said.length == 5
+                ? authorizer.authorizeByResourceType(asked, operation, type)
+                : decided(authorizer, asked, operation, new ResourcePattern(type, said[5], PatternType.LITERAL)));
         }
+        authorizer.close();
         answers.flush();
         System.exit(0);
+    }
+
+    private static AclAuthorizer opened(String tree, String superUsers, String allowsUnmentioned) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("zookeeper.connect", tree);
+        settings.put("super.users", superUsers);
+        settings.put("allow.everyone.if.no.acl.found", allowsUnmentioned);
+        AclAuthorizer authorizer = new AclAuthorizer();
+        authorizer.configure(settings);
+        return authorizer;
     }
 
     private static AuthorizationResult decided(
