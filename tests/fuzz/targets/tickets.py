@@ -53,7 +53,9 @@ class Tickets:
 
     def __init__(self, realm: Realm) -> None:
         self._acceptor = Acceptor(KerberosLogin("key", "kafka", f"{BROKER}@{REALM}", realm.keytab(BROKER)))
-        self._alice = Initiator(KerberosLogin("key", "kafka", f"alice@{REALM}", realm.keytab("alice")), "alice")
+        alice = KerberosLogin("key", "kafka", f"alice@{REALM}", realm.keytab("alice"))
+        # Tickets are kept by the process, and another realm of its tests may have had the same names.
+        self._alice = Initiator(alice, f"alice {realm.config}")
         self._names = ShortNames.parse("rules", ["DEFAULT"])
         self._first = self._alice.context("localhost").step(b"")
 
