@@ -21,6 +21,7 @@ SUBJECTS, SECURED = "cluster/security/distinguished_name.py", "broker/network/se
 OF_SESSION = "tests/broker/security/test_sasl_session.py"
 OF_AGAIN = "tests/broker/security/test_authenticating_again.py"
 OF_EXCHANGE = "tests/cluster/security/test_sasl_exchange.py"
+OF_NONCES = "tests/broker/security/test_cves.py -k nonce"
 OF_CLIENT = "tests/client/security/test_client_exchange.py"
 OF_NETWORK = "tests/client/security/test_secured_network.py"
 OF_TLS = "tests/broker/network/test_tls_transport.py"
@@ -101,16 +102,13 @@ SESSIONS = {
 
 SCRAM_AND_PLAIN = {
     "nonce not compared": Mutant(
-        EXCHANGE,
-        'or not hmac.compare_digest(found["nonce"], self._nonce):',
-        "or not self._nonce:",
-        "tests/broker/security/test_cves.py -k nonce",
+        EXCHANGE, 'not any(hmac.compare_digest(found["nonce"], each) for each in nonces):', "not nonces:", OF_NONCES
     ),
-    "beginning of the nonce compared": Mutant(
-        EXCHANGE,
-        'not hmac.compare_digest(found["nonce"], self._nonce)',
-        'not self._nonce.startswith(found["nonce"])',
-        "tests/broker/security/test_cves.py -k nonce",
+    "the end of the nonce compared": Mutant(
+        EXCHANGE, 'hmac.compare_digest(found["nonce"], each)', 'found["nonce"].endswith(each)', OF_NONCES
+    ),
+    "the beginning of the nonce compared": Mutant(
+        EXCHANGE, 'hmac.compare_digest(found["nonce"], each)', 'each.startswith(found["nonce"])', OF_NONCES
     ),
     "channel binding not compared": Mutant(EXCHANGE, 'if found["channel"] not in channels or', "if", OF_EXCHANGE),
     "channel binding may be asked for": Mutant(
@@ -140,9 +138,9 @@ SCRAM_AND_PLAIN = {
     ),
     "unknown users fail at once": Mutant(
         EXCHANGE,
-        "        credential = self._credential or self._invented(self._asked)\n        self._nonce",
+        "        credential = self._credential or self._invented(self._asked)\n        self._own",
         "        credential = self._credential\n        if credential is None:\n"
-        "            raise AuthenticationError(self._wrong)\n        self._nonce",
+        "            raise AuthenticationError(self._wrong)\n        self._own",
         OF_EXCHANGE,
     ),
     "another salt for unknown users each time": Mutant(

@@ -146,7 +146,7 @@ class ScramCase(NamedTuple):
     """Whose password is used."""
     channel: bytes
     nonce: str
-    """`{}` stands for the challenge's."""
+    """`{}` stands for the challenge's, `<>` for the client's own."""
     extension: bytes
     twist: int
     is_right: bool
@@ -166,8 +166,11 @@ class Scram:
         channel = base64.b64encode(header.encode())
         right = ScramCase(mechanism, first, name, channel, "{}", draw.choice([b"", b",x=y"]), 0, True)
         match draw.randrange(12):
-            case 0 | 1:
+            case 0:
                 return right
+            case 1:
+                # As librdkafka before 2.6.1.
+                return right._replace(nonce="<>{}")
             case 2:
                 changed = put_together(PIECES, draw).encode()
                 return right._replace(first=changed, is_right=False)
@@ -178,7 +181,7 @@ class Scram:
                     knows=draw.choice([each for each in (*USERS, TOKEN_ID) if each != name]), is_right=False
                 )
             case 7:
-                nonce = draw.choice(["", "{}x", "x{}", SERVER_NONCE, "abc" + SERVER_NONCE])
+                nonce = draw.choice(["", "{}x", "x{}", "<>", "<><>{}", "<>x{}", SERVER_NONCE, "<>" + SERVER_NONCE[:-1]])
                 return right._replace(nonce=nonce, is_right=False)
             case 8:
                 other = draw.choice([b"", b"eSws", b"cD10bHMtdW5pcXVlLCw=", b"biw=", b"biwsAA=="])
@@ -198,8 +201,10 @@ class Scram:
         header_a, header_b, bare = case.first.split(b",", 2)
         nonce = challenge.partition(b",s=")[0].removeprefix(b"r=")
         assert nonce.endswith(SERVER_NONCE.encode())
-        assert nonce.removesuffix(SERVER_NONCE.encode()) in bare
-        unproved = b"c=" + case.channel + b",r=" + case.nonce.encode().replace(b"{}", nonce) + case.extension
+        own = nonce.removesuffix(SERVER_NONCE.encode())
+        assert own in bare
+        said = case.nonce.encode().replace(b"{}", nonce).replace(b"<>", own)
+        unproved = b"c=" + case.channel + b",r=" + said + case.extension
         message = bare + b"," + challenge + b"," + unproved
         last = unproved + b",p=" + proof(case.mechanism, SALTED[case.mechanism, case.knows], message)
         if case.twist:
@@ -233,7 +238,8 @@ class Scram:
         unproved, _, shown = last.rpartition(b",p=")
         channel, own_nonce, *_ = unproved.split(b",")
         assert channel.removeprefix(b"c=") in (b"biws", base64.b64encode(header))
-        assert own_nonce == challenge.partition(b",s=")[0]
+        nonce = challenge.partition(b",s=")[0].removeprefix(b"r=")
+        assert own_nonce in (b"r=" + nonce, b"r=" + nonce.removesuffix(SERVER_NONCE.encode()) + nonce)
         right = proof(case.mechanism, SALTED[case.mechanism, name], bare + b"," + challenge + b"," + unproved)
         assert shown == right
 
