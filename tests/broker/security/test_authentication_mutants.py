@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.security.planted_bugs import Mutant, assert_caught
+from tests.kit.security.kerberos import require_kerberos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -16,6 +17,7 @@ TLS, CONTEXT = "broker/network/tls_transport.py", "config/security/tls_context.p
 SSL_CONFIG, SSL_RULES = "config/security/ssl_config.py", "config/security/principal_rules.py"
 KERBEROS_RULES, CHANGES = "config/security/kerberos/short_names.py", "cluster/security/scram_changes.py"
 VALIDATOR, CLAIMS = "broker/security/token_validator.py", "cluster/security/token_claims.py"
+GSSAPI, TOKEN = "cluster/security/gssapi_exchange.py", "cluster/security/delegation_token.py"
 SUBJECTS, SECURED = "cluster/security/distinguished_name.py", "broker/network/secured_connection.py"
 
 OF_SESSION = "tests/broker/security/test_sasl_session.py"
@@ -25,6 +27,8 @@ OF_NONCES = "tests/broker/security/test_cves.py -k nonce"
 OF_CLIENT = "tests/client/security/test_client_exchange.py"
 OF_NETWORK = "tests/client/security/test_secured_network.py"
 OF_TLS = "tests/broker/network/test_tls_transport.py"
+OF_GSSAPI = "tests/cluster/security/test_gssapi_exchange.py"
+OF_TOKENS = "tests/broker/security/test_delegation_tokens.py"
 OF_VALIDATOR = "tests/broker/security/test_token_validator.py"
 OF_SSL_RULES, OF_KERBEROS_RULES = "tests/config/test_principal_rules.py", "tests/config/test_short_names.py"
 
@@ -328,9 +332,49 @@ SIGNED_TOKENS = {
     ),
 }
 
-MUTANTS = {**SESSIONS, **SCRAM_AND_PLAIN, **TLS_AND_NAMES, **SIGNED_TOKENS}
+TICKETS = {
+    "any layer": Mutant(
+        GSSAPI, "if len(message) < len(_OFFER) or not message[0] & _NO_LAYER:", "if not message:", OF_GSSAPI
+    ),
+    "a token after the last": Mutant(
+        GSSAPI,
+        '            if token:\n                raise GssError("a token came after the last one")\n',
+        "            pass\n",
+        OF_GSSAPI,
+    ),
+    "an empty name": Mutant(GSSAPI, "        if not user:\n", "        if user is None:\n", OF_GSSAPI),
+    "tokens of any size": Mutant(GSSAPI, "if len(token) > MAX_TOKEN_BYTES:", "if not self._names:", OF_GSSAPI),
+}
+
+DELEGATION = {
+    "anybody renews": Mutant(
+        TOKEN, "if principal != self.owner and principal not in self.renewers:", "if not principal.name:", OF_TOKENS
+    ),
+    "tokens that have ended are renewed": Mutant(
+        TOKEN, "        if self.has_expired(now_ms):\n", "        if now_ms < 0:\n", OF_TOKENS
+    ),
+    "renewed beyond the longest life": Mutant(
+        TOKEN, "expiry_ms=min(self.max_ms, now_ms + period_ms)", "expiry_ms=now_ms + period_ms", OF_TOKENS
+    ),
+    "tokens for other users": Mutant(
+        "broker/handlers/security/delegation_tokens.py",
+        "if owner != context.principal:",
+        "if not owner.name:",
+        OF_TOKENS,
+    ),
+    "tokens of owners who are no users": Mutant(
+        "broker/security/delegation_token_manager.py",
+        'if found is None or found[0].owner.kind != "User":',
+        "if found is None:",
+        OF_TOKENS,
+    ),
+}
+
+MUTANTS = {**SESSIONS, **SCRAM_AND_PLAIN, **TLS_AND_NAMES, **SIGNED_TOKENS, **TICKETS, **DELEGATION}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_bugs_are_caught(name: str, tmp_path: Path) -> None:
+    if name in TICKETS:
+        require_kerberos()
     assert_caught(name, MUTANTS[name], tmp_path)
