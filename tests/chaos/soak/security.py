@@ -129,7 +129,7 @@ class Security:
         self._serials[number] = identity.certificate.serial_number
 
     def shown_serial(self, number: int) -> int:
-        """Serial number of the certificate that a broker shows to a client that trusts its authority. Raises OSError."""
+        """Serial number of the certificate that a broker shows to whoever trusts its authority. Raises OSError."""
         host, _, port = self._addresses[number].rpartition(":")
         context = ssl.create_default_context(cafile=self._trusted)
         with (
