@@ -67,7 +67,8 @@ class KafkaAdmin:
     def topics(self, *, names: Iterable[str] = (), pattern: str | None = None) -> dict[str, int]:
         """Partition counts of the topics `names`, or of those whose name matches `pattern`, without internal ones.
 
-        Raises TopicMissingError for a topic of `names` that does not exist.
+        Raises TopicMissingError for a topic of `names` that does not exist, and PermissionError for one that the client
+        may not describe.
         """
         wanted = list(names)
         if pattern is not None:
@@ -87,6 +88,8 @@ class KafkaAdmin:
         except Py4JJavaError as failure:
             if _is_unknown_topic(failure):
                 raise TopicMissingError(f"topic {topic} does not exist at {self._bootstrap_servers}") from None
+            if _cause(failure) == "TopicAuthorizationException":
+                raise PermissionError(f"topic {topic} at {self._bootstrap_servers}: {one_line(failure)}") from None
             raise
 
     def offsets(

@@ -113,9 +113,10 @@ def test_a_job_reads_and_writes_with_only_the_rights_it_needs(
 
     topic, read, write = ResourceType.TOPIC, AclOperation.READ, AclOperation.WRITE
     assert_refused("invalid credentials with SASL mechanism SCRAM-SHA-512", "wrong")
-    assert_refused("Topic authorization failed")
+    refused = f"topic {{}} at {site.addresses['SASL_SSL']}: Topic authorization failed."
+    assert_refused(refused.format(source))
     allow(site, topic, source, read)
-    assert_refused("Topic authorization failed")
+    assert_refused(refused.format(good))
     allow(site, topic, good, write)
     allow(site, topic, bad, write)
     allow(site, ResourceType.GROUP, GROUP, read)
