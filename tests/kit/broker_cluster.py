@@ -43,7 +43,7 @@ class BrokerCluster:
         """
         self._ensemble = ensemble
         if network is not None:
-            new_server = functools.partial(new_zookeeper, host=network.host(ZOOKEEPER).ip)
+            new_server = functools.partial(new_server, host=network.host(ZOOKEEPER).ip)
         self.zookeeper = new_server(directory / "zookeeper")
         addresses = [each.address for each in ensemble or [self.zookeeper]]
         self.brokers = {

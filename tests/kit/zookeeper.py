@@ -84,6 +84,30 @@ def real_zookeeper(
         server.kill()
 
 
+def tls_listener(port: int, key_store: Path, trusted: Path | str, *, host: str = "127.0.0.1") -> dict[str, str]:
+    """Settings of a ZooKeeper for another port, which wants certificates that `trusted` has signed."""
+    return {
+        "secureClientPort": str(port),
+        "secureClientPortAddress": host,
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": str(key_store),
+        "ssl.trustStore.location": str(trusted),
+        "ssl.protocol": "TLSv1.3",
+        "ssl.enabledProtocols": "TLSv1.2,TLSv1.3",
+    }
+
+
+def tls_session(connect: str, key_store: Path, trusted: Path | str) -> dict[str, str]:
+    """Settings of a broker that reaches such a port."""
+    return {
+        "zookeeper.connect": connect,
+        "zookeeper.ssl.client.enable": "true",
+        "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+        "zookeeper.ssl.keystore.location": str(key_store),
+        "zookeeper.ssl.truststore.location": str(trusted),
+    }
+
+
 @contextlib.contextmanager
 def something_else() -> Iterator[str]:
     """The address of a server that is no ZooKeeper and says so to everybody, for a block."""

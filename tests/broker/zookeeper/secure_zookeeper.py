@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.broker.zookeeper.certificates import Authority
 from tests.kit.broker_process import free_port
-from tests.kit.zookeeper import real_zookeeper
+from tests.kit.zookeeper import real_zookeeper, tls_listener, tls_session
 
 
 class SecureZookeeper(NamedTuple):
@@ -23,11 +23,7 @@ class SecureZookeeper(NamedTuple):
     def settings(self, **others: str) -> dict[str, str]:
         """Keys of a broker, to which `others` (with underscores for dots) are added."""
         return {
-            "zookeeper.connect": f"localhost:{self.port}",
-            "zookeeper.ssl.client.enable": "true",
-            "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
-            "zookeeper.ssl.keystore.location": str(self.key_store),
-            "zookeeper.ssl.truststore.location": str(self.authority.certificate),
+            **tls_session(f"localhost:{self.port}", self.key_store, self.authority.certificate),
             **{f"zookeeper.{name.replace('_', '.')}": value for name, value in others.items()},
         }
 
@@ -36,14 +32,6 @@ class SecureZookeeper(NamedTuple):
 def secure_zookeeper(directory: Path) -> Iterator[SecureZookeeper]:
     """One that serves, for a block. Skips the test without Java or jars."""
     authority, port = Authority(directory / "keys"), free_port()
-    settings = {
-        "secureClientPort": str(port),
-        "secureClientPortAddress": "127.0.0.1",
-        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-        "ssl.keyStore.location": str(authority.issue("localhost")),
-        "ssl.trustStore.location": str(authority.certificate),
-        "ssl.protocol": "TLSv1.3",
-        "ssl.enabledProtocols": "TLSv1.2,TLSv1.3",
-    }
-    with real_zookeeper(directory, settings=settings):
+    listener = tls_listener(port, authority.issue("localhost"), authority.certificate)
+    with real_zookeeper(directory, settings=listener):
         yield SecureZookeeper(port, authority, authority.issue("broker"))

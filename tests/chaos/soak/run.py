@@ -23,7 +23,8 @@ from tests.chaos.soak.security import Security, SecurityOfficer, grant_alice
 from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS, Verdict, compare, create_topics
 from tests.kit.broker_cluster import BrokerCluster
-from tests.kit.network.namespaces import NamespacesRefusedError, NetworkNamespaces
+from tests.kit.broker_process import LOOPBACK
+from tests.kit.network.namespaces import ZOOKEEPER, NamespacesRefusedError, NetworkNamespaces
 from tests.kit.small_disk import small_disk
 from tests.kit.waiting import eventually
 
@@ -119,9 +120,12 @@ def _world(directory: Path, say: Say, security: Security | None) -> Iterator[Wor
             disk = stack.enter_context(small_disk(directory, DISK_MB))
         except pytest.skip.Exception as error:
             say(f"no full disk: {error}")
-        settings = SETTINGS | (security.settings if security is not None else {})
-        cluster = BrokerCluster(directory, settings=settings, network=network)
-        if security is not None:
+        if security is None:
+            cluster = BrokerCluster(directory, settings=SETTINGS, network=network)
+        else:
+            tree = security.tree(LOOPBACK.ip if network is None else network.host(ZOOKEEPER).ip)
+            settings = SETTINGS | security.settings | tree.settings
+            cluster = BrokerCluster(directory, settings=settings, network=network, new_server=tree.new_server)
             security.attach(cluster)
         if disk is not None:
             (disk / "data").mkdir()

@@ -1,4 +1,6 @@
-"""SASL_SSL between brokers and with their clients; certificates, ACLs and quotas change while there are faults."""
+"""SASL_SSL between brokers and with their clients, and TLS to ZooKeeper. Certificates, ACLs and quotas change while
+there are faults.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
@@ -36,6 +39,8 @@ from tests.kit.broker_process import free_port
 from tests.kit.controller.reassigning import ask_controller
 from tests.kit.security.certificates import Authority, Identity
 from tests.kit.waiting import eventually
+from tests.kit.zookeeper import new_zookeeper, tls_listener, tls_session
+from tools.zookeeper.zookeeper_process import ZookeeperProcess
 
 T = TypeVar("T")
 PAUSE_S = 3.0
@@ -45,6 +50,13 @@ QUOTAS_B_S = (100_000.0, 1_000_000.0, None)
 """Of alice, on each broker; None for none."""
 WATCHED_TOPIC = "steady"
 """Which bob may describe at times."""
+
+
+class SecuredTree(NamedTuple):
+    """A ZooKeeper to be started, and the settings of its brokers."""
+
+    new_server: Callable[..., ZookeeperProcess]
+    settings: dict[str, str]
 
 
 class Security:
@@ -73,6 +85,15 @@ class Security:
         """The key stores of each broker, more than one where nobody knows which of them it was told."""
         self._serials: dict[int, int] = {}
         self._numbers = itertools.count()
+
+    def tree(self, host: str) -> SecuredTree:
+        """A ZooKeeper on that host which wants certificates, and whose znodes belong to the brokers."""
+        port = free_port()
+        server = self._authority.issue("zookeeper", hosts=(host,)).write_pem(self._directory / "zookeeper.pem")
+        broker = self._authority.issue("broker").write_pem(self._directory / "session.pem")
+        listener = tls_listener(port, server, self._trusted, host=host)
+        settings = {"zookeeper.set.acl": "true", **tls_session(f"{host}:{port}", broker, self._trusted)}
+        return SecuredTree(partial(new_zookeeper, settings=listener), settings)
 
     def attach(self, cluster: BrokerCluster) -> None:
         """Give each broker a listener with a certificate. Its last line of a key counts."""
