@@ -13,6 +13,8 @@ from typing import Final, NamedTuple, Protocol
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 
 MAX_ITERATIONS: Final = 16_384
+MAX_SCRAM_BYTES: Final = 1 << 15
+"""A message of half a megabyte, which sasl.server.max.receive.size allows, would hold the event loop for 45 ms."""
 _BASE64: Final = r"[A-Za-z0-9+/]*={0,2}"
 _FIRST: Final = re.compile(
     r"(?P<header>n,(?:a=(?P<authzid>[^,\0]+))?,)(?P<bare>(?:m=[^,]*,)?n=(?P<user>[^,\0]+),r=(?P<nonce>[!-+\--~]+)"
@@ -186,6 +188,8 @@ class ScramExchange:
 
     async def respond(self, token: bytes) -> bytes:
         """See `Exchange`."""
+        if len(token) > MAX_SCRAM_BYTES:
+            raise AuthenticationError(self._wrong, f"a message has {len(token)} bytes")
         try:
             text = token.decode()
         except UnicodeDecodeError as error:

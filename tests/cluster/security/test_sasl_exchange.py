@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cluster.security import sasl_exchange
 from cluster.security.sasl_exchange import (
     AuthenticationError,
     PlainExchange,
@@ -189,6 +190,17 @@ def test_a_wrong_password_and_an_unknown_user_look_alike(user: str) -> None:
 def test_a_first_token_that_is_none(first: bytes) -> None:
     with pytest.raises(AuthenticationError):
         after(scram(), first)
+
+
+def test_a_message_may_not_be_long() -> None:
+    for size, refused in ((sasl_exchange.MAX_SCRAM_BYTES, False), (sasl_exchange.MAX_SCRAM_BYTES + 1, True)):
+        first = b"n,,n=user,r=" + b"x" * (size - 12)
+        if refused:
+            with pytest.raises(AuthenticationError) as error:
+                after(scram(), first)
+            assert error.value.reason.endswith(f"a message has {size} bytes")
+        else:
+            assert after(scram(), first).startswith(b"r=xxx")
 
 
 @pytest.mark.parametrize("channel", ["", "eSws", "biw=", "bixhPXVzZXIs", "cD10bHMtdW5pcXVlLCw="])
