@@ -13,6 +13,7 @@ from typing import NamedTuple
 from protocol.errors import ApiError
 from protocol.records.batch import RecordBatch
 from protocol.records.control_records import ControlRecordType, control_type
+from storage.directory.checkpoints import write_atomically
 from storage.io.file_system import File, FileSystem, is_disk_full
 from storage.segment.segment_file import SegmentFile
 
@@ -156,20 +157,19 @@ class TransactionIndex(SegmentFile):
         return self._file if self._file is not None and self._file.unsynced else None
 
     def replace(self, entries: Sequence[AbortedTxn]) -> None:
-        """Make these the entries, on stable storage but for the name of the file. Raises OSError."""
+        """Make these the entries, on stable storage: all of them, or none of the change is. Raises OSError."""
         self.close()
         self._file, self._held = None, []
         if entries:
-            self._file_system.write_file(self.path, encode_aborted(entries))
-            self._file_system.sync_file(self.path)
+            write_atomically(self._file_system, self.path, encode_aborted(entries))
         elif self._file_system.exists(self.path):
             self._file_system.remove(self.path)
         self._version += 1
         self._known = self._version, tuple(entries)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the transactions that ended at or above `offset`; the others are on stable storage then, but for the
-        name of the file: an object before this one may have written them. Raises OSError, ValueError.
+        """Forget the transactions that ended at or above `offset`. The others are on stable storage then, but for the
+        name of a file that lost none: an object before this one may have written them. Raises OSError, ValueError.
         """
         entries = self.entries()
         kept = [each for each in entries if each.last_offset < offset]

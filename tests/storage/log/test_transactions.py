@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -15,7 +16,7 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_config import LogConfig
 from storage.segment.transaction_index import AbortedTxn, decode_aborted, encode_aborted
 from tests.faults.matrix import chooser
-from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut
+from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.support import (
     DIR,
     T0,
@@ -264,6 +265,33 @@ def test_index_that_ends_within_an_entry_is_made_again_after_an_orderly_stop() -
     log = reopen(file_system, CONFIG)
     assert files(file_system) == before
     assert whole(log) == aborted
+
+
+@pytest.mark.parametrize("written_bytes", [0, 34, 40])
+def test_a_start_may_die_while_it_makes_indexes_again(written_bytes: int) -> None:
+    """The next one finds the index torn still, or made again: never one that only looks sound."""
+    for calls in range(1000):
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, CONFIG)
+        log = manager.get_or_create(TP, TOPIC_ID, CONFIG, T0)
+        aborted = Writer(log).write_all()
+        close_cleanly(manager)
+        for name, data in files(file_system).items():
+            file_system.write_file(f"{DIR}/{TP}/{name}", data[:-7])
+        file_system.kill_process()
+        left = itertools.count(-calls)
+        file_system.inject = lambda _operation, _path, left=left: (  # type: ignore[misc]
+            Fault(crash_amid=True, written_bytes=written_bytes) if next(left) == 0 else None
+        )
+        try:
+            open_manager(file_system, CONFIG)
+        except SimulatedCrash:
+            log = reopen(file_system, CONFIG)
+            assert whole(log) == aborted, f"it died in call {calls}"
+        else:
+            assert calls > 10
+            return
+    raise AssertionError("a start makes fewer calls")
 
 
 def test_index_of_records_that_are_gone_is_removed() -> None:
