@@ -82,9 +82,9 @@ EXPECTED_ERRORS = ("This broker is no longer a member of the cluster", "No block
 
 EXPECTED_CLUSTER_ERRORS = re.compile(
     r"Broker \d+ refused \w+: STALE_(BROKER|CONTROLLER)_EPOCH"
-    r"|The internal topic \S+ cannot be created: (REQUEST_TIMED_OUT|NOT_CONTROLLER)"
+    r"|The internal topic \S+ cannot be created: (REQUEST_TIMED_OUT|NOT_CONTROLLER|INVALID_REPLICATION_FACTOR)"
 )
-"""Errors that a broker may log when another one came back, or the controller cannot be reached."""
+"""Errors that a broker may log when another one came back or is not there, or the controller cannot be reached."""
 
 
 EXPECTED_DISK_ERRORS = (

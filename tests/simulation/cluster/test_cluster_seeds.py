@@ -68,6 +68,7 @@ PAST_SEEDS = {
     2_011_279: "as seed 2011206",
     2_011_441: "as seed 2011206",
     2_011_557: "what a truncation left of a transaction index was not fsynced, and an aborted transaction came back",
+    2_012_035: "the checker took it for a mistake that an internal topic waits for as many brokers as it has replicas",
     301_413: "a follower that asked a deposed leader for its offsets reported a mistake",
 }
 """Seeds that violated something once, and what. Their plans had fewer kinds of faults then."""
