@@ -118,7 +118,7 @@ def test_two_checkouts_are_held_to_what_was() -> None:
 SERVED = "produce-100,consume-100,unbatched,latency,start,partitions,wait-create"
 COORDINATED = "transactions-1000,commit-latency,offset-commits,group-restart,load-offsets,load-transactions"
 BY_TLS = "tls-produce,tls-consume,tls-handshakes"
-GUARDED = "acls-produce,acls-unbatched,quotas-produce,quotas-unbatched"
+GUARDED = "acls-produce,quotas-unbatched"
 WHOLE = (SERVED, COORDINATED, BY_TLS, GUARDED)
 HEADERS = ("/usr/include/librdkafka/rdkafka.h", "/usr/include/openssl/ssl.h")
 BY_SPARK = "spark-read-100,spark-write-1000,spark-stream"
