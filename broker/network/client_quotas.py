@@ -60,7 +60,7 @@ class UsageByContext(dict[RequestContext, Usage | None]):
         super().__init__()
         self._quota = quota
         self._now_s = now_s
-        quota.on_forgotten = self.clear
+        quota.remembered.append(self)
 
     def __missing__(self, context: RequestContext) -> Usage | None:
         if len(self) >= MOST_REMEMBERED_CLIENTS:

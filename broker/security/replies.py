@@ -1,13 +1,15 @@
-"""Answers of handlers that a guard changes when they are there."""
+"""Topics that a request is refused for, and answers of handlers that a guard changes when they are there."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
 from broker.network.registry import Later, Reply, Waiting
+from broker.security.access import Client
+from protocol.acl_types import AclOperation, ResourceType
 
 Outcome = Reply | Awaitable[Reply] | Waiting[Any] | Later[Any]
 """The result of a handler."""
@@ -57,6 +59,11 @@ def _pass_on(answer: asyncio.Future[Reply], change: Change, done: asyncio.Future
 def _give_up(work: asyncio.Future[Any], answer: asyncio.Future[Reply]) -> None:
     if answer.cancelled():
         work.cancel()
+
+
+def denied_topics(client: Client, operation: AclOperation, topics: Iterable[Any]) -> frozenset[str]:
+    """The names of those topics of a request for which it is not allowed."""
+    return client.denied(operation, ResourceType.TOPIC, [topic.name for topic in topics])
 
 
 def without_topics(request: Any, denied: frozenset[str], refused: list[Any], proceed: Proceed) -> Outcome:

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final, Generic, TypeVar
 
 from cluster.quotas.precedence import Limits, Sharers
 from cluster.quotas.rates import MAX_THROTTLE_MS, Rate, TokenBucket, throttle_time_ms
@@ -83,14 +83,13 @@ class UsageTable(Generic[U]):
         self._usages: dict[Sharers, U] = {}
         self._by_client: dict[tuple[str, str], U | None] = {}
         self._most_usages = MOST_REMEMBERED_CLIENTS
-        self.on_forgotten: Callable[[], object] = self._by_client.clear
-        """Called when usages that `of` gave may have been replaced by others."""
+        self.remembered: list[dict[Any, U | None]] = [self._by_client]
+        """Where usages that `of` gave are kept: emptied when others may have taken their places."""
 
     def set_limits(self, limits: Limits) -> None:
         """Have these limits from now on. What was used stays counted where there is still a limit."""
         self._limits = limits
-        self._by_client.clear()
-        self.on_forgotten()
+        self._forget()
         for sharers, usage in list(self._usages.items()):
             limit = limits.limit(sharers)
             if limit is None:
@@ -135,9 +134,12 @@ class UsageTable(Generic[U]):
         self._usages = {
             sharers: usage for sharers, usage in self._usages.items() if now_ms - usage.last_used_ms < kept_ms
         }
-        self._by_client.clear()
-        self.on_forgotten()
+        self._forget()
         self._most_usages = max(MOST_REMEMBERED_CLIENTS, 2 * len(self._usages))
+
+    def _forget(self) -> None:
+        for each in self.remembered:
+            each.clear()
 
     def __iter__(self) -> Iterator[tuple[Sharers, U]]:
         return iter(self._usages.items())

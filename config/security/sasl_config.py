@@ -68,15 +68,9 @@ def parse_sasl(
 ) -> SaslConfig:
     """SASL of `listener`. Raises ConfigError."""
     prefix = f"listener.name.{listener.lower()}."
-
-    def value(key: str, mechanism: str = "") -> tuple[str, Value]:
-        """The key that counts, with the longest prefix that is set, and its value."""
-        for name in (f"{prefix}{mechanism.lower()}.{key}", prefix + key):
-            if name in originals:
-                return name, keys[key]._replace(name=name).parse(originals[name])
-        return key, values[key]
-
-    name, mechanisms = value("sasl.enabled.mechanisms")
+    find = _finder((prefix,), values, originals, keys)
+    name, mechanisms = find("sasl.enabled.mechanisms")
+    size = find("sasl.server.max.receive.size")[1]
     if not isinstance(mechanisms, tuple) or not mechanisms or not set(mechanisms) <= set(MECHANISMS):
         raise ConfigError(name, mechanisms, f"listener {listener} needs some of: {', '.join(MECHANISMS)}")
     _check_mechanisms(prefix, mechanisms, originals)
@@ -85,7 +79,8 @@ def parse_sasl(
     tokens: TokenRules | UnsecuredRules | None = None
     reauth_ms = {}
     for mechanism in mechanisms:
-        limit_ms = value("connections.max.reauth.ms", mechanism)[1]
+        find = _finder(_prefixes(prefix, mechanism), values, originals, keys)
+        limit_ms = find("connections.max.reauth.ms")[1]
         reauth_ms[mechanism] = limit_ms if isinstance(limit_ms, int) else 0
         name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
         options = _login_options(name, mechanism, originals.get(name))
@@ -93,15 +88,14 @@ def parse_sasl(
             users = {each.removeprefix(_USER): word for each, word in options.items() if each.startswith(_USER)}
             plain_users = _checked(name, users)
         elif mechanism == "GSSAPI":
-            service = value("sasl.kerberos.service.name", mechanism)[1]
-            rules_name, rules = value("sasl.kerberos.principal.to.local.rules", mechanism)
+            service = find("sasl.kerberos.service.name")[1]
+            rules_name, rules = find("sasl.kerberos.principal.to.local.rules")
             names = ShortNames.parse(rules_name, rules if isinstance(rules, tuple) else ())
             kerberos = KerberosConfig(keytab_login(name, options, service), names)
         elif mechanism == MECHANISM:
-            find, handler = _finder(prefix, values, originals, keys), _handler(prefix, HANDLER_KEY, originals)
+            handler = _handler(prefix, HANDLER_KEY, originals)
             allowed = allowed_urls(originals.get(ALLOWED_URLS, ""))
             tokens = parse_token_rules(find, handler, (name, options), allowed, _jaas_tls(options, keys))
-    size = value("sasl.server.max.receive.size")[1]
     return SaslConfig(mechanisms, plain_users, size if isinstance(size, int) else 0, reauth_ms, kerberos, tokens)
 
 
@@ -137,7 +131,8 @@ def broker_login(
     if mechanism != MECHANISM:
         return login_of(name, mechanism, originals.get(name))
     options = _login_options(name, mechanism, originals.get(name))
-    find, handler = _finder(prefix, values, originals, keys), _handler(prefix, LOGIN_HANDLER, originals)
+    find = _finder(_prefixes(prefix, mechanism), values, originals, keys)
+    handler = _handler(prefix, LOGIN_HANDLER, originals)
     allowed = allowed_urls(originals.get(ALLOWED_URLS, ""))
     return parse_token_login(find, handler, (name, options), allowed, _jaas_tls(options, keys))
 
@@ -157,13 +152,18 @@ def client_token_login(
     return parse_token_login(lambda key: (key, values.get(key)), handler, (name, options), allowed, tls)
 
 
+def _prefixes(prefix: str, mechanism: str) -> tuple[str, str]:
+    """Those of a mechanism on the listener with `prefix`, the one that goes first first."""
+    return f"{prefix}{mechanism.lower()}.", prefix
+
+
 def _finder(
-    prefix: str, values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
+    prefixes: tuple[str, ...], values: Mapping[str, Value], originals: Mapping[str, str], keys: Mapping[str, ConfigKey]
 ) -> FindKey:
-    """Finds keys of OAUTHBEARER on the listener with `prefix`."""
+    """Finds a key under the first of the prefixes with which it is set."""
 
     def find(key: str) -> tuple[str, Value]:
-        for name in (f"{prefix}{MECHANISM.lower()}.{key}", prefix + key):
+        for name in (each + key for each in prefixes):
             if name in originals:
                 return name, keys[key]._replace(name=name).parse(originals[name])
         return key, values.get(key)

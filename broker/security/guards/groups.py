@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from broker.network.registry import Reply, RequestContext
 from broker.security.access import Client
-from broker.security.replies import Outcome, Proceed, then, without_topics
+from broker.security.replies import Outcome, Proceed, denied_topics, then, without_topics
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
 from protocol.messages import (
@@ -270,7 +270,7 @@ def _failed(partition: Any, topic: Any, error_code: ErrorCode) -> list[Any]:
 def _visible(client: Client, response: OffsetFetchResponse, holders: Iterable[Any]) -> Reply:
     """Leave out, of each holder of topics, those that the client may not see."""
     for holder in holders:
-        denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.name for topic in holder.topics])
+        denied = denied_topics(client, AclOperation.DESCRIBE, holder.topics)
         holder.topics = [topic for topic in holder.topics if topic.name not in denied]
     return response
 
@@ -298,8 +298,3 @@ def guard_delete_offsets(
         if topic.name in denied
     ]
     return without_topics(request, denied, refused, proceed)
-
-
-def denied_topics(client: Client, operation: AclOperation, topics: Iterable[Any]) -> frozenset[str]:
-    """The names of those topics of a request for which it is not allowed."""
-    return client.denied(operation, ResourceType.TOPIC, [topic.name for topic in topics])

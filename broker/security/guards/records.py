@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.network.registry import CloseConnection, RequestContext
 from broker.security.access import Client
-from broker.security.replies import Outcome, Proceed, then, without_topics
+from broker.security.replies import Outcome, Proceed, denied_topics, then, without_topics
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ApiError, ErrorCode
 from protocol.messages import (
@@ -43,7 +43,7 @@ def guard_produce(client: Client, context: RequestContext, request: ProduceReque
         ):
             failed = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             return _refused_with_acks(request, failed, "Transactional Id authorization failed.")
-    denied = client.denied(AclOperation.WRITE, ResourceType.TOPIC, [topic.name for topic in request.topic_data])
+    denied = denied_topics(client, AclOperation.WRITE, request.topic_data)
     if not denied:
         return proceed(request)
     refused = [_not_produced(topic, DENIED) for topic in request.topic_data if topic.name in denied]
@@ -95,7 +95,7 @@ def guard_list_offsets(
 ) -> Outcome:
     """DESCRIBE on each topic."""
     del context
-    denied = client.denied(AclOperation.DESCRIBE, ResourceType.TOPIC, [topic.name for topic in request.topics])
+    denied = denied_topics(client, AclOperation.DESCRIBE, request.topics)
     refused = [
         ListOffsetsResponse.ListOffsetsTopicResponse(
             name=topic.name,
@@ -147,7 +147,7 @@ def guard_delete_records(
 ) -> Outcome:
     """DELETE on each topic."""
     del context
-    denied = client.denied(AclOperation.DELETE, ResourceType.TOPIC, [topic.name for topic in request.topics])
+    denied = denied_topics(client, AclOperation.DELETE, request.topics)
     refused = [
         DeleteRecordsResponse.DeleteRecordsTopicResult(
             name=topic.name,

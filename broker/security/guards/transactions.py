@@ -7,8 +7,7 @@ from typing import Final
 
 from broker.network.registry import RequestContext
 from broker.security.access import Client
-from broker.security.guards.groups import denied_topics
-from broker.security.replies import Outcome, Proceed, then, without_topics
+from broker.security.replies import Outcome, Proceed, denied_topics, then, without_topics
 from cluster.metadata_image import MetadataImage
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.errors import ErrorCode
