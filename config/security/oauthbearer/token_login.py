@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from config.definitions import ConfigError, ConfigKey, ConfigType
-from config.security.oauthbearer.token_rules import MECHANISM, FindKey
+from config.security.oauthbearer.token_rules import MECHANISM, FindKey, number_of
 from config.security.oauthbearer.urls import checked_url
 from config.security.ssl_config import ClientSsl
 
@@ -107,8 +107,8 @@ def parse_token_login(
     refresh = Refresh(
         _fraction(find, "sasl.login.refresh.window.factor", 0.5, 1.0),
         _fraction(find, "sasl.login.refresh.window.jitter", 0.0, 0.25),
-        _number(find, "sasl.login.refresh.min.period.seconds"),
-        _number(find, "sasl.login.refresh.buffer.seconds"),
+        number_of(find, "sasl.login.refresh.min.period.seconds"),
+        number_of(find, "sasl.login.refresh.buffer.seconds"),
     )
     return TokenLogin(source, extensions, refresh)
 
@@ -142,8 +142,8 @@ def _secured(
         tls,
         connect_ms / 1000 if isinstance(connect_ms, int) and connect_ms > 0 else None,
         read_ms / 1000 if isinstance(read_ms, int) and read_ms > 0 else None,
-        _number(find, "sasl.login.retry.backoff.ms"),
-        _number(find, "sasl.login.retry.backoff.max.ms"),
+        number_of(find, "sasl.login.retry.backoff.ms"),
+        number_of(find, "sasl.login.retry.backoff.max.ms"),
     )
 
 
@@ -180,13 +180,6 @@ def _extensions(jaas_name: str, options: Mapping[str, str], begin: str) -> dict[
         if not _EXTENSION_VALUE.fullmatch(value):
             raise ConfigError(jaas_name, "[hidden]", f"the value of the extension {name} must be printable ASCII")
     return found
-
-
-def _number(find: FindKey, key: str) -> int:
-    name, value = find(key)
-    if not isinstance(value, int) or value < 0:
-        raise ConfigError(name, value, "Value must be at least 0")
-    return value
 
 
 def _fraction(find: FindKey, key: str, low: float, high: float) -> float:

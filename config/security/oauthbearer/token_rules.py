@@ -76,12 +76,6 @@ def parse_token_rules(
         value = find(key)[1]
         return value.strip() or None if isinstance(value, str) else None
 
-    def number(key: str) -> int:
-        full_name, value = find(key)
-        if not isinstance(value, int) or value < 0:
-            raise ConfigError(full_name, value, "Value must be at least 0")
-        return value
-
     def claim(key: str) -> str:
         found = text(key)
         if found is None:
@@ -105,13 +99,21 @@ def parse_token_rules(
         tls=tls,
         audiences=audiences if isinstance(audiences, tuple) else (),
         issuer=text("sasl.oauthbearer.expected.issuer"),
-        skew_s=number("sasl.oauthbearer.clock.skew.seconds"),
+        skew_s=number_of(find, "sasl.oauthbearer.clock.skew.seconds"),
         scope_claim=claim("sasl.oauthbearer.scope.claim.name"),
         sub_claim=claim("sasl.oauthbearer.sub.claim.name"),
         refresh_ms=refresh_ms,
-        retry_ms=number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
-        retry_max_ms=number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+        retry_ms=number_of(find, "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+        retry_max_ms=number_of(find, "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
     )
+
+
+def number_of(find: FindKey, key: str) -> int:
+    """The value of a key that may not be negative. Raises ConfigError."""
+    name, value = find(key)
+    if not isinstance(value, int) or value < 0:
+        raise ConfigError(name, value, "Value must be at least 0")
+    return value
 
 
 def _unsecured(name: str, options: Mapping[str, str]) -> UnsecuredRules:
