@@ -8,7 +8,7 @@ with its traceback, and the connection is closed.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Self
+from typing import Final, Self
 
 
 class ErrorCode(IntEnum):
@@ -157,6 +157,9 @@ class ErrorCode(IntEnum):
         """The member for a code read from the wire; UNKNOWN_SERVER_ERROR for one that this list does not know."""
         return _BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
+
+NO_ERROR: Final = ErrorCode.NONE
+"""For code that every request runs: Python 3.11 takes 0.1 us to find a member as an attribute of its class."""
 
 _BY_CODE = {int(member): member for member in ErrorCode}
 

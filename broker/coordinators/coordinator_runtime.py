@@ -13,7 +13,7 @@ from broker.environment.contract import Clock
 from broker.network.registry import Later
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, EncodeError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode
 from protocol.records.batch import Record
 
 logger = logging.getLogger("kafka.coordinator.CoordinatorRuntime")
@@ -22,7 +22,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-RESPONSES_AT_ONCE: Final = 16
+RESPONSES_AT_ONCE: Final = 32
 """Responses sent in one turn of the event loop. A join of thousands of members completes at one moment, and other
 clients should not wait for all of its responses.
 """
@@ -120,8 +120,8 @@ class Responses:
         """As `respond`, without a future, for a handler; `lets_pass`: see `Later`."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
-        later: Later[T] = Later(lets_pass)
-        outcome.then(partial(self._put, partial(_answer, later, translate)))
+        later: Later[T] = Later(lets_pass, translate)
+        outcome.then(partial(self._put, later.answer))
         return later
 
     @staticmethod
@@ -131,8 +131,8 @@ class Responses:
         """As `respond_later`, for responses that are too small to be given a few at a time."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
-        later: Later[T] = Later(lets_pass)
-        outcome.then(partial(_answer, later, translate))
+        later: Later[T] = Later(lets_pass, translate)
+        outcome.then(later.answer)
         return later
 
     def _put(self, give: Callable[[R], None], value: R) -> None:
@@ -157,10 +157,6 @@ class Responses:
 def _settle(future: asyncio.Future[T], translate: Callable[[R], T], value: R) -> None:
     if not future.done():
         future.set_result(translate(value))
-
-
-def _answer(later: Later[T], translate: Callable[[R], T], value: R) -> None:
-    later.answer(translate(value))
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -191,6 +187,7 @@ class CoordinatorRuntime(Generic[S]):
         self._reporting = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._moment = Moment(0, -1)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -222,7 +219,11 @@ class CoordinatorRuntime(Generic[S]):
             self._timer = None
 
     def _now(self) -> Moment:
-        return Moment(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
+        """The present moment; the last one, if no millisecond has passed since."""
+        monotonic_ms = int(self._clock.monotonic_s() * 1000)
+        if monotonic_ms != self._moment.monotonic_ms:
+            self._moment = Moment(self._clock.now_ms(), monotonic_ms)
+        return self._moment
 
     def _go_on(self, now: Moment, appends: Appends) -> None:
         if appends:
@@ -311,7 +312,7 @@ class CoordinatorRuntime(Generic[S]):
             while in_flight and in_flight[0][1].done():
                 append, future, position = in_flight.popleft()
                 error_code = _error_of(future)
-                if error_code is ErrorCode.NONE:
+                if error_code is NO_ERROR:
                     more = shard.complete(now, append, future.result() + position)
                 else:
                     more = shard.fail(now, append, error_code)
@@ -348,7 +349,7 @@ def _error_of(future: asyncio.Future[int]) -> ErrorCode:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     error = future.exception()
     if error is None:
-        return ErrorCode.NONE
+        return NO_ERROR
     if isinstance(error, ApiError):
         return error.error_code
     logger.error("A record of a coordinator could not be written", exc_info=error)

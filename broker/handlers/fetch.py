@@ -27,7 +27,7 @@ from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH
 from cluster.replication.reads import CONSUMER_REPLICA_ID, FetchParams, IsolationLevel, LogReadInfo
 from protocol.acl_types import AclOperation, ResourceType
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import FetchRequest, FetchResponse
 from protocol.topic_partition import TopicPartition
 
@@ -173,7 +173,7 @@ def _data(partition: int, info: LogReadInfo) -> PartitionData:
         records = cast("memoryview", FileSlice(info.records.file, info.records.position, info.records.size))
     data = PartitionData(
         partition_index=partition,
-        error_code=ErrorCode.NONE,
+        error_code=NO_ERROR,
         high_watermark=info.high_watermark,
         last_stable_offset=info.last_stable_offset,
         log_start_offset=info.log_start_offset,

@@ -238,7 +238,7 @@ def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
         request.session_timeout_ms,
         timeout_ms,
         request.protocol_type,
-        distinct((each.name, bytes(each.metadata)) for each in request.protocols),
+        distinct([(each.name, bytes(each.metadata)) for each in request.protocols]),
         request.reason,
         requires_known_member_id=context.api_version >= FIRST_JOIN_WITH_REQUIRED_MEMBER_ID,
         skips_assignment=context.api_version >= FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT,

@@ -12,7 +12,7 @@ from broker.network.registry import CloseConnection, RequestContext, Waiting, ap
 from broker.replication.replica_manager import ReplicaManager
 from broker.transactions.transaction_guards import Guards, TransactionGuards, Write
 from protocol.api_keys import ApiKey
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import ProduceRequest, ProduceResponse
 from protocol.records.batch import RecordBatch
 from protocol.records.compression import CompressionType
@@ -38,7 +38,6 @@ FIRST_VERSION_OF_ZSTD = 7
 FIRST_VERSION_WITH_ABORTABLE = 11
 VALID_ACKS = (-1, 0, 1)
 NO_OFFSET = -1
-NO_ERROR = ErrorCode.NONE
 LETS_PRODUCE_PASS: Final = frozenset({ApiKey.PRODUCE})
 """APIs that may be taken up behind an unacknowledged produce: others would have to see its records."""
 PARTITIONS_AT_ONCE = 100

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import struct
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from broker.environment.contract import Clock
 from broker.network.client_quotas import TIME_IS_FREE, ClientQuotas, Timed
@@ -34,6 +34,7 @@ from broker.observability.request_log import log_completed, request_logger
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import ApiVersionsResponse, RequestHeader
+from protocol.value import Value
 from protocol.wire.schema import Request, Response
 
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -47,7 +48,7 @@ MAX_REMEMBERED_KINDS: Final = 32
 """Kinds of requests, APIs in one version each, that are remembered of a connection. A client has a dozen."""
 
 
-class _Arrival(NamedTuple):
+class _Arrival(Value, eq=False):
     """A request that is not answered at once. `held_s` is the time in which the event loop did nothing else before."""
 
     connection: Connection
@@ -56,7 +57,7 @@ class _Arrival(NamedTuple):
     size: int
     started_s: float
     held_s: float
-    timed: Timed[Reply] | None
+    timed: Timed[Reply] | None = None
 
     @property
     def busy_s(self) -> float:
@@ -72,9 +73,10 @@ class Dispatcher:
         self._quotas = quotas
         self._now_s = clock.monotonic_s
         self._running: dict[asyncio.Future[Reply], None] = {}
-        self._unanswered: dict[Later[Any], None] = {}
+        self._unanswered = 0
+        """Requests whose handlers gave a `Later` that has no answer yet."""
         self._all_answered: asyncio.Event | None = None
-        """Set when nothing is in `_unanswered`; there once somebody waits for it."""
+        """Set when none is unanswered; there once somebody waits for it."""
 
     async def drain(self) -> None:
         """Wait for the work that is under way; to be called when no more requests come."""
@@ -112,10 +114,10 @@ class Dispatcher:
                 return self._charge(connection, kind, correlation_id, reply, len(frame), time_s)
             return None if reply is None else encode_reply(kind, correlation_id, reply)
         if isinstance(reply, Later):
-            self._unanswered[reply] = None
+            self._unanswered += 1
             held_s = self._now_s() - started_s if self._quotas.are_set else 0.0
-            arrival = _Arrival(connection, kind, correlation_id, len(frame), started_s, held_s, None)
-            reply.then(partial(self._answer, arrival))
+            reply.arrival = _Arrival(connection, kind, correlation_id, len(frame), started_s, held_s)
+            reply.then(self._answer)
             return reply
         effective: asyncio.Future[None] | None = None
         timed: Timed[Reply] | None = None
@@ -131,10 +133,11 @@ class Dispatcher:
             answer.add_done_callback(partial(_give_up, work, effective))
         return Waiting(answer, lets_pass, effective)
 
-    def _answer(self, arrival: _Arrival, later: Later[Any], response: Response) -> None:
+    def _answer(self, later: Later[Any], response: Response) -> None:
         """Encode the response for which a connection has a place."""
+        arrival: _Arrival = later.arrival
         connection, kind, correlation_id = arrival.connection, arrival.kind, arrival.correlation_id
-        del self._unanswered[later]
+        self._unanswered -= 1
         if self._all_answered is not None and not self._unanswered:
             self._all_answered.set()
         time_s = self._now_s() - arrival.started_s

@@ -54,25 +54,29 @@ class Later(Generic[_T]):
     """A request that has had all its effects but the answer, as `Waiting`: for handlers that answer many at one moment,
     in one call. There is no future, hence neither a turn of the event loop nor a callback for each of them.
 
-    The handler calls `answer` once, after it has returned; no exception comes of it. It is called, too, when the client
-    has hung up.
+    The handler calls `answer` once, after it has returned, with the response, or with what `translate` makes the
+    response of; no exception comes of it. It is called, too, when the client has hung up.
     """
 
-    __slots__ = ("_take", "lets_pass", "parts")
+    __slots__ = ("_take", "_translate", "arrival", "lets_pass", "parts")
 
-    def __init__(self, lets_pass: frozenset[ApiKey] = ANYTHING) -> None:
+    def __init__(self, lets_pass: frozenset[ApiKey] = ANYTHING, translate: Callable[[Any], _T] | None = None) -> None:
         self.lets_pass = lets_pass
+        self._translate = translate
         self.parts: list[Any] | None = None
         """The encoded reply, once it is there. Set by the dispatcher, for the connection."""
+        self.arrival: Any
+        """The request, as the dispatcher remembers it."""
         self._take: Callable[[Later[Any], Any], None]
 
     def then(self, take: Callable[[Later[Any], Any], None]) -> None:
-        """Give `take` the answer. Called by the dispatcher."""
+        """Give `take` the response. Called by the dispatcher."""
         self._take = take
 
-    def answer(self, response: _T) -> None:
-        """Give the response."""
-        self._take(self, response)
+    def answer(self, outcome: Any) -> None:
+        """Give the response, or what it is made of."""
+        translate = self._translate
+        self._take(self, outcome if translate is None else translate(outcome))
 
 
 class CloseConnection(Exception):

@@ -23,8 +23,8 @@ def then(outcome: Outcome, change: Change) -> Outcome:
     but where the outcome is a `Later`.
     """
     if isinstance(outcome, Later):
-        changed: Later[Any] = Later(outcome.lets_pass)
-        outcome.then(lambda _, response: changed.answer(change(response)))
+        changed: Later[Any] = Later(outcome.lets_pass, change)
+        outcome.then(lambda _, response: changed.answer(response))
         return changed
     if isinstance(outcome, Waiting):
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

@@ -31,7 +31,7 @@ class Producer(NamedTuple):
     ends: bool = False
 
 
-class Moment(NamedTuple):
+class Moment(Value):
     """When an event happens: `now_ms` is the wall clock's time, for records; `monotonic_ms` counts deadlines."""
 
     now_ms: int

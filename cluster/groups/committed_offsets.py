@@ -10,7 +10,7 @@ from typing import Final
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from cluster.groups.deleted_topics import DeletedTopics, Settled
 from cluster.groups.durable_groups import DurableGroup
-from cluster.groups.group import Group, GroupState
+from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, STABLE, Group
 from cluster.groups.group_table import GroupTable, unattended
 from cluster.groups.membership_events import GroupMember
 from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
@@ -129,13 +129,13 @@ class CommittedOffsets:
             if who.generation_id >= 0:
                 raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"there is no group {group_id!r}")
             return self._table.create(group_id, now)
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
-        if group.state is GroupState.EMPTY and who.generation_id < 0:
+        if group.state is EMPTY and who.generation_id < 0:
             return group  # it uses Kafka for its offsets alone, or an administrator sets them
         member = group.check_member(who.member_id, who.group_instance_id)
         group.check_generation(who.generation_id)
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is COMPLETING_REBALANCE:
             raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for its assignment")
         self._rebalancer.renew_session(now, group, member)
         return group
@@ -145,9 +145,9 @@ class CommittedOffsets:
         group = self._table.groups.get(group_id)
         if group is None:
             group = self._table.create(group_id, now)
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
-        if group.state is GroupState.EMPTY and who.generation_id < 0:
+        if group.state is EMPTY and who.generation_id < 0:
             return group
         if who.generation_id >= 0 or who.member_id or who.group_instance_id is not None:
             group.check_member(who.member_id, who.group_instance_id)
@@ -182,7 +182,7 @@ class CommittedOffsets:
         """Offsets of `partitions` (None: all there are), or UNSTABLE_OFFSET_COMMIT where a commit is under way."""
         group = self._table.groups.get(group_id)
         durable = self._table.durable.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.state is DEAD:
             durable = None
         offsets = durable.offsets if durable is not None else {}
         found: dict[TopicPartition, CommittedOffset | ErrorCode] = {}
@@ -198,10 +198,10 @@ class CommittedOffsets:
     def delete(self, _: Moment, group_id: str, partitions: Collection[TopicPartition]) -> Result[OffsetDeletion]:
         """Delete offsets that nobody uses (KIP-496). Answered when that is committed."""
         group = self._table.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.state is DEAD:
             return Result(OffsetDeletion(ErrorCode.GROUP_ID_NOT_FOUND))
         outcome = OffsetDeletion(ErrorCode.NONE, dict.fromkeys(partitions, ErrorCode.NONE))
-        if group.state is not GroupState.EMPTY:
+        if group.state is not EMPTY:
             if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
                 return Result(OffsetDeletion(ErrorCode.NON_EMPTY_GROUP))
             topics = group.subscribed_topics
@@ -219,9 +219,9 @@ class CommittedOffsets:
     def delete_group(self, _: Moment, group_id: str) -> Result[ErrorCode]:
         """Delete a group without members, and its offsets. Answered when that is committed."""
         group = self._table.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.state is DEAD:
             return Result(ErrorCode.GROUP_ID_NOT_FOUND)
-        if group.state is not GroupState.EMPTY:
+        if group.state is not EMPTY:
             return Result(ErrorCode.NON_EMPTY_GROUP)
         reply: Reply[ErrorCode] = Reply()
 
@@ -241,17 +241,17 @@ class CommittedOffsets:
         offsets.
         """
         group = self._table.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if group is None or group.state is DEAD:
             return Result(None)
         expired = list(self._expired(now, group))
-        if expired or (group.state is GroupState.EMPTY and not self._offsets_of(group)):
+        if expired or (group.state is EMPTY and not self._offsets_of(group)):
             return Result(None, self._clean_up(group, expired, _log_failure("the expiry", group)))
         return Result(None)
 
     def _expired(self, now: Moment, group: Group) -> Iterable[TopicPartition]:
         by_last_commit = group.protocol_type is None
-        by_subscription = group.state is GroupState.STABLE and group.subscribed_topics is not None
-        by_emptiness = group.protocol_type is not None and group.state is GroupState.EMPTY
+        by_subscription = group.state is STABLE and group.subscribed_topics is not None
+        by_emptiness = group.protocol_type is not None and group.state is EMPTY
         if not (by_last_commit or by_subscription or by_emptiness):
             return
         subscribed = (group.subscribed_topics if by_subscription else None) or frozenset[str]()
@@ -284,11 +284,11 @@ class CommittedOffsets:
         gone = known if group_too else [each for each in dict.fromkeys(partitions) if each in known]
         records: list[CoordinatorRecord] = [OffsetRecord(group.group_id, each, None) for each in gone]
         has_more = len(gone) < len(known) or bool(durable.pending)
-        dies = group.state is GroupState.EMPTY and (group_too or not has_more)
+        dies = group.state is EMPTY and (group_too or not has_more)
         if dies and durable.metadata is not None:
             records.append(GroupRecord(group.group_id, None))
         if dies:
-            group.state = GroupState.DEAD
+            group.state = DEAD
         finish = partial(self._cleaned_up, group, dies, settled)
         if not records:
             finish(None, ErrorCode.NONE)
@@ -302,7 +302,7 @@ class CommittedOffsets:
         self, group: Group, dies: bool, settled: Settled, _: Moment | None, error_code: ErrorCode
     ) -> Appends:
         if dies and error_code is not ErrorCode.NONE:
-            group.state = GroupState.EMPTY
+            group.state = EMPTY
         elif dies and self._table.groups.get(group.group_id) is group:
             for deadline in group.pending_members.values():
                 deadline.clear()

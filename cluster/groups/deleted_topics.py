@@ -11,7 +11,7 @@ from typing import Final
 from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.durable_groups import DurableGroup
-from cluster.groups.group import Group, GroupState
+from cluster.groups.group import DEAD, Group
 from cluster.groups.group_table import GroupTable
 from protocol.errors import ErrorCode
 from protocol.topic_partition import TopicPartition
@@ -64,7 +64,7 @@ class DeletedTopics:
             return ()
         if self._retry.due_ms is None:
             self._retry.set(now.monotonic_ms + _RETRY_MS)
-        if group_id in self._being_written or group.state is GroupState.DEAD:
+        if group_id in self._being_written or group.state is DEAD:
             return ()
         durable = self._durable(group_id)
         under_way = _under_way(group, durable)  # a commit of the new topic may be among them

@@ -9,7 +9,7 @@ from cluster.coordinators.deadlines import Deadline, Deadlines
 from cluster.coordinators.results import Appends, Moment, Reply
 from cluster.groups.membership_events import Joined, JoinedMember, Protocols, Synced, join_error, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import GroupMetadataValue
 from protocol.topic_partition import TopicPartition
 
@@ -26,6 +26,10 @@ class GroupState(Enum):
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE, DEAD = GroupState
+"""The states, for code that every request runs: Python 3.11 takes 0.1 us to find one as an attribute of its class."""
 
 
 class Member:
@@ -93,7 +97,7 @@ class Group:
 
     def __init__(self, group_id: str, deadlines: Deadlines, now_ms: int) -> None:
         self.group_id = group_id
-        self.state = GroupState.EMPTY
+        self.state = EMPTY
         self.state_timestamp_ms: int | None = now_ms
         self.generation_id = 0
         self.protocol_type: str | None = None
@@ -140,7 +144,7 @@ class Group:
             member.assignment = bytes(stored.assignment)
             group.add(member, value.protocol_type)
         group.protocol_type = value.protocol_type or None
-        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+        group.state = STABLE if group.members else EMPTY
         group.state_timestamp_ms = value.current_state_timestamp if value.current_state_timestamp >= 0 else None
         group.subscribed_topics = group.compute_subscribed_topics()
         return group
@@ -279,7 +283,7 @@ class Group:
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether a member with this type and these protocols can join the present members."""
-        if self.state is GroupState.EMPTY:
+        if self.state is EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type:
             return False
@@ -304,7 +308,7 @@ class Group:
         self.generation_id += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
-        self.transition_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+        self.transition_to(COMPLETING_REBALANCE if self.members else EMPTY, now_ms)
         self.pending_sync.clear()
 
     def elect_joined_leader(self) -> bool:
@@ -345,7 +349,7 @@ class Group:
         """
         leader = self.leader_id if leader_id is None else leader_id
         return Joined(
-            ErrorCode.NONE,
+            NO_ERROR,
             member_id,
             self.generation_id,
             self.protocol_type,

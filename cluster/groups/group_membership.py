@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
-from cluster.groups.group import Group, GroupState, Member
+from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable
 from cluster.groups.membership_events import (
     UNKNOWN_MEMBER_ID,
@@ -22,7 +22,7 @@ from cluster.groups.membership_events import (
 )
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
 from cluster.groups.records import GroupRecord
-from protocol.errors import ApiError, ErrorCode
+from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.value import Value
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
@@ -42,7 +42,7 @@ class _Comeback(Value):
     @property
     def is_over(self) -> bool:
         """Whether a rebalance has begun since, and answers."""
-        return self.group.state is not GroupState.STABLE or self.member.awaiting_join is not self.reply
+        return self.group.state is not STABLE or self.member.awaiting_join is not self.reply
 
 
 class Membership:
@@ -75,7 +75,7 @@ class Membership:
         if not self._has_room(group, member_id):
             group.remove(member_id)
             return Result(join_error(UNKNOWN_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED))
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             return Result(join_error(member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         if not group.supports(joining.protocol_type, joining.protocols):
             return Result(join_error(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
@@ -92,10 +92,10 @@ class Membership:
         """group.max.size: while members gather, those who came first stay; later, those who are in."""
         limit = self._table.config.group_max_size
         member = group.members.get(member_id)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             waits_already = member is not None and member.awaiting_join is not None
             return waits_already or group.awaiting_join_count < limit
-        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        if group.state in (COMPLETING_REBALANCE, STABLE):
             return member is not None or len(group.members) < limit
         return True
 
@@ -121,7 +121,7 @@ class Membership:
             joining.protocols,
         )
         member.is_new = True
-        if group.state is GroupState.PREPARING_REBALANCE and group.generation_id == 0:
+        if group.state is PREPARING_REBALANCE and group.generation_id == 0:
             group.new_member_added = True
         reply: Reply[Joined] = Reply()
         member.awaiting_join = reply
@@ -135,13 +135,13 @@ class Membership:
             member = group.check_member(joining.member_id, joining.group_instance_id)
         except ApiError as error:
             return Result(join_error(joining.member_id, error.error_code))
+        if group.state is PREPARING_REBALANCE:
+            return self._rejoin(now, group, joining, member)
+        if group.state is EMPTY:
+            return Result(join_error(joining.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
         changed = member.protocols != joining.protocols
         leads = group.leader_id == member.member_id
-        if group.state is GroupState.PREPARING_REBALANCE:
-            return self._rejoin(now, group, joining, member)
-        if group.state is GroupState.EMPTY:
-            return Result(join_error(joining.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
-        if changed or (leads and group.state is GroupState.STABLE):
+        if changed or (leads and group.state is STABLE):
             # The leader's wish is enough: what it assigns may have changed (topics) while no metadata has.
             return self._rejoin(now, group, joining, member)
         # Nothing changed: the reply got lost, or a follower asks again before its heartbeat told it more.
@@ -150,7 +150,7 @@ class Membership:
     def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[Joined]:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
         reply = group.await_join(member)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             return Result(reply)
         reason = f"member {member.member_id} joins again, client reason: {joining.reason or 'not provided'}"
         return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
@@ -169,12 +169,12 @@ class Membership:
         reply = group.await_join(member)
         came_back = f"instance {joining.group_instance_id} came back"
         appends: Appends = ()
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is COMPLETING_REBALANCE:
             # The leader assigns to the old member id already.
             appends = self._rebalancer.prepare(now, group, f"{came_back} as {new_member_id}")
-        elif group.state is GroupState.STABLE and group.select_protocol() != group.protocol_name:
+        elif group.state is STABLE and group.select_protocol() != group.protocol_name:
             appends = self._rebalancer.prepare(now, group, f"{came_back} with other protocols")
-        elif group.state is GroupState.STABLE:
+        elif group.state is STABLE:
             assignments = {each.member_id: each.assignment for each in group.members.values()}
             comeback = _Comeback(group, member, reply, joining.skips_assignment, old_leader_id, old_member_id, before)
             record = GroupRecord(group.group_id, group.to_value(assignments))
@@ -227,17 +227,18 @@ class Membership:
             for asked, actual in ((protocol_type, group.protocol_type), (protocol_name, group.protocol_name)):
                 if asked is not None and asked != actual:
                     raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked!r} is not the group's {actual!r}")
-            if group.state is GroupState.PREPARING_REBALANCE:
+            if group.state is PREPARING_REBALANCE:
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for members to join")
-            if group.state is GroupState.EMPTY:
+            if group.state is EMPTY:
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has no members")
         except ApiError as error:
             return Result(sync_error(error.error_code))
         self._rebalancer.synced(group, member.member_id)
-        if group.state is GroupState.STABLE:
+        if group.state is STABLE:
             self._rebalancer.renew_session(now, group, member)
             return Result(self._rebalancer.sync_response(group, member))
-        group.answer_sync(member, sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        if member.awaiting_sync is not None:
+            member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         reply: Reply[Synced] = Reply()
         member.awaiting_sync = reply
         if group.leader_id != member.member_id or group.storing_generation == group.generation_id:
@@ -253,18 +254,18 @@ class Membership:
             group, member = self._check_generation(group_id, who)
         except ApiError as error:
             return Result(error.error_code)
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             return Result(ErrorCode.UNKNOWN_MEMBER_ID)
         self._rebalancer.renew_session(now, group, member)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is PREPARING_REBALANCE:
             return Result(ErrorCode.REBALANCE_IN_PROGRESS)
-        return Result(ErrorCode.NONE)
+        return Result(NO_ERROR)
 
     def _check_generation(self, group_id: str, who: GroupMember) -> tuple[Group, Member]:
         group = self._table.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {group_id} is being removed")
         member = group.check_member(who.member_id, who.group_instance_id)
         group.check_generation(who.generation_id)
@@ -277,7 +278,7 @@ class Membership:
         group = self._table.groups.get(group_id)
         if group is None:
             return Result(Left(ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)))
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             return Result(Left(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         left = Left(ErrorCode.NONE)
         appends: list[Append] = []

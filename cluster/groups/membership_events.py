@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode
@@ -55,7 +55,7 @@ class Joined(Value, frozen=False):
     skip_assignment: bool = False
 
 
-class GroupMember(NamedTuple):
+class GroupMember(Value):
     """The member of an event, and the generation that it knows (-1 and no id stand for no member)."""
 
     member_id: str
@@ -87,8 +87,10 @@ class Left(Value, frozen=False):
     members: list[ErrorCode] = field(default_factory=list)
 
 
-def distinct(protocols: Iterable[tuple[str, bytes]]) -> Protocols:
+def distinct(protocols: Protocols) -> Protocols:
     """The first protocol of each name: one that a client names twice counts once."""
+    if len(protocols) == 1:
+        return protocols
     by_name: dict[str, bytes] = {}
     for name, metadata in protocols:
         by_name.setdefault(name, metadata)

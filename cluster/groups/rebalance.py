@@ -8,11 +8,11 @@ from typing import Final
 
 from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment
-from cluster.groups.group import Group, GroupState, Member
+from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable, unattended
 from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, Synced, join_error, sync_error
 from cluster.groups.records import GroupRecord
-from protocol.errors import ErrorCode
+from protocol.errors import NO_ERROR, ErrorCode
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
 
@@ -37,7 +37,7 @@ class Rebalancer:
         member.session.set(now.monotonic_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms))
 
     def _session_expired(self, group: Group, member: Member, now: Moment) -> Appends:
-        if group.state is GroupState.DEAD or member.needs_no_heartbeat:
+        if group.state is DEAD or member.needs_no_heartbeat:
             return ()
         logger.info("Member %s in group %s has failed, removing it from the group", member.member_id, group.group_id)
         return self.remove_member(now, group, member, "its session expired")
@@ -49,7 +49,7 @@ class Rebalancer:
         deadline.set(now.monotonic_ms + timeout_ms)
 
     def _pending_expired(self, group: Group, member_id: str, now: Moment) -> Appends:
-        if group.state is GroupState.DEAD:
+        if group.state is DEAD:
             return ()
         logger.info("Pending member %s in group %s did not come back in time", member_id, group.group_id)
         return self.remove_pending(now, group, member_id)
@@ -64,7 +64,7 @@ class Rebalancer:
         group.answer_join(member, join_error(UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID))
         group.answer_sync(member, sync_error(ErrorCode.UNKNOWN_MEMBER_ID))
         group.remove(member.member_id)
-        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        if group.state in (STABLE, COMPLETING_REBALANCE):
             return self.prepare(now, group, f"member {member.member_id} left: {reason}")
         return self.try_complete_join(now, group)
 
@@ -72,7 +72,7 @@ class Rebalancer:
 
     def maybe_prepare(self, now: Moment, group: Group, reason: str) -> Appends:
         """Start a rebalance unless one is gathering members already."""
-        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY):
+        if group.state in (STABLE, COMPLETING_REBALANCE, EMPTY):
             return self.prepare(now, group, reason)
         return ()
 
@@ -82,20 +82,20 @@ class Rebalancer:
         A group that was empty waits group.initial.rebalance.delay.ms for company, and again as long as more come,
         within the rebalance timeout; others go on as soon as all members joined.
         """
-        if group.state is GroupState.COMPLETING_REBALANCE:
+        if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
             self._propagate(now, group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.sync_round.clear()
         group.join_round.action = partial(self._join_round_over, group)
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             delay_ms = self._table.config.group_initial_rebalance_delay_ms
             group.initial_join_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         else:
             delay_ms = group.rebalance_timeout_ms
             group.initial_join_remaining_ms = None
         group.join_round.set(now.monotonic_ms + delay_ms)
-        group.transition_to(GroupState.PREPARING_REBALANCE, now.now_ms)
+        group.transition_to(PREPARING_REBALANCE, now.now_ms)
         logger.info(
             "Preparing to rebalance group %s with old generation %d: %s", group.group_id, group.generation_id, reason
         )
@@ -103,13 +103,13 @@ class Rebalancer:
 
     def try_complete_join(self, now: Moment, group: Group) -> Appends:
         """Start the next generation if no member is missing."""
-        waits = group.state is GroupState.PREPARING_REBALANCE and group.initial_join_remaining_ms is None
+        waits = group.state is PREPARING_REBALANCE and group.initial_join_remaining_ms is None
         if waits and group.all_members_joined:
             return self._complete_join(now, group)
         return ()
 
     def _join_round_over(self, group: Group, now: Moment) -> Appends:
-        if group.state is not GroupState.PREPARING_REBALANCE:
+        if group.state is not PREPARING_REBALANCE:
             return ()
         remaining_ms = group.initial_join_remaining_ms
         if remaining_ms and group.new_member_added:
@@ -133,7 +133,7 @@ class Rebalancer:
             group.join_round.set(now.monotonic_ms + max(group.rebalance_timeout_ms, SHORTEST_JOIN_ROUND_MS))
             return ()
         group.start_next_generation(now.now_ms)
-        if group.state is GroupState.EMPTY:
+        if group.state is EMPTY:
             logger.info("Group %s with generation %d is now empty", group.group_id, group.generation_id)
             record = GroupRecord(group.group_id, group.to_value({}))
             return [unattended([record], f"that group {group.group_id} is empty")]
@@ -161,7 +161,7 @@ class Rebalancer:
             group.sync_round.clear()
 
     def _sync_round_over(self, group: Group, generation_id: int, now: Moment) -> Appends:
-        in_generation = group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+        in_generation = group.state in (COMPLETING_REBALANCE, STABLE)
         if not in_generation or group.generation_id != generation_id or not group.pending_sync:
             return ()
         silent = sorted(group.pending_sync)
@@ -181,25 +181,25 @@ class Rebalancer:
         self, group: Group, generation_id: int, assignments: dict[str, bytes], now: Moment, error_code: ErrorCode
     ) -> Appends:
         group.storing_generation = None
-        if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != generation_id:
+        if group.state is not COMPLETING_REBALANCE or group.generation_id != generation_id:
             return ()
-        is_stored = error_code is ErrorCode.NONE
+        is_stored = error_code is NO_ERROR
         for member in group.members.values():
             member.assignment = assignments[member.member_id] if is_stored else b""
         self._propagate(now, group, group_error(error_code))
         if not is_stored:
             return self.maybe_prepare(now, group, f"the assignment could not be stored: {error_code.name}")
-        group.transition_to(GroupState.STABLE, now.now_ms)
+        group.transition_to(STABLE, now.now_ms)
         return ()
 
     def sync_response(self, group: Group, member: Member) -> Synced:
         """A member's assignment."""
-        return Synced(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment)
+        return Synced(NO_ERROR, group.protocol_type, group.protocol_name, member.assignment)
 
     def _propagate(self, now: Moment, group: Group, error_code: ErrorCode) -> None:
+        is_stored = error_code is NO_ERROR
         for member in group.members.values():
-            refused = error_code is not ErrorCode.NONE
-            response = sync_error(error_code) if refused else self.sync_response(group, member)
+            response = self.sync_response(group, member) if is_stored else sync_error(error_code)
             if group.answer_sync(member, response):
                 # While it waited, the member was excused from heartbeats.
                 self.renew_session(now, group, member)

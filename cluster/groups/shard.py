@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.committed_offsets import CommittedOffsets
 from cluster.groups.durable_groups import DurableGroups
-from cluster.groups.group import Group, GroupState
+from cluster.groups.group import DEAD, STABLE, Group, GroupState
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.group_membership import Membership
 from cluster.groups.group_table import GroupTable
@@ -102,7 +102,7 @@ class GroupShard:
     def resign(self, now: Moment) -> None:
         """Resign: another broker coordinates now. Waiting members are sent there."""
         for group in self._table.groups.values():
-            group.transition_to(GroupState.DEAD, now.now_ms)
+            group.transition_to(DEAD, now.now_ms)
             for member in group.members.values():
                 group.answer_join(member, join_error(member.member_id, ErrorCode.NOT_COORDINATOR))
                 group.answer_sync(member, sync_error(ErrorCode.NOT_COORDINATOR))
@@ -111,8 +111,8 @@ class GroupShard:
         """A group as administrators see it; one that does not exist is dead."""
         group = self._table.groups.get(group_id)
         if group is None:
-            return GroupDescription(GroupState.DEAD)
-        stable = group.state is GroupState.STABLE
+            return GroupDescription(DEAD)
+        stable = group.state is STABLE
         members = [
             DescribedMember(
                 member.member_id,
