@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,31 @@ def cache_dir() -> Path:
 def connector_coordinate() -> str:
     """The Maven coordinate of the Kafka connector that belongs to the installed PySpark."""
     return f"org.apache.spark:spark-sql-kafka-0-10_{SCALA_VERSION}:{pyspark.__version__}"
+
+
+def ivy_dir() -> Path:
+    """Where Spark fetches packages to. A directory of our own: a half-downloaded artifact in the user's ~/.m2 or
+    ~/.ivy2 must not fail the job.
+    """
+    return cache_dir() / "ivy"
+
+
+@contextlib.contextmanager
+def fetching(packages: str) -> Iterator[None]:
+    """Hold a lock while Spark starts if `ivy_dir` lacks one of `packages` (Maven coordinates, separated by commas).
+
+    Ivy does not lock its cache: two processes that download the same file at once both fail. Under spark-submit the JVM
+    runs already and fetches nothing, so no directory is made.
+    """
+    ivy = ivy_dir()
+    jars = ["{}_{}-{}.jar".format(*package.split(":")) for package in packages.split(",")]
+    if "PYSPARK_GATEWAY_PORT" in os.environ or all((ivy / "jars" / jar).exists() for jar in jars):
+        yield
+        return
+    ivy.mkdir(parents=True, exist_ok=True)
+    with (ivy / "fetching.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,35 +91,23 @@ def build_session(
     """
     if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
         raise OSError("Java is missing: Spark needs Java 17; install it, or set JAVA_HOME")
-    builder = (
-        SparkSession.builder.appName(app_name)
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", shuffle_partitions)
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-    )
-    for name, value in parts.settings.items():
-        builder = builder.config(name, value)
-    if master is not None:
-        builder = builder.master(master)
-        if is_one_machine(master):
-            # Nothing of Spark's needs to be reachable from another.
-            builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
-            builder = builder.config("spark.ui.enabled", "false")
+    builder = _builder(app_name, master, shuffle_partitions, parts)
     if kafka_jars is not None:
         jars = sorted(str(jar) for jar in Path(kafka_jars).glob("*.jar"))
         if not jars:
             raise FileNotFoundError(f"no *.jar in --kafka-jars {kafka_jars}")
         builder = builder.config("spark.jars", ",".join(jars))
         connector = f"the {len(jars)} jars of {kafka_jars}"
+        turn: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     else:
-        # A directory of our own: a half-downloaded artifact in the user's ~/.m2 or ~/.ivy2 must not fail the job.
         connector = ",".join([connector_coordinate(), *parts.packages])
         builder = builder.config("spark.jars.packages", connector)
-        builder = builder.config("spark.jars.ivy", str(cache_dir() / "ivy"))
+        builder = builder.config("spark.jars.ivy", str(ivy_dir()))
+        turn = fetching(connector)
     print(f"{app_name}: Spark {pyspark.__version__} with Kafka connector: {connector}", file=sys.stderr)
     try:
-        session: SparkSession = builder.getOrCreate()
+        with turn:
+            session: SparkSession = builder.getOrCreate()
     except PySparkRuntimeError as failure:
         raise OSError(
             f"Spark did not start with {connector} (the lines above say why); without a way to Maven Central, put the "
@@ -107,3 +122,23 @@ def build_session(
     # PySpark logs each exception that it makes of Spark's, with both stack traces; the job says what it means.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = log_level == "OFF"
     return session
+
+
+def _builder(app_name: str, master: str | None, shuffle_partitions: int, parts: SessionParts) -> SparkSession.Builder:
+    """A builder with the settings of every session, wherever its jars come from."""
+    builder: SparkSession.Builder = (
+        SparkSession.builder.appName(app_name)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", shuffle_partitions)
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    )
+    for name, value in parts.settings.items():
+        builder = builder.config(name, value)
+    if master is not None:
+        builder = builder.master(master)
+        if is_one_machine(master):
+            # Nothing of Spark's needs to be reachable from another.
+            builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
+            builder = builder.config("spark.ui.enabled", "false")
+    return builder

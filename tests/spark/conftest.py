@@ -79,25 +79,11 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJobs]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A session with the Kafka connector, for static frames and for jobs that run in this process."""
-    from pyspark.sql import SparkSession
-
-    from spark_jobs.common.session import cache_dir, connector_coordinate
+    from spark_jobs.common.session import build_session
 
     # The JVM reads it when it starts, and there is one for the whole run.
     os.environ.update(spark_environment())
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("odradek-tests")
-        .config("spark.jars.packages", connector_coordinate())
-        .config("spark.jars.ivy", str(cache_dir() / "ivy"))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", 1)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
+    session = build_session("odradek-tests", master="local[1]", log_level="ERROR", shuffle_partitions=1)
     yield session
     session.stop()
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,10 @@ pytest.importorskip("pyspark")
 from spark_jobs.common.cli import add_common_options, source_config, trigger_options
 from spark_jobs.common.progress import BatchProgress, kafka_offsets, records_between
 from spark_jobs.common.schema import read_schema
-from spark_jobs.common.session import build_session, connector_coordinate
+from spark_jobs.common.session import build_session, connector_coordinate, fetching, ivy_dir
 from spark_jobs.common.source import SourceConfig, read_client_properties, source_options, starting_options
 from tests.broker.zookeeper.certificates import Authority
+from tests.kit.broker_process import ROOT
 
 REQUIRED = ["--bootstrap-servers", "b:9092", "--topics", "t", "--checkpoint", "c"]
 
@@ -142,6 +146,49 @@ def test_the_connector_is_of_pysparks_version() -> None:
     import pyspark
 
     assert connector_coordinate().endswith(f":{pyspark.__version__}")
+
+
+FETCHES = """
+from spark_jobs.common.session import fetching
+print("asks", flush=True)
+with fetching("a:b:1,c:d:2"):
+    print("its turn")
+"""
+
+
+def test_processes_that_lack_a_package_start_spark_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODRADEK_CACHE", str(tmp_path))
+    jars = ivy_dir() / "jars"
+    jars.mkdir(parents=True)
+    (jars / "a_b-1.jar").touch()
+    with fetching("a:b:1,c:d:2"):
+        fetches = subprocess.Popen([sys.executable, "-c", FETCHES], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert fetches.stdout is not None
+        assert fetches.stdout.readline() == "asks\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            fetches.communicate(timeout=3)
+    said, _ = fetches.communicate(timeout=60)
+    assert said == "its turn\n"
+
+
+def test_processes_that_have_the_packages_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODRADEK_CACHE", str(tmp_path))
+    (ivy_dir() / "jars").mkdir(parents=True)
+    (ivy_dir() / "jars" / "a_b-1.jar").touch()
+    with (ivy_dir() / "fetching.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with fetching("a:b:1"):
+            assert (ivy_dir() / "jars" / "a_b-1.jar").exists()
+
+
+def test_nothing_is_fetched_under_spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ODRADEK_CACHE", str(tmp_path / "file" / "where nothing can be made"))
+    with pytest.raises(NotADirectoryError), fetching("a:b:1"):
+        pass
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with fetching("a:b:1"):
+        assert not ivy_dir().exists()
 
 
 def test_a_directory_without_jars_is_refused(tmp_path: Path) -> None:

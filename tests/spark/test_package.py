@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset  # type: ignore[import-untyped]
 
-from spark_jobs.common.session import cache_dir
+from spark_jobs.common.session import ivy_dir
 from spark_jobs.jobs import package
 from tests.kit.broker_process import ROOT, free_port
 from tests.kit.jars import spark_environment
@@ -99,7 +99,7 @@ def test_a_cluster_runs_the_zip(bootstrap: str, tmp_path: Path) -> None:
     assert package.main([str(tmp_path / "jobs.zip")]) == 0
     Orders(bootstrap, tmp_path).run(
         Path(sys.executable).parent / "spark-submit", "--master", "local-cluster[2,1,1024]",
-        "--packages", package.connector_coordinate(), "--conf", f"spark.jars.ivy={cache_dir() / 'ivy'}",
+        "--packages", package.connector_coordinate(), "--conf", f"spark.jars.ivy={ivy_dir()}",
         "--py-files", "jobs.zip", "jobs.py",
     )  # fmt: skip
 

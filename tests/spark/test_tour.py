@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_jobs.common.session import cache_dir
+from spark_jobs.common.session import ivy_dir
 from tests.docs.transcript import broker_of, code_blocks, dialogue
 from tests.kit.broker_process import ROOT
 from tests.kit.jars import spark_environment
@@ -72,7 +72,7 @@ def test_the_example_of_a_test_passes(tmp_path: Path) -> None:
     # What a user has in place of the path: the installed package. The connector comes from where it is already.
     settings = tmp_path / "conf"
     settings.mkdir()
-    (settings / "spark-defaults.conf").write_text(f"spark.jars.ivy {cache_dir() / 'ivy'}\n")
+    (settings / "spark-defaults.conf").write_text(f"spark.jars.ivy {ivy_dir()}\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_job.py"],
         cwd=tmp_path, check=False, capture_output=True, text=True, timeout=PATIENCE_S,
