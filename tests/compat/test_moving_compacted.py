@@ -13,9 +13,6 @@ from pathlib import Path
 from protocol.errors import ErrorCode
 from protocol.messages import CreateTopicsResponse, ProduceResponse
 from protocol.records.batch import Record, build_batch, read_batches
-from protocol.topic_partition import TopicPartition
-from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from storage.io.os_file_system import OsFileSystem
 from tests.broker.test_in_process import fetch
 from tests.compat.raw_load import PATIENCE_S, TOPIC, connect
 from tests.compat.test_moving_replicas import NAMES, broker_with_directories, move_through_a_kill
@@ -23,6 +20,7 @@ from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
 from tests.kit.wire_client import ConnectionClosed, WireClient
 from tests.kit.wire_requests import new_topic, produce_batch
+from tests.parity.cleaning import clean_until
 
 KEYS = 40
 KILLS = 6
@@ -87,17 +85,9 @@ def read_all(client: WireClient) -> list[Record]:
         following = batches[-1].next_offset
 
 
-def clean_until(path: Path) -> int | None:
-    """The partition's offset in cleaner-offset-checkpoint of a log directory."""
-    checkpoint = path / CLEANER_OFFSET_CHECKPOINT
-    if not checkpoint.exists():
-        return None
-    return read_offset_checkpoint(OsFileSystem(), str(checkpoint)).get(TopicPartition(TOPIC, 0))
-
-
 def await_cleaning(path: Path, clean: int) -> None:
     """Until the partition is clean beyond that offset."""
-    eventually("a cleaning", lambda: (clean_until(path) or 0) > clean)
+    eventually("a cleaning", lambda: (clean_until(path, TOPIC) or 0) > clean)
 
 
 def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
@@ -114,7 +104,7 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
             await_cleaning(tmp_path / place, clean)
             name = NAMES[(number + 1) % len(NAMES)]
             move_through_a_kill(broker, tmp_path / name, chance.random() * 0.06)
-            place, clean = name, clean_until(tmp_path / name) or 0
+            place, clean = name, clean_until(tmp_path / name, TOPIC) or 0
             assert clean > 0, "how far it is clean has gone with it"
         # Where the last kill met the end of a move, what the old directory knows goes with the next cleaning.
         await_cleaning(tmp_path / place, clean)
@@ -132,7 +122,7 @@ def test_nothing_deleted_comes_back(tmp_path: Path) -> None:
         }
         assert not wrong
         others = [tmp_path / name for name in NAMES if name != place]
-        eventually("the end of the last move", lambda: list(map(clean_until, others)) == [None, None])
+        eventually("the end of the last move", lambda: [clean_until(each, TOPIC) for each in others] == [None, None])
         assert broker.stop() == 0
     finally:
         writer.stopping.set()

@@ -18,12 +18,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from protocol.topic_partition import TopicPartition
-from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from storage.io.os_file_system import OsFileSystem
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
 from tests.kit.waiting import eventually
+from tests.parity.cleaning import active_base, clean_until
 from tests.parity.test_transactions_on_disk import SETTINGS, TOPIC, answers, producer
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -135,11 +133,7 @@ def await_cleaning(directory: Path) -> None:
     """Until everything below the active segment is clean."""
 
     def is_clean() -> bool:
-        active = max(int(path.stem) for path in directory.glob(f"{TOPIC}-0/*.log"))
-        checkpoint = directory / CLEANER_OFFSET_CHECKPOINT
-        if not checkpoint.exists():
-            return False
-        return read_offset_checkpoint(OsFileSystem(), str(checkpoint)).get(TopicPartition(TOPIC, 0)) == active
+        return clean_until(directory, TOPIC) == active_base(directory, TOPIC)
 
     eventually("the end of the cleaning", is_clean)
 

@@ -23,11 +23,9 @@ from protocol.messages import (
     MetadataRequest,
 )
 from protocol.records.batch import Record, build_batch, read_batches
-from protocol.topic_partition import TopicPartition
-from storage.directory.checkpoints import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
-from storage.io.os_file_system import OsFileSystem
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
+from tests.parity.cleaning import active_base, clean_until
 from tests.parity.scenarios.configs_alter import DELETE, SET, Change, await_value, incremental
 from tests.parity.scenarios.configs_bad_values import ALTER_LOG_DIRS_RATE
 from tests.parity.scenarios.configs_describe import BROKER
@@ -157,19 +155,6 @@ def the_same_directory(b: Subject, directories: Directories) -> None:
     move(b, topic, 0, directories.paths[1])
     alter(b, directories.paths[1], (topic, [0]))
     describe(b, (topic, [0]))
-
-
-def clean_until(path: str, topic: str) -> int | None:
-    """The offset of partition 0 in cleaner-offset-checkpoint of a directory."""
-    checkpoint = Path(path, CLEANER_OFFSET_CHECKPOINT)
-    if not checkpoint.exists() or not checkpoint.stat().st_size:  # Kafka makes an empty one
-        return None
-    return read_offset_checkpoint(OsFileSystem(), str(checkpoint)).get(TopicPartition(topic, 0))
-
-
-def active_base(path: str, topic: str) -> int:
-    """The base offset of the active segment of partition 0, up to which it may be cleaned."""
-    return max(int(file.stem) for file in Path(path, f"{topic}-0").glob("*.log"))
 
 
 def write(b: Subject, topic: str, names: Iterable[str]) -> None:
