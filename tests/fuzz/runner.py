@@ -7,6 +7,7 @@ more than there were before.
 
 from __future__ import annotations
 
+import gc
 import random
 import resource
 import signal
@@ -97,12 +98,18 @@ def run_batch(name: str, trial: Trial, seed: int, batch: int, count: int = BATCH
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Limits on time and memory, for a block."""
+    """Limits on time and memory, for a block.
+
+    What is there before is not collected meanwhile: in a process of many tests that takes seconds, and would count as
+    the time of an input.
+    """
 
     def on_time(_signal: int, _frame: object) -> None:
         raise TooSlow(f"it took longer than {MOST_S} s")
 
     before = signal.signal(signal.SIGVTALRM, on_time)
+    gc.collect()
+    gc.freeze()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     size = _address_space()
     if size:
@@ -111,6 +118,7 @@ def limited() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        gc.unfreeze()
         signal.signal(signal.SIGVTALRM, before)
 
 
