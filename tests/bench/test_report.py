@@ -15,6 +15,7 @@ from bench.__main__ import SCENARIOS, select, unworsened
 from bench.brokers import side
 from bench.report import Row, goal, heading, line, number, rows
 from bench.scenario import Context, Sample, Scenario
+from tests.kit.due import due
 from tests.kit.jars import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,7 +127,7 @@ BY_SPARK = "spark-read-100,spark-write-1000,spark-stream"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", [*WHOLE, pytest.param(BY_SPARK, marks=pytest.mark.spark)])
+@pytest.mark.parametrize("names", due([*WHOLE, pytest.param(BY_SPARK, marks=pytest.mark.spark)]))
 def test_the_whole_of_it_with_our_broker_on_both_sides(names: str, tmp_path: Path) -> None:
     if shutil.which("cc") is None or not all(Path(header).exists() for header in HEADERS):
         if os.environ.get("CI") == "true":

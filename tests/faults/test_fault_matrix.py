@@ -15,6 +15,7 @@ from tests.faults.log_machine import run_machine
 from tests.faults.mutants import MUTANTS
 from tests.faults.rows import Producer, Row
 from tests.faults.scenarios import SCENARIOS
+from tests.kit.due import due
 
 
 def violations_in(groups: list[matrix.Group]) -> dict[str, str]:
@@ -40,9 +41,9 @@ def test_sample_of_the_fault_matrix() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_larger_sample_of_the_fault_matrix() -> None:
-    tally = runner.run_matrix(sample=5, seconds=40)
+    tally = runner.run_matrix(sample=5, seconds=20)
     assert tally.violations == {}
-    assert tally.total > 500
+    assert tally.total > 250
 
 
 def test_there_are_enough_cases() -> None:
@@ -114,8 +115,8 @@ def test_mutant_is_caught(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_mutant_is_caught() -> None:
-    found = list(runner.run_mutants(list(MUTANTS)))
-    assert len(found) >= 15
+    assert len(MUTANTS) >= 15
+    found = list(runner.run_mutants(due(MUTANTS)))
     assert [each.mutant for each in found if not each.is_caught] == []
 
 
@@ -134,4 +135,4 @@ def test_log_equals_its_model() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_log_equals_its_model_for_long() -> None:
-    assert run_machine(400) > 4_000
+    assert run_machine(200) > 2_000

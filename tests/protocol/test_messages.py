@@ -30,6 +30,7 @@ from protocol.wire.wire_types import (
     zero_of,
 )
 from tests.fuzz.mutation import mutated
+from tests.kit.due import due
 from tests.protocol.values import EVERY_VERSION, MESSAGES, OWN_TAG, DrawnSource, SeededSource, build
 
 NEWER_THAN_3_9 = {"TransactionLogValue": {"PreviousProducerId", "NextProducerId", "ClientTransactionVersion"}}
@@ -113,7 +114,7 @@ def test_mutants_decode_or_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", due(range(2, 6)))
 def test_a_million_mutants_decode_or_are_refused(seed: int) -> None:
     fuzz(FULL_FUZZ_FRAMES // 4, seed)
 

@@ -19,6 +19,7 @@ from protocol.records.batch import Record, RecordBatch, build_batch, build_value
 from protocol.records.compression import CompressionType
 from protocol.records.record_runs import MIN_RUN_RECORDS, find_run
 from protocol.records.varint import decode_varint, encode_varint, small_varints
+from tests.kit.due import due
 from tests.protocol.record_values import (
     INT64_MAX,
     INT64_MIN,
@@ -232,7 +233,7 @@ def test_mutated_batches_give_records_or_api_errors() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", due(range(4)))
 def test_many_mutated_batches(seed: int) -> None:
     fuzz(seed + 2, FUZZ_CASES)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.due import due
 from tests.simulation.checker import Checker
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import LogWatch, run_seed
@@ -19,9 +20,11 @@ from tests.simulation.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK_SEEDS = 24
-SLOW_SEEDS = 300
+SLOW_SEEDS = 100
 FIRST_SLOW_SEED = 1_000_000
 MUTANT_SEEDS = 150
+FOUND_BY = {"failed-fsync-taken-for-a-success": 89, "batches-of-the-disk-not-checked": 15}
+"""Seeds that find the planted bugs that few find: they are tried first."""
 PAST_SEEDS = {
     24: "a topic deleted while the disk was full could not be created again, as a checkpoint was not written again",
     46: "batches appended since a start were taken for damage by the background check, and refused to readers",
@@ -92,9 +95,10 @@ def test_replay_gives_the_same_events() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", sorted(MUTANTS))
+@pytest.mark.parametrize("name", due(sorted(MUTANTS)))
 def test_planted_bug_is_found(name: str) -> None:
-    assert any(run_seed(seed, mutant=mutant_named(name)).violations for seed in range(1, 1 + MUTANT_SEEDS))
+    seeds = (FOUND_BY.get(name, 1), *range(1, 1 + MUTANT_SEEDS))
+    assert any(run_seed(seed, mutant=mutant_named(name)).violations for seed in seeds)
 
 
 def test_a_seed_leaves_no_world_behind():

@@ -28,7 +28,9 @@ _SLOW = pytest.param(APACHE_KAFKA, marks=[pytest.mark.slow, pytest.mark.java])
 on_apache_kafka_too = pytest.mark.parametrize(
     "broker_kind", [ODRADEK, _SLOW] if CHOSEN == ODRADEK else [CHOSEN], indirect=True
 )
-"""For the tests that `bin/test --all` runs on both; the others run on Apache Kafka when it is chosen."""
+"""For the tests that `bin/test --all` runs on both. The others, some of which take minutes, run on Apache Kafka when
+it is chosen.
+"""
 
 
 class Brokers:

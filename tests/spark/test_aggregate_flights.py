@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
-from tests.spark.brokers import Broker, on_apache_kafka_too
+from tests.spark.brokers import Broker
 from tests.spark.job_runs import JobRun, Results, make_topics, produce_values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -58,7 +58,6 @@ def asked_with_pandas(values: list[dict[str, Any]]) -> dict[tuple[pd.Timestamp, 
     return answers
 
 
-@on_apache_kafka_too
 def test_hourly_figures_are_those_of_pandas_through_kills(
     broker: Broker, bootstrap: str, flights: list[dict[str, str]], tmp_path: Path
 ) -> None:

@@ -181,7 +181,6 @@ def test_the_table_equals_the_source(
     assert "lag 0" in said
 
 
-@on_apache_kafka_too
 def test_the_table_equals_the_source_after_broker_and_job_were_killed(
     broker: Broker,
     bootstrap: str,

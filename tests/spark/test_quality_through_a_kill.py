@@ -11,7 +11,6 @@ pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
-from tests.spark.brokers import on_apache_kafka_too
 from tests.spark.job_runs import JobRun, Results, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
 
@@ -25,7 +24,6 @@ rules:
 """
 
 
-@on_apache_kafka_too
 def test_good_and_bad_are_the_input(bootstrap: str, jobs: WarmJobs, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(RULES)
     (tmp_path / "n.ddl").write_text("n INT NOT NULL")

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 from tests.chaos.transfers import Transfers
 from tests.compat.steady_load import PARTITIONS
 from tests.kit.waiting import eventually
-from tests.spark.brokers import Broker, on_apache_kafka_too
+from tests.spark.brokers import Broker
 from tests.spark.job_runs import JobRun, make_topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 MORE = 30
 
 
-@on_apache_kafka_too
 def test_the_lake_has_committed_transactions_and_no_others(broker: Broker, bootstrap: str, tmp_path: Path) -> None:
     """Broker and job die meanwhile."""
     (topic,) = make_topics(bootstrap, "transfers")

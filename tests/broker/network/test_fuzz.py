@@ -18,6 +18,7 @@ import pytest
 from broker.network.registry import HandlerRegistry, Route
 from protocol.api_keys import ApiKey
 from protocol.records.batch import Record, build_batch
+from tests.kit.due import due
 from tests.kit.in_process import InProcessBroker, Wire
 from tests.kit.wire_requests import fetch, framed, new_topic, produce, request_bytes, values_in
 from tests.protocol.values import SeededSource, build
@@ -141,6 +142,6 @@ def test_mutated_commands_are_obeyed_or_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("seed", due(range(100, 110)))
 def test_a_million_mutated_requests_disturb_nobody(seed: int) -> None:
     asyncio.run(fuzz(100_000, seed))

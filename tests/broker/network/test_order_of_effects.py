@@ -18,6 +18,7 @@ from tests.broker.network.effect_requests import Client, Trial
 from tests.broker.network.effects import CASES, Case, essence
 from tests.kit.apache_kafka import ApacheKafka
 from tests.kit.broker_process import BrokerProcess
+from tests.kit.due import due
 from tests.kit.environment import InlineExecutor
 from tests.kit.in_process import InProcessBroker, Wire, framed, request_bytes
 from tests.kit.wire_client import WireClient
@@ -164,13 +165,13 @@ def test_what_is_behind_a_request_sees_what_it_did(first: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", READERS)
+@pytest.mark.parametrize("first", due(READERS))
 def test_it_does_so_a_hundred_times(first: str) -> None:
     assert wrong_pairs([pair for pair in KNOWN_PAIRS if pair[0] is BY_NAME[first]], 50) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [case for case in CASES if case.api_key is not ApiKey.JOIN_GROUP], ids=str)
+@pytest.mark.parametrize("first", due(case for case in CASES if case.api_key is not ApiKey.JOIN_GROUP), ids=str)
 def test_every_pair_of_requests(first: Case) -> None:
     """All but JoinGroup, which declares that everything may pass while it waits for other members."""
     assert wrong_pairs([(first, second) for second in CASES], 1) == {}

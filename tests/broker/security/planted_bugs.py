@@ -37,7 +37,12 @@ def assert_caught(name: str, mutant: Mutant, directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests.split(" ", 2)],
         cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(directory),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "ODRADEK_PATIENCE_S": "20",
+        },
         capture_output=True,
         text=True,
         timeout=250,

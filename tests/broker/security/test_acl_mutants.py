@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.security.planted_bugs import Mutant, assert_caught
+from tests.kit.due import due
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -144,6 +145,6 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", due(MUTANTS))
 def test_bugs_are_caught(name: str, tmp_path: Path) -> None:
     assert_caught(name, MUTANTS[name], tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.security.planted_bugs import Mutant, assert_caught
+from tests.kit.due import due
 from tests.kit.security.kerberos import require_kerberos
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -373,7 +374,7 @@ DELEGATION = {
 MUTANTS = {**SESSIONS, **SCRAM_AND_PLAIN, **TLS_AND_NAMES, **SIGNED_TOKENS, **TICKETS, **DELEGATION}
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", due(MUTANTS))
 def test_bugs_are_caught(name: str, tmp_path: Path) -> None:
     if name in TICKETS:
         require_kerberos()

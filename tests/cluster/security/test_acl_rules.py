@@ -21,6 +21,7 @@ from protocol.acl_types import (
     code_of,
 )
 from tests.cluster.security.naive_acls import ASKED, HOSTS, NAMES, PRINCIPALS, TYPES, NaiveRules, draw_binding
+from tests.kit.due import due
 
 TOPIC = ResourceType.TOPIC
 ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
@@ -186,5 +187,5 @@ def test_decisions_are_those_of_the_naive_model() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_decisions_are_those_of_the_naive_model() -> None:
-    for seed in range(1000, 2000):
+    for seed in due(range(1000, 2000)):
         decide(seed, 1000)

@@ -10,6 +10,7 @@ import pytest
 from tests.compat.security.attempts import PYTHON_CLIENTS
 from tests.compat.security.listener_clients import OTHERS, SERVED, Clients
 from tests.compat.security.listener_site import MECHANISMS, ListenerSite
+from tests.kit.due import due
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -36,7 +37,7 @@ def clients(site: ListenerSite) -> Iterator[Clients]:
     made.close()
 
 
-@pytest.mark.parametrize(("listener", "mechanism"), KINDS)
+@pytest.mark.parametrize(("listener", "mechanism"), due(KINDS))
 @pytest.mark.parametrize("client", CLIENTS)
 def test_who_is_let_in(client: str, listener: str, mechanism: str, site: ListenerSite, clients: Clients) -> None:
     assert clients.attempt(client, listener, mechanism, site.fitting(listener)) == SERVED
@@ -71,7 +72,7 @@ def assert_refused(said: str, error: str, site: ListenerSite, logged_before: int
     assert re.search(rf"Failed authentication with 127\.0\.0\.1:?.*{log}", lines), lines
 
 
-@pytest.mark.parametrize(("listener", "mechanism"), SASL)
+@pytest.mark.parametrize(("listener", "mechanism"), due(SASL))
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_wrong_password(client: str, listener: str, mechanism: str, site: ListenerSite, clients: Clients) -> None:
     before = len(site.process.output.read_text())

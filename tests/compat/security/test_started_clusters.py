@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from config.properties import parse_properties
 from tests.kit.broker_process import free_port
 from tests.kit.cluster_command import ClusterCommand, cluster_command
+from tests.kit.due import due
 from tests.kit.waiting import eventually
 from tests.tools.tool_pair import kafkas_runner
 
@@ -202,7 +203,7 @@ def test_a_password_that_the_cluster_does_not_know(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.java
-@pytest.mark.parametrize("options", [*KINDS.values(), "--tls --sasl SCRAM-SHA-512"])
+@pytest.mark.parametrize("options", due([*KINDS.values(), "--tls --sasl SCRAM-SHA-512"]))
 def test_kafkas_tools_use_what_is_printed(options: str, tmp_path: Path) -> None:
     with (
         contextlib.closing(kafkas_runner(tmp_path)) as runner,

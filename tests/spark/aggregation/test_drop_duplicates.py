@@ -14,7 +14,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 
 from tests.spark.job_runs import JobRun, make_topics, produce_values
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOUR_MS = 3_600_000
 NOON_MS = 493_860 * HOUR_MS

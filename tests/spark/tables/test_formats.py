@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 
 from spark_jobs.tables.formats import DELTA, ICEBERG
 from tests.kit.broker_process import ROOT
+from tests.kit.due import due
 from tests.kit.jars import spark_environment
 from tests.spark.job_runs import JobRun, make_topics, produce_values
 from tests.spark.warm_jobs import WarmJobs
@@ -76,7 +77,7 @@ def read(kind: str, table: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", [DELTA, ICEBERG])
+@pytest.mark.parametrize("kind", due([DELTA, ICEBERG]))
 def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
     (topic,) = make_topics(bootstrap, "numbers", partitions=2)
     produce_values(bootstrap, topic, [b"%d" % number for number in range(10)])  # no objects: dead letters
@@ -121,7 +122,7 @@ def test_each_record_is_there_once(kind: str, bootstrap: str, tmp_path: Path) ->
     assert letters
 
 
-@pytest.mark.parametrize("kind", [DELTA, ICEBERG])
+@pytest.mark.parametrize("kind", due([DELTA, ICEBERG]))
 def test_other_jobs_write_each_row_once(kind: str, bootstrap: str, tmp_path: Path) -> None:
     (topic,) = make_topics(bootstrap, "visits", partitions=2)
     visits = [{"id": number, "place": "ab"[number % 2], "at": 60_000 * number} for number in range(100)]

@@ -17,6 +17,7 @@ from storage.log.unified_log import UnifiedLog
 from storage.log_manager import LogManager
 from storage.segment.log_files import TXN_INDEX_SUFFIX
 from storage.segment.transaction_index import AbortedTxn, decode_aborted
+from tests.kit.due import due
 from tests.kit.memory_file_system import Fault, MemoryFileSystem, PowerCut, SimulatedCrash
 from tests.storage.compaction.cleaning import (
     COMPACT,
@@ -191,7 +192,7 @@ def test_a_sample_of_calls(fault: str, mode: PowerCut | None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("mode", [None, *PowerCut])
+@pytest.mark.parametrize("mode", due([None, *PowerCut]))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_call(fault: str, mode: PowerCut | None) -> None:
     for at in range(1, CALLS + 1):

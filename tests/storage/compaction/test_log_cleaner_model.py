@@ -315,4 +315,4 @@ def test_a_cleaned_log_is_what_the_model_says() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_cleaned_log_is_what_the_model_says_at_length() -> None:
-    _run(1500, 80)
+    _run(300, 80)

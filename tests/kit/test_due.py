@@ -1,0 +1,18 @@
+"""Each case has its turn, within as many days as there are shares."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.due import due
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 9])
+def test_every_case_has_its_turn(size: int) -> None:
+    days = [due(range(size), one_in=4, day=day) for day in range(20_000, 20_004)]
+    assert {case for day in days for case in day} == set(range(size))
+    assert all(days) or not size
+
+
+def test_all_are_due_by_hand() -> None:
+    assert due("abc", one_in=1, day=20_001) == ["a", "b", "c"]
