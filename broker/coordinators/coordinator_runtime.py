@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from broker.environment.contract import Clock
 from broker.network.registry import Later
@@ -115,11 +115,13 @@ class Responses:
         return future
 
     def respond_later(
-        self, outcome: R | Reply[R], translate: Callable[[R], T], lets_pass: frozenset[ApiKey]
+        self, outcome: R | Reply[R], translate: Callable[[R], T] | None, lets_pass: frozenset[ApiKey]
     ) -> T | Later[T]:
-        """As `respond`, without a future, for a handler; `lets_pass`: see `Later`."""
+        """As `respond`, without a future, for a handler; `lets_pass`: see `Later`. Without `translate` outcomes are
+        responses.
+        """
         if not isinstance(outcome, Reply):
-            return translate(outcome)
+            return cast("T", outcome) if translate is None else translate(outcome)
         later: Later[T] = Later(lets_pass, translate)
         outcome.then(partial(self._put, later.answer))
         return later

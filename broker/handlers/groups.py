@@ -14,12 +14,9 @@ from broker.network.slices import in_slices
 from broker.security.access import OPEN, Access, Client
 from cluster.coordinators.results import Reply
 from cluster.groups.membership_events import (
-    GroupMember,
-    Joined,
     Joining,
     Leaving,
     Left,
-    Synced,
     distinct,
     join_error,
     sync_error,
@@ -73,16 +70,14 @@ class GroupHandlers:
         self, context: RequestContext, request: JoinGroupRequest
     ) -> JoinGroupResponse | Later[JoinGroupResponse]:
         """Answered when the next generation begins."""
-        outcome: Joined | Reply[Joined]
+        outcome: JoinGroupResponse | Reply[JoinGroupResponse]
         try:
             runtime = self._service.runtime_of(request.group_id)
             outcome = runtime.handle(runtime.shard.membership.join, request.group_id, _joining(context, request))
         except ApiError as error:
             outcome = join_error(request.member_id, error.error_code)
         knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
-        return self._service.responses.respond_later(
-            outcome, _join_response if knows_null else _old_join_response, ANYTHING
-        )
+        return self._service.responses.respond_later(outcome, None if knows_null else _without_null, ANYTHING)
 
     @api(ApiKey.SYNC_GROUP, versions=(0, 5))
     def sync_group(
@@ -91,14 +86,14 @@ class GroupHandlers:
         """Answered when the leader's assignment is committed."""
         names_missing = request.protocol_type is None or request.protocol_name is None
         if context.api_version >= FIRST_SYNC_WITH_PROTOCOL and names_missing:
-            return _sync_response(sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-        outcome: Synced | Reply[Synced]
+            return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        outcome: SyncGroupResponse | Reply[SyncGroupResponse]
         try:
             runtime = self._service.runtime_of(request.group_id)
             outcome = runtime.handle(
                 runtime.shard.membership.sync,
                 request.group_id,
-                GroupMember(request.member_id, request.generation_id, request.group_instance_id),
+                request,
                 request.protocol_type,
                 request.protocol_name,
                 {each.member_id: bytes(each.assignment) for each in request.assignments},
@@ -107,7 +102,7 @@ class GroupHandlers:
             # Clients do not expect the load here; a rebalance makes them join again at this coordinator.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             outcome = sync_error(ErrorCode.REBALANCE_IN_PROGRESS if loads else error.error_code)
-        return self._service.responses.respond_later(outcome, _sync_response, ANYTHING)
+        return self._service.responses.respond_later(outcome, None, ANYTHING)
 
     @api(ApiKey.HEARTBEAT, versions=(0, 4))
     def heartbeat(
@@ -119,8 +114,7 @@ class GroupHandlers:
         outcome: ErrorCode | Reply[ErrorCode]
         try:
             runtime = self._service.runtime_of(request.group_id)
-            who = GroupMember(request.member_id, request.generation_id, request.group_instance_id)
-            outcome = runtime.handle(runtime.shard.membership.heartbeat, request.group_id, who)
+            outcome = runtime.handle(runtime.shard.membership.heartbeat, request.group_id, request)
         except ApiError as error:
             # While the group is being loaded its members are not known, so every heartbeat is accepted.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -245,37 +239,9 @@ def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
     )
 
 
-def _join_response(joined: Joined) -> JoinGroupResponse:
-    """An empty protocol name is told as null (Kafka class JoinGroupResponse)."""
-    member = JoinGroupResponse.JoinGroupResponseMember
-    return JoinGroupResponse(
-        error_code=joined.error_code,
-        generation_id=joined.generation_id,
-        protocol_type=joined.protocol_type,
-        protocol_name=joined.protocol_name or None,
-        leader=joined.leader,
-        skip_assignment=joined.skip_assignment,
-        member_id=joined.member_id,
-        members=[
-            member(member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata)
-            for each in joined.members
-        ],
-    )
-
-
-def _old_join_response(joined: Joined) -> JoinGroupResponse:
-    response = _join_response(joined)
-    response.protocol_name = joined.protocol_name or ""
+def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:
+    response.protocol_name = response.protocol_name or ""
     return response
-
-
-def _sync_response(synced: Synced) -> SyncGroupResponse:
-    return SyncGroupResponse(
-        error_code=synced.error_code,
-        protocol_type=synced.protocol_type,
-        protocol_name=synced.protocol_name,
-        assignment=synced.assignment,
-    )
 
 
 def _heartbeat_response(error_code: ErrorCode) -> HeartbeatResponse:

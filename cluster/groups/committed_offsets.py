@@ -12,7 +12,7 @@ from cluster.groups.deleted_topics import DeletedTopics, Settled
 from cluster.groups.durable_groups import DurableGroup
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, STABLE, Group
 from cluster.groups.group_table import GroupTable, unattended
-from cluster.groups.membership_events import GroupMember
+from cluster.groups.membership_events import Caller
 from cluster.groups.offset_events import NO_OFFSET, OffsetDeletion, Offsets, PartitionErrors, metadata_length
 from cluster.groups.rebalance import Rebalancer
 from cluster.groups.records import (
@@ -62,7 +62,7 @@ class CommittedOffsets:
         self,
         now: Moment,
         group_id: str,
-        who: GroupMember,
+        who: Caller,
         offsets: Offsets,
         retention_ms: int = -1,
         producer: Producer | None = None,
@@ -122,7 +122,7 @@ class CommittedOffsets:
         reply.set(outcome)
         return self._deleted.go_on(now, group.group_id)
 
-    def _group_to_commit(self, now: Moment, group_id: str, who: GroupMember) -> Group:
+    def _group_to_commit(self, now: Moment, group_id: str, who: Caller) -> Group:
         """The group that may commit; a commit keeps its member alive."""
         group = self._table.groups.get(group_id)
         if group is None:
@@ -140,7 +140,7 @@ class CommittedOffsets:
         self._rebalancer.renew_session(now, group, member)
         return group
 
-    def _group_of_transaction(self, now: Moment, group_id: str, who: GroupMember) -> Group:
+    def _group_of_transaction(self, now: Moment, group_id: str, who: Caller) -> Group:
         """The group that a transaction commits offsets of. Producers from before KIP-447 do not say who they are."""
         group = self._table.groups.get(group_id)
         if group is None:

@@ -7,10 +7,10 @@ from enum import Enum
 
 from cluster.coordinators.deadlines import Deadline, Deadlines
 from cluster.coordinators.results import Appends, Moment, Reply
-from cluster.groups.membership_events import Joined, JoinedMember, Protocols, Synced, join_error, sync_error
+from cluster.groups.membership_events import Protocols, join_error, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
-from protocol.messages import GroupMetadataValue
+from protocol.messages import GroupMetadataValue, JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
 
 
@@ -68,8 +68,8 @@ class Member:
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
         self.assignment = b""
-        self.awaiting_join: Reply[Joined] | None = None
-        self.awaiting_sync: Reply[Synced] | None = None
+        self.awaiting_join: Reply[JoinGroupResponse] | None = None
+        self.awaiting_sync: Reply[SyncGroupResponse] | None = None
         self.is_new = False
         """Has not yet been through a completed join, so that its own request is the only sign of life."""
         self.session: Deadline | None = None
@@ -245,7 +245,7 @@ class Group:
 
     # -- waiting requests ----------------------------------------------------------------------------------------------
 
-    def await_join(self, member: Member) -> Reply[Joined]:
+    def await_join(self, member: Member) -> Reply[JoinGroupResponse]:
         """Let a member's JoinGroup wait; one that waited already is sent back to join again."""
         if member.awaiting_join is None:
             self.awaiting_join_count += 1
@@ -254,14 +254,14 @@ class Group:
         member.awaiting_join = Reply()
         return member.awaiting_join
 
-    def answer_join(self, member: Member, response: Joined) -> None:
+    def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
         """Answer a member's waiting JoinGroup, if one waits."""
         if member.awaiting_join is not None:
             member.awaiting_join.set(response)
             member.awaiting_join = None
             self.awaiting_join_count -= 1
 
-    def answer_sync(self, member: Member, response: Synced) -> bool:
+    def answer_sync(self, member: Member, response: SyncGroupResponse) -> bool:
         """Answer a member's waiting SyncGroup; whether one waited."""
         if member.awaiting_sync is None:
             return False
@@ -335,27 +335,41 @@ class Group:
 
     # -- views ---------------------------------------------------------------------------------------------------------
 
-    def member_list(self) -> list[JoinedMember]:
+    def member_list(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
         """The members as the leader is told of them, itself included."""
         return [
-            JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            JoinGroupResponse.JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(self.protocol_name),
+            )
             for member in self.members.values()
         ]
 
-    def join_response(self, member_id: str, *, leader_id: str | None = None) -> Joined:
+    def join_response(self, member_id: str, *, leader_id: str | None = None) -> JoinGroupResponse:
         """The current generation as a member is told it: the leader, with all members' metadata.
 
-        `leader_id` names another leader than the real one.
+        `leader_id` names another leader than the real one. An empty protocol name is told as null (Kafka class
+        JoinGroupResponse).
         """
         leader = self.leader_id if leader_id is None else leader_id
-        return Joined(
-            NO_ERROR,
-            member_id,
-            self.generation_id,
-            self.protocol_type,
-            self.protocol_name,
-            leader or "",
-            self.member_list() if leader == member_id else (),
+        return JoinGroupResponse(
+            error_code=NO_ERROR,
+            generation_id=self.generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name or None,
+            leader=leader or "",
+            member_id=member_id,
+            members=self.member_list() if leader == member_id else [],
+        )
+
+    def sync_response(self, member: Member) -> SyncGroupResponse:
+        """A member's assignment."""
+        return SyncGroupResponse(
+            error_code=NO_ERROR,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
         )
 
     def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:

@@ -10,19 +10,18 @@ from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_RE
 from cluster.groups.group_table import GroupTable
 from cluster.groups.membership_events import (
     UNKNOWN_MEMBER_ID,
-    GroupMember,
-    Joined,
+    Caller,
     Joining,
     Leaving,
     Left,
     Protocols,
-    Synced,
     join_error,
     sync_error,
 )
 from cluster.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Rebalancer, group_error
 from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
+from protocol.messages import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value
 
 logger = logging.getLogger("kafka.coordinator.group.GroupCoordinator")
@@ -33,7 +32,7 @@ class _Comeback(Value):
 
     group: Group
     member: Member
-    reply: Reply[Joined]
+    reply: Reply[JoinGroupResponse]
     skips_assignment: bool
     old_leader_id: str | None
     old_member_id: str
@@ -54,7 +53,7 @@ class Membership:
 
     # -- JoinGroup -----------------------------------------------------------------------------------------------------
 
-    def join(self, now: Moment, group_id: str, joining: Joining) -> Result[Joined]:
+    def join(self, now: Moment, group_id: str, joining: Joining) -> Result[JoinGroupResponse]:
         """A member joins, or joins again. Answered when the generation it belongs to begins, or with an error."""
         config, member_id = self._table.config, joining.member_id
         group = self._table.groups.get(group_id)
@@ -70,7 +69,7 @@ class Membership:
         more = self._rebalancer.try_complete_join(now, group)
         return Result(result.response, [*result.appends, *more]) if more else result
 
-    def _join(self, now: Moment, group: Group, joining: Joining) -> Result[Joined]:
+    def _join(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         member_id = joining.member_id
         if not self._has_room(group, member_id):
             group.remove(member_id)
@@ -99,7 +98,7 @@ class Membership:
             return member is not None or len(group.members) < limit
         return True
 
-    def _join_new(self, now: Moment, group: Group, joining: Joining) -> Result[Joined]:
+    def _join_new(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         instance_id = joining.group_instance_id
         prefix = joining.client_id if instance_id is None else instance_id
         member_id = f"{prefix}-{self._table.new_id()}"
@@ -110,7 +109,7 @@ class Membership:
             return Result(join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
         return self._add(now, group, joining, member_id)
 
-    def _add(self, now: Moment, group: Group, joining: Joining, member_id: str) -> Result[Joined]:
+    def _add(self, now: Moment, group: Group, joining: Joining, member_id: str) -> Result[JoinGroupResponse]:
         member = Member(
             member_id,
             joining.group_instance_id,
@@ -123,14 +122,14 @@ class Membership:
         member.is_new = True
         if group.state is PREPARING_REBALANCE and group.generation_id == 0:
             group.new_member_added = True
-        reply: Reply[Joined] = Reply()
+        reply: Reply[JoinGroupResponse] = Reply()
         member.awaiting_join = reply
         group.add(member, joining.protocol_type)
         self._rebalancer.renew_session(now, group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, client reason: {joining.reason or 'not provided'}"
         return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
 
-    def _join_known(self, now: Moment, group: Group, joining: Joining) -> Result[Joined]:
+    def _join_known(self, now: Moment, group: Group, joining: Joining) -> Result[JoinGroupResponse]:
         try:
             member = group.check_member(joining.member_id, joining.group_instance_id)
         except ApiError as error:
@@ -147,7 +146,7 @@ class Membership:
         # Nothing changed: the reply got lost, or a follower asks again before its heartbeat told it more.
         return Result(group.join_response(member.member_id))
 
-    def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[Joined]:
+    def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[JoinGroupResponse]:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
         reply = group.await_join(member)
         if group.state is PREPARING_REBALANCE:
@@ -159,7 +158,7 @@ class Membership:
 
     def _come_back(
         self, now: Moment, group: Group, joining: Joining, new_member_id: str, old_member_id: str
-    ) -> Result[Joined]:
+    ) -> Result[JoinGroupResponse]:
         """An instance comes back under a new member id: nothing moves if the group is stable and stays so."""
         old_leader_id = group.leader_id
         member = group.replace_static(old_member_id, new_member_id)
@@ -216,11 +215,11 @@ class Membership:
         self,
         now: Moment,
         group_id: str,
-        who: GroupMember,
+        who: Caller,
         protocol_type: str | None,
         protocol_name: str | None,
         assignments: dict[str, bytes],
-    ) -> Result[Synced]:
+    ) -> Result[SyncGroupResponse]:
         """Answer a member's request for its assignment once it is committed; the leader sends everybody's."""
         try:
             group, member = self._check_generation(group_id, who)
@@ -236,10 +235,10 @@ class Membership:
         self._rebalancer.synced(group, member.member_id)
         if group.state is STABLE:
             self._rebalancer.renew_session(now, group, member)
-            return Result(self._rebalancer.sync_response(group, member))
+            return Result(group.sync_response(member))
         if member.awaiting_sync is not None:
             member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        reply: Reply[Synced] = Reply()
+        reply: Reply[SyncGroupResponse] = Reply()
         member.awaiting_sync = reply
         if group.leader_id != member.member_id or group.storing_generation == group.generation_id:
             return Result(reply)
@@ -248,7 +247,7 @@ class Membership:
 
     # -- Heartbeat -----------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, now: Moment, group_id: str, who: GroupMember) -> Result[ErrorCode]:
+    def heartbeat(self, now: Moment, group_id: str, who: Caller) -> Result[ErrorCode]:
         """Keep a member alive. REBALANCE_IN_PROGRESS tells it to join again."""
         try:
             group, member = self._check_generation(group_id, who)
@@ -261,7 +260,7 @@ class Membership:
             return Result(ErrorCode.REBALANCE_IN_PROGRESS)
         return Result(NO_ERROR)
 
-    def _check_generation(self, group_id: str, who: GroupMember) -> tuple[Group, Member]:
+    def _check_generation(self, group_id: str, who: Caller) -> tuple[Group, Member]:
         group = self._table.groups.get(group_id)
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}")

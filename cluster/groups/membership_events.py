@@ -1,11 +1,11 @@
-"""Requests and responses of members, in the coordinator's own terms."""
+"""Requests of members, in the coordinator's own terms, and how they are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
+from protocol.messages import JoinGroupResponse, SyncGroupResponse
 from protocol.value import Value, field
 
 Protocols = list[tuple[str, bytes]]
@@ -34,42 +34,20 @@ class Joining(Value):
     skips_assignment: bool = True
 
 
-class JoinedMember(NamedTuple):
-    """A member as the leader is told of it."""
+class Caller(Protocol):
+    """Whoever an event is of: a request that has these fields, or a `GroupMember`."""
 
     member_id: str
+    generation_id: int
     group_instance_id: str | None
-    metadata: bytes
 
 
-class Joined(Value, frozen=False):
-    """The generation that a member belongs to, or why it belongs to none. The leader gets all `members`."""
-
-    error_code: ErrorCode
-    member_id: str
-    generation_id: int = -1
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader: str = ""
-    members: Sequence[JoinedMember] = ()
-    skip_assignment: bool = False
-
-
-class GroupMember(Value):
+class GroupMember(Value, frozen=False):
     """The member of an event, and the generation that it knows (-1 and no id stand for no member)."""
 
     member_id: str
     generation_id: int
     group_instance_id: str | None = None
-
-
-class Synced(Value, frozen=False):
-    """A member's assignment, or why it has none."""
-
-    error_code: ErrorCode
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
 
 
 class Leaving(NamedTuple):
@@ -97,11 +75,11 @@ def distinct(protocols: Protocols) -> Protocols:
     return list(by_name.items())
 
 
-def join_error(member_id: str, error_code: ErrorCode) -> Joined:
+def join_error(member_id: str, error_code: ErrorCode) -> JoinGroupResponse:
     """The answer to a JoinGroup that is refused."""
-    return Joined(error_code, member_id)
+    return JoinGroupResponse(error_code=error_code, protocol_name=None, leader="", member_id=member_id, members=[])
 
 
-def sync_error(error_code: ErrorCode) -> Synced:
-    """SyncGroup refused."""
-    return Synced(error_code)
+def sync_error(error_code: ErrorCode) -> SyncGroupResponse:
+    """The answer to a SyncGroup that is refused."""
+    return SyncGroupResponse(error_code=error_code, assignment=b"")

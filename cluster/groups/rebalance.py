@@ -10,7 +10,7 @@ from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable, unattended
-from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, Synced, join_error, sync_error
+from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, join_error, sync_error
 from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ErrorCode
 
@@ -192,14 +192,10 @@ class Rebalancer:
         group.transition_to(STABLE, now.now_ms)
         return ()
 
-    def sync_response(self, group: Group, member: Member) -> Synced:
-        """A member's assignment."""
-        return Synced(NO_ERROR, group.protocol_type, group.protocol_name, member.assignment)
-
     def _propagate(self, now: Moment, group: Group, error_code: ErrorCode) -> None:
         is_stored = error_code is NO_ERROR
         for member in group.members.values():
-            response = self.sync_response(group, member) if is_stored else sync_error(error_code)
+            response = group.sync_response(member) if is_stored else sync_error(error_code)
             if group.answer_sync(member, response):
                 # While it waited, the member was excused from heartbeats.
                 self.renew_session(now, group, member)

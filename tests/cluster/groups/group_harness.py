@@ -11,11 +11,12 @@ from cluster.groups.durable_groups import DurableGroups
 from cluster.groups.group import Group
 from cluster.groups.group_config import GroupConfig
 from cluster.groups.loader import GroupLoader
-from cluster.groups.membership_events import GroupMember, Joined, Joining, Leaving, Synced, distinct
+from cluster.groups.membership_events import GroupMember, Joining, Leaving, distinct
 from cluster.groups.offset_events import OffsetDeletion
 from cluster.groups.records import NO_TIMESTAMP, CommittedOffset
 from cluster.groups.shard import GroupDescription, GroupShard
 from protocol.errors import ErrorCode
+from protocol.messages import JoinGroupResponse, SyncGroupResponse
 from protocol.records.batch import Record, build_batch
 from protocol.records.control_records import ControlRecordType, EndTxnMarker
 from protocol.topic_partition import TopicPartition
@@ -108,7 +109,7 @@ class Harness(ShardHarness[GroupShard]):
         client_id: str = "c",
         protocol_type: str = "consumer",
         settle: bool = True,
-    ) -> Answer[Joined]:
+    ) -> Answer[JoinGroupResponse]:
         joining = Joining(
             member_id,
             instance,
@@ -136,7 +137,7 @@ class Harness(ShardHarness[GroupShard]):
         instance: str | None = None,
         protocol_type: str | None = None,
         protocol_name: str | None = None,
-    ) -> Answer[Synced]:
+    ) -> Answer[SyncGroupResponse]:
         who = GroupMember(member_id, generation_id, instance)
         return self.handle(self.shard.membership.sync, group_id, who, protocol_type, protocol_name, assignments or {})
 

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cluster.groups.group import GroupState
 from cluster.groups.group_config import GroupConfig
-from cluster.groups.membership_events import Joined, Synced
 from protocol.errors import ErrorCode
+from protocol.messages import JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
 from tests.cluster.groups.group_harness import Answer, Harness
 
@@ -46,8 +46,8 @@ class Client:
     member_id: str = ""
     generation: int = -1
     leads: list[str] | None = None
-    join: Answer[Joined] | None = None
-    sync: Answer[Synced] | None = None
+    join: Answer[JoinGroupResponse] | None = None
+    sync: Answer[SyncGroupResponse] | None = None
 
     @property
     def instance(self) -> str | None:
@@ -230,7 +230,7 @@ class GroupMachine(RuleBasedStateMachine):
                     self.committed[group, partition] = offsets[partition]
         self.commits = remaining
 
-    def joined(self, client: Client, answer: Joined) -> None:
+    def joined(self, client: Client, answer: JoinGroupResponse) -> None:
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             client.member_id = answer.member_id
         elif answer.error_code != ErrorCode.NONE:
@@ -248,7 +248,7 @@ class GroupMachine(RuleBasedStateMachine):
                 replaced = group is not None and leader not in group.members
                 assert leader == answer.leader or replaced
 
-    def synced(self, client: Client, answer: Synced) -> None:
+    def synced(self, client: Client, answer: SyncGroupResponse) -> None:
         if answer.error_code != ErrorCode.NONE:
             self.heard(client, ErrorCode.of(answer.error_code))
             return
