@@ -17,8 +17,16 @@ from typing import Final, Literal, Protocol
 
 from broker.environment.contract import Clock
 
-OBJECTS_PER_COLLECTION: Final = 70_000
-"""Growth in objects after which CPython runs a full collection: the product of its three default thresholds."""
+YOUNG_OBJECTS: Final = 7_000
+"""Growth in objects after which the youngest are looked at. With CPython's 700 that is every few requests of a rebalance
+of a group, whose objects all live until its end.
+"""
+
+COLLECTIONS_OF_YOUNG: Final = 10
+"""And after which there is a full one."""
+
+OBJECTS_PER_COLLECTION: Final = YOUNG_OBJECTS * COLLECTIONS_OF_YOUNG
+"""Growth in objects after which there is a full collection: as many as CPython's defaults are together."""
 
 FEW_OBJECTS: Final = 500_000
 """Growth below which a full collection is not worth its time."""
@@ -43,6 +51,10 @@ class Interpreter(Protocol):
 
     def get_freeze_count(self) -> int: ...
 
+    def get_threshold(self) -> tuple[int, int, int]: ...
+
+    def set_threshold(self, threshold0: int, threshold1: int, threshold2: int, /) -> None: ...
+
 
 class GarbageCollector:
     """Keeps full collections short. `start` begins it, `stop` ends it; both belong to one thread."""
@@ -54,16 +66,21 @@ class GarbageCollector:
         self._collects_everything = False
         self._size = 0
         self._last_s = 0.0
+        self._thresholds = (0, 0, 0)
 
     def start(self) -> None:
         """Freeze all that there is: what a start makes lives as long as the broker."""
         self._interpreter.collect()
         self._freeze_everything()
         self._interpreter.callbacks.append(self._on_collection)
+        self._thresholds = self._interpreter.get_threshold()
+        # Those of the middle generation come with the full ones.
+        self._interpreter.set_threshold(YOUNG_OBJECTS, COLLECTIONS_OF_YOUNG, 0)
 
     def stop(self) -> None:
         """Leave collecting to the interpreter again."""
         self._interpreter.callbacks.remove(self._on_collection)
+        self._interpreter.set_threshold(*self._thresholds)
         self._interpreter.unfreeze()
 
     def _freeze_everything(self) -> None:

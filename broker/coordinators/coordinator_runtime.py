@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -188,7 +189,8 @@ class CoordinatorRuntime(Generic[S]):
         """Appends that were made, the offset of the batch that each is in, and its place there."""
         self._reporting = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._timer_ms = math.inf
+        """When it fires, infinity while there is none."""
         self._moment = Moment(0, -1)
 
     def start(self) -> None:
@@ -202,7 +204,10 @@ class CoordinatorRuntime(Generic[S]):
         """Let the shard handle an event. Gives the response if it is there already."""
         now = self._now()
         result = event(now, *args, **kwargs)
-        self._go_on(now, result.appends)
+        if result.appends or self._in_flight:
+            self._go_on(now, result.appends)
+        else:
+            self._set_timer()
         response = result.response
         if isinstance(response, Reply) and response.value is not None:
             return response.value
@@ -218,7 +223,6 @@ class CoordinatorRuntime(Generic[S]):
         self._report(now)
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     def _now(self) -> Moment:
         """The present moment; the last one, if no millisecond has passed since."""
@@ -325,7 +329,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _set_timer(self) -> None:
         next_ms = self.shard.next_deadline_ms()
-        if next_ms is None or self.is_closed or (self._timer is not None and self._timer_ms <= next_ms):
+        if next_ms is None or next_ms >= self._timer_ms or self.is_closed:
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -335,7 +339,7 @@ class CoordinatorRuntime(Generic[S]):
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = None
+        self._timer, self._timer_ms = None, math.inf
         now = self._now()
         self._go_on(now, self.shard.expire(now))
 

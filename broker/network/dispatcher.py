@@ -40,7 +40,9 @@ from protocol.wire.schema import Request, Response
 _KEY_AND_VERSION = struct.Struct(">hh")
 _START = struct.Struct(">Ii")
 """API key and version as one number, correlation id."""
+_HEADER_AT: Final = _START.size
 _SIZE = struct.Struct(">i")
+_SIZE_BYTES: Final = _SIZE.size
 
 MAX_REMEMBERED_BYTES: Final = 256
 """Longer request headers are decoded every time."""
@@ -93,7 +95,7 @@ class Dispatcher:
             short = f"Received a request of {len(frame)} bytes, which is shorter than any header"
             raise CloseConnection(short) from None
         kind = connection.kinds.get(start)
-        if kind is None or frame[_START.size : kind.body_at] != kind.header:
+        if kind is None or frame[_HEADER_AT : kind.body_at] != kind.header:
             kind = self._kind_of(connection, start, frame)
         route = kind.route
         statistics = route.statistics
@@ -175,7 +177,7 @@ class Dispatcher:
             connection.principal,
             connection.security_protocol,
         )
-        kind = RequestKind(route, handle, bytes(frame[_START.size : body_at]), body_at, context)
+        kind = RequestKind(route, handle, bytes(frame[_HEADER_AT:body_at]), body_at, context)
         if body_at <= MAX_REMEMBERED_BYTES:
             if len(connection.kinds) >= MAX_REMEMBERED_KINDS:
                 connection.kinds.clear()
@@ -279,5 +281,5 @@ def encode_reply(kind: RequestKind, correlation_id: int, reply: Response) -> Par
         # The handler's mistake, not the client's: it set a field that this version does not have.
         raise EncodeError(str(error)) from error
     size = len(head) if len(parts) == 1 else sum(map(len, parts))
-    _SIZE.pack_into(head, 0, size - _SIZE.size)
+    _SIZE.pack_into(head, 0, size - _SIZE_BYTES)
     return parts

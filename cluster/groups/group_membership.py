@@ -223,9 +223,10 @@ class Membership:
         """Answer a member's request for its assignment once it is committed; the leader sends everybody's."""
         try:
             group, member = self._check_generation(group_id, who)
-            for asked, actual in ((protocol_type, group.protocol_type), (protocol_name, group.protocol_name)):
-                if asked is not None and asked != actual:
-                    raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked!r} is not the group's {actual!r}")
+            if protocol_type is not None and protocol_type != group.protocol_type:
+                raise _inconsistent(protocol_type, group.protocol_type)
+            if protocol_name is not None and protocol_name != group.protocol_name:
+                raise _inconsistent(protocol_name, group.protocol_name)
             if group.state is PREPARING_REBALANCE:
                 raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, f"group {group_id} waits for members to join")
             if group.state is EMPTY:
@@ -301,3 +302,7 @@ class Membership:
         member = group.check_member(member_id, leaving.group_instance_id)
         reason = f"LeaveGroup, client reason: {leaving.reason or 'not provided'}"
         return self._rebalancer.remove_member(now, group, member, reason)
+
+
+def _inconsistent(asked: str, actual: str | None) -> ApiError:
+    return ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked!r} is not the group's {actual!r}")

@@ -52,6 +52,7 @@ class GroupShard:
         self.membership = Membership(self._table, self._rebalancer)
         self.offsets = CommittedOffsets(self._table, self._rebalancer)
         self._restored_with_members: list[Group] = []
+        self.next_deadline_ms = self._table.deadlines.next_ms
 
     @property
     def durable(self) -> DurableGroups:
@@ -90,10 +91,6 @@ class GroupShard:
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
         """`append` was not committed, and leaves no trace."""
         return append.settled(now, error_code)
-
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
-        return self._table.deadlines.next_ms()
 
     def expire(self, now: Moment) -> Appends:
         """Time has passed: act on the deadlines that were reached."""

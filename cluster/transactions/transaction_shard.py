@@ -32,6 +32,7 @@ class TransactionShard:
         self._table = TransactionTable(config, durable)
         self.transactions = OpenTransactions(self._table, send)
         self.producers = ProducerSessions(self._table, self.transactions)
+        self.next_deadline_ms = self._table.deadlines.next_ms
         self._restored_amid_the_end = [
             each for each in self._table.transactions.values() if each.metadata.state in ENDING
         ]
@@ -67,10 +68,6 @@ class TransactionShard:
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
         """`append` was not committed. It may be nevertheless, later: what is written next then replaces it."""
         return append.settled(now, error_code)
-
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
-        return self._table.deadlines.next_ms()
 
     def expire(self, now: Moment) -> Appends:
         """Time has passed: act on the deadlines that were reached."""

@@ -235,50 +235,57 @@ class DecodeCompiler:
             case _:
                 self._bytes(wire_type, target, path, spec, nullable)
 
-    def _length(self, code: str, size: int, path: str, spec: FieldSpec) -> str:
-        """Read a length (or count) and give its variable: -1 for null."""
+    def _is_compact(self, spec: FieldSpec) -> bool:
+        """Whether lengths of the field are varints, one more than the length, and 0 for null."""
+        return self._flexible and not spec.always_classic
+
+    def _length(self, code: str, size: int, path: str, spec: FieldSpec, most: int | None = None) -> str:
+        """Read a length (or count) and give its variable, as it is on the wire. `most`: of a compact string."""
         writer = self._writer
         length = writer.fresh("n")
-        if not self._flexible or spec.always_classic:
+        if self._is_compact(spec):
+            self._flush()
+            self._varint(length, path, most)
+        else:
             self._run.append((Fixed("length", code, size, 0), length, path))
             self._flush()
-            return length
-        self._flush()
-        self._varint(length, path)
-        writer.line(f"{length} -= 1")
         return length
 
-    def _varint(self, variable: str, path: str) -> None:
-        self._writer.line(f"{variable} = b[p]", path)
-        self._writer.line("p += 1")
-        with self._writer.block(f"if {variable} > 127:"):
-            self._writer.line(f"{variable}, p = varint(b, p, {variable})", path)
+    def _varint(self, variable: str, path: str, most: int | None = None) -> None:
+        writer = self._writer
+        writer.line(f"{variable} = b[p]", path)
+        writer.line("p += 1")
+        with writer.block(f"if {variable} > 127:"):
+            writer.line(f"{variable}, p = varint(b, p, {variable})", path)
+            if most is not None:
+                with writer.block(f"if {variable} > {most + 1}:"):
+                    writer.line(f"too_long({variable} - 1)", path)
 
-    def _or_null(self, length: str, target: str, path: str, nullable: bool) -> None:
-        """Write the branch of a negative length."""
-        with self._writer.block(f"if {length} < 0:"):
-            if nullable:
-                with self._writer.block(f"if {length} != -1:"):
-                    self._writer.line(f"null({length})", path)
-                self._writer.line(f"{target} = None")
-            else:
-                self._writer.line(f"null({length})", path)
+    def _or_null(self, length: str, target: str, path: str, spec: FieldSpec, nullable: bool) -> None:
+        """Write the branch of a null."""
+        writer = self._writer
+        is_compact = self._is_compact(spec)
+        with writer.block(f"if not {length}:" if is_compact else f"if {length} < 0:"):
+            if not nullable:
+                writer.line("null(-1)" if is_compact else f"null({length})", path)
+                return
+            if not is_compact:
+                with writer.block(f"if {length} != -1:"):
+                    writer.line(f"null({length})", path)
+            writer.line(f"{target} = None")
 
     def _bytes(
         self, wire_type: Text | Blob | RecordsBlob, target: str, path: str, spec: FieldSpec, nullable: bool
     ) -> None:
         writer = self._writer
         text = isinstance(wire_type, Text)
-        length = self._length(*(("h", 2) if text else ("i", 4)), path, spec)
-        self._or_null(length, target, path, nullable)
+        length = self._length(*(("h", 2, path, spec, MAX_STRING_BYTES) if text else ("i", 4, path, spec)))
+        self._or_null(length, target, path, spec, nullable)
         with writer.block("else:"):
             writer.line("q = p")
-            writer.line(f"p += {length}")
+            writer.line(f"p += {length} - 1" if self._is_compact(spec) else f"p += {length}")
             with writer.block("if p > e:"):
-                writer.line(f"short({length}, e - q)", path)
-            if text and self._flexible and not spec.always_classic:
-                with writer.block(f"if {length} > {MAX_STRING_BYTES}:"):
-                    writer.line(f"too_long({length})", path)
+                writer.line("short(p - q, e - q)", path)
             if text:
                 source = "b[q:p].decode()" if self._from_bytes else "str(b[q:p], 'utf-8')"
             else:
@@ -290,8 +297,10 @@ class DecodeCompiler:
         writer = self._writer
         count = self._length("i", 4, path, spec)
         element = wire_type.element
-        self._or_null(count, target, path, nullable)
+        self._or_null(count, target, path, spec, nullable)
         with writer.block("else:"):
+            if self._is_compact(spec):
+                writer.line(f"{count} -= 1")
             least = minimum_size(element, self._version, self._flexible, self._fields_of)
             with writer.block(f"if {count} > {'e - p' if least == 1 else f'(e - p) // {least}'}:"):
                 writer.line(f"count({count}, e - p)", path)

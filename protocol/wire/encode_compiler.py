@@ -194,15 +194,24 @@ class EncodeCompiler:
             self._struct(wire_type.struct, variable, f"{path}.")
             self._flush()
 
-    def _length(self, code: str, length: str, path: str, classic: bool) -> None:
-        """Write a length (-1 for null) and everything pending before it."""
+    def _length(self, code: str, length: str, path: str, classic: bool, most: int | None = None) -> None:
+        """Write a length (-1 for null), of `most`, and everything pending before it."""
+        writer = self._writer
         if classic:
+            self._check_length(length, path, most)
             self._add(code, length, path)
             self._flush()
             return
         self._flush()
-        self._writer.line(f"if {length} < 127: w.append({length} + 1)")
-        self._writer.line(f"else: w += varint({length} + 1)")
+        writer.line(f"if {length} < 127: w.append({length} + 1)")
+        with writer.block("else:"):
+            self._check_length(length, path, most)
+            writer.line(f"w += varint({length} + 1)")
+
+    def _check_length(self, length: str, path: str, most: int | None) -> None:
+        if most is not None:
+            with self._writer.block(f"if {length} > {most}:"):
+                self._writer.line(f"too_long({length})", path)
 
     def _bytes(
         self, wire_type: Text | Blob | RecordsBlob, value: str, path: str, spec: FieldSpec, nullable: bool
@@ -221,10 +230,11 @@ class EncodeCompiler:
             if text:
                 writer.line(f"{data} = {data}.encode()", path)
             writer.line(f"{length} = len({data})", path)
-            if text:
-                with writer.block(f"if {length} > {MAX_STRING_BYTES}:"):
-                    writer.line(f"too_long({length})", path)
-        self._length("h" if text else "i", length, path, not self._flexible or spec.always_classic)
+        is_classic = not self._flexible or spec.always_classic
+        if text:
+            self._length("h", length, path, is_classic, MAX_STRING_BYTES)
+        else:
+            self._length("i", length, path, is_classic)
         if not isinstance(wire_type, RecordsBlob):
             writer.line(f"w += {data}", path)
             return

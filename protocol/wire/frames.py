@@ -113,6 +113,9 @@ class FrameReader:
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:  # noqa: ARG002  asyncio's hint says nothing of a socket
         """The buffer into which the next bytes of this connection are received."""
+        if self._size < 0:  # no frame has begun
+            self._direct = False
+            return self._shared.view
         self._direct = self._size - self._filled >= _DIRECT_BYTES and self._filled > 0 and self._position == self._end
         if not self._direct:
             return self._shared.view

@@ -35,6 +35,13 @@ class Interpreter:
     def get_freeze_count(self) -> int:
         return self.frozen
 
+    def get_threshold(self) -> tuple[int, int, int]:
+        return gc.get_threshold()
+
+    def set_threshold(self, threshold0: int, threshold1: int, threshold2: int, /) -> None:
+        assert threshold0 * threshold1 == OBJECTS_PER_COLLECTION
+        assert not threshold2
+
     def grow(self, collections: int) -> None:
         for _ in range(collections):
             self.objects += OBJECTS_PER_COLLECTION
@@ -73,9 +80,10 @@ def test_younger_generations_are_none_of_its_business() -> None:
 
 
 def test_with_the_real_collector() -> None:
-    collector = GarbageCollector(ManualClock())
+    collector, thresholds = GarbageCollector(ManualClock()), gc.get_threshold()
     collector.start()
     try:
+        assert gc.get_threshold()[0] > thresholds[0]
         before = gc.get_freeze_count()
         kept: list[list[int]] = [[] for _ in range(1000)]
         gc.collect()
@@ -83,3 +91,4 @@ def test_with_the_real_collector() -> None:
     finally:
         collector.stop()
     assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == thresholds

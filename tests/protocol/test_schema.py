@@ -222,7 +222,7 @@ class Nested(Message, versions="0", flexible="0+"):
         ("80", 1, "label", "the bytes end too early"),
         ("ffffffff", 1, "label", "the bytes end too early"),
         ("ffffffffffff", 1, "label", "varint of more than 5 bytes"),
-        ("ffffffff7f 01 00", 1, "label", "length 34359738366 exceeds the 2 bytes left"),
+        ("ffffffff7f 01 00", 1, "label", "string of 34359738366 bytes; 32767 are allowed"),
         ("00 00 00", 1, "items", "null is not allowed"),
         ("00 02 01 00000000", 1, "items", "1 elements do not fit into the 5 bytes left"),
         ("00 01 41", 1, "tags", "65 tagged fields; 64 are allowed"),
