@@ -18,8 +18,8 @@ from typing import Final, Literal, Protocol
 from broker.environment.contract import Clock
 
 YOUNG_OBJECTS: Final = 7_000
-"""Growth in objects after which the youngest are looked at. With CPython's 700 that is every few requests of a rebalance
-of a group, whose objects all live until its end.
+"""Growth in objects after which the youngest are looked at. CPython's 700 are those of some hundred requests of a
+rebalance, which all live until it ends.
 """
 
 COLLECTIONS_OF_YOUNG: Final = 10

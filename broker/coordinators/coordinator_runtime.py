@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from broker.environment.contract import Clock
-from broker.network.registry import Later
+from broker.network.registry import Later, make_later
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode
@@ -123,7 +123,7 @@ class Responses:
         """
         if not isinstance(outcome, Reply):
             return cast("T", outcome) if translate is None else translate(outcome)
-        later: Later[T] = Later(lets_pass, translate)
+        later: Later[T] = make_later(lets_pass, translate)
         outcome.then(partial(self._put, later.answer))
         return later
 
@@ -134,7 +134,7 @@ class Responses:
         """As `respond_later`, for responses that are too small to be given a few at a time."""
         if not isinstance(outcome, Reply):
             return translate(outcome)
-        later: Later[T] = Later(lets_pass, translate)
+        later: Later[T] = make_later(lets_pass, translate)
         outcome.then(later.answer)
         return later
 
@@ -195,15 +195,18 @@ class CoordinatorRuntime(Generic[S]):
 
     def start(self) -> None:
         """Begin to serve."""
-        now = self._now()
+        now = self.now()
         self._go_on(now, self.shard.start(now))
 
     def handle(
         self, event: Callable[Concatenate[Moment, P], Result[R]], *args: P.args, **kwargs: P.kwargs
     ) -> R | Reply[R]:
         """Let the shard handle an event. Gives the response if it is there already."""
-        now = self._now()
-        result = event(now, *args, **kwargs)
+        now = self.now()
+        return self.finish(now, event(now, *args, **kwargs))
+
+    def finish(self, now: Moment, result: Result[R]) -> R | Reply[R]:
+        """As `handle`, of an event that the shard has handled at `now`: for those that come in thousands a second."""
         if result.appends or self._in_flight:
             self._go_on(now, result.appends)
         else:
@@ -215,7 +218,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def close(self) -> None:
         """Serve no more: send away who waits."""
-        now = self._now()
+        now = self.now()
         self.shard.resign(now)
         self.is_closed = True
         while self._due:
@@ -224,7 +227,7 @@ class CoordinatorRuntime(Generic[S]):
         if self._timer is not None:
             self._timer.cancel()
 
-    def _now(self) -> Moment:
+    def now(self) -> Moment:
         """The present moment; the last one, if no millisecond has passed since."""
         monotonic_ms = int(self._clock.monotonic_s() * 1000)
         if monotonic_ms != self._moment.monotonic_ms:
@@ -254,7 +257,7 @@ class CoordinatorRuntime(Generic[S]):
             return
         if len(self._due) > 1:  # there is a lot to do: the next come together, too
             self._continue_later()
-        now = self._now()
+        now = self.now()
         self._make_some(now)
         self._report(now)
         self._set_timer()
@@ -305,7 +308,7 @@ class CoordinatorRuntime(Generic[S]):
             return failed
 
     def _on_written(self, _: asyncio.Future[int]) -> None:
-        self._report(self._now())
+        self._report(self.now())
         self._set_timer()
 
     def _report(self, now: Moment) -> None:
@@ -340,7 +343,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _on_timer(self) -> None:
         self._timer, self._timer_ms = None, math.inf
-        now = self._now()
+        now = self.now()
         self._go_on(now, self.shard.expire(now))
 
 

@@ -19,6 +19,7 @@ from cluster.groups.membership_events import (
     Left,
     distinct,
     join_error,
+    make_joining,
     sync_error,
 )
 from protocol.acl_types import ResourceType
@@ -40,6 +41,7 @@ from protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from protocol.wire.schema import maker
 
 if TYPE_CHECKING:
     from cluster.groups.shard import GroupDescription
@@ -51,6 +53,8 @@ FIRST_SYNC_WITH_PROTOCOL: Final = 5
 FIRST_LEAVE_OF_MANY: Final = 3
 
 CLASSIC_GROUP_TYPE: Final = "classic"
+
+make_heartbeat_response = maker(HeartbeatResponse)
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -73,7 +77,9 @@ class GroupHandlers:
         outcome: JoinGroupResponse | Reply[JoinGroupResponse]
         try:
             runtime = self._service.runtime_of(request.group_id)
-            outcome = runtime.handle(runtime.shard.membership.join, request.group_id, _joining(context, request))
+            now = runtime.now()
+            joining = _joining(context, request)
+            outcome = runtime.finish(now, runtime.shard.membership.join(now, request.group_id, joining))
         except ApiError as error:
             outcome = join_error(request.member_id, error.error_code)
         knows_null = context.api_version >= FIRST_JOIN_WITH_NULL_PROTOCOL
@@ -90,13 +96,12 @@ class GroupHandlers:
         outcome: SyncGroupResponse | Reply[SyncGroupResponse]
         try:
             runtime = self._service.runtime_of(request.group_id)
-            outcome = runtime.handle(
-                runtime.shard.membership.sync,
-                request.group_id,
-                request,
-                request.protocol_type,
-                request.protocol_name,
-                {each.member_id: bytes(each.assignment) for each in request.assignments},
+            now = runtime.now()
+            assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
+            protocol_type, protocol_name = request.protocol_type, request.protocol_name
+            sync = runtime.shard.membership.sync
+            outcome = runtime.finish(
+                now, sync(now, request.group_id, request, protocol_type, protocol_name, assignments)
             )
         except ApiError as error:
             # Clients do not expect the load here; a rebalance makes them join again at this coordinator.
@@ -114,7 +119,8 @@ class GroupHandlers:
         outcome: ErrorCode | Reply[ErrorCode]
         try:
             runtime = self._service.runtime_of(request.group_id)
-            outcome = runtime.handle(runtime.shard.membership.heartbeat, request.group_id, request)
+            now = runtime.now()
+            outcome = runtime.finish(now, runtime.shard.membership.heartbeat(now, request.group_id, request))
         except ApiError as error:
             # While the group is being loaded its members are not known, so every heartbeat is accepted.
             loads = error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -224,7 +230,7 @@ class GroupHandlers:
 def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
     # JoinGroup v0 has no rebalance timeout and means the session's.
     timeout_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
-    return Joining(
+    return make_joining(
         request.member_id,
         request.group_instance_id,
         context.client_id or "",
@@ -245,7 +251,7 @@ def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:
 
 
 def _heartbeat_response(error_code: ErrorCode) -> HeartbeatResponse:
-    return HeartbeatResponse(error_code=error_code)
+    return make_heartbeat_response(error_code=error_code)
 
 
 def _old_leave_response(left: Left) -> LeaveGroupResponse:

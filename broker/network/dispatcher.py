@@ -34,7 +34,7 @@ from broker.observability.request_log import log_completed, request_logger
 from protocol.api_keys import ApiKey
 from protocol.errors import ApiError, EncodeError, ErrorCode
 from protocol.messages import ApiVersionsResponse, RequestHeader
-from protocol.value import Value
+from protocol.value import Value, maker
 from protocol.wire.schema import Request, Response
 
 _KEY_AND_VERSION = struct.Struct(">hh")
@@ -65,6 +65,9 @@ class _Arrival(Value, eq=False):
     def busy_s(self) -> float:
         """The time in which the event loop did nothing else."""
         return self.held_s + (self.timed.time_s if self.timed is not None else 0.0)
+
+
+_arrive = maker(_Arrival)
 
 
 class Dispatcher:
@@ -118,7 +121,7 @@ class Dispatcher:
         if isinstance(reply, Later):
             self._unanswered += 1
             held_s = self._now_s() - started_s if self._quotas.are_set else 0.0
-            reply.arrival = _Arrival(connection, kind, correlation_id, len(frame), started_s, held_s)
+            reply.arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, held_s)
             reply.then(self._answer)
             return reply
         effective: asyncio.Future[None] | None = None
@@ -129,7 +132,7 @@ class Dispatcher:
             if self._quotas.are_set:
                 reply = timed = Timed(reply, self._now_s)
             lets_pass, work, may_be_cancelled = NOTHING, asyncio.ensure_future(reply), route.reads_only
-        arrival = _Arrival(connection, kind, correlation_id, len(frame), started_s, self._now_s() - started_s, timed)
+        arrival = _arrive(connection, kind, correlation_id, len(frame), started_s, self._now_s() - started_s, timed)
         answer = self._when_done(arrival, work)
         if may_be_cancelled:
             answer.add_done_callback(partial(_give_up, work, effective))

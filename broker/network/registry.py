@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from cluster.security.principal import ANONYMOUS, Principal
 from protocol.api_keys import ApiKey
 from protocol.messages import REQUEST_TYPES, RESPONSE_TYPES
-from protocol.value import Value, field
+from protocol.value import Value, field, maker
 from protocol.wire.schema import Request, Response
 
 Reply = Response | None
@@ -50,7 +50,7 @@ class Waiting(Value, Generic[_T], frozen=False, eq=False):
     effective: asyncio.Future[None] | None = None
 
 
-class Later(Generic[_T]):
+class Later(Value, Generic[_T], frozen=False, eq=False):
     """A request that has had all its effects but the answer, as `Waiting`: for handlers that answer many at one moment,
     in one call. There is no future, hence neither a turn of the event loop nor a callback for each of them.
 
@@ -58,16 +58,13 @@ class Later(Generic[_T]):
     response of; no exception comes of it. It is called, too, when the client has hung up.
     """
 
-    __slots__ = ("_take", "_translate", "arrival", "lets_pass", "parts")
-
-    def __init__(self, lets_pass: frozenset[ApiKey] = ANYTHING, translate: Callable[[Any], _T] | None = None) -> None:
-        self.lets_pass = lets_pass
-        self._translate = translate
-        self.parts: list[Any] | None = None
-        """The encoded reply, once it is there. Set by the dispatcher, for the connection."""
-        self.arrival: Any
-        """The request, as the dispatcher remembers it."""
-        self._take: Callable[[Later[Any], Any], None]
+    lets_pass: frozenset[ApiKey] = ANYTHING
+    translate: Callable[[Any], _T] | None = None
+    parts: list[Any] | None = None
+    """The encoded reply, once it is there. Set by the dispatcher, for the connection."""
+    arrival: Any = field(init=False)
+    """The request, as the dispatcher remembers it."""
+    _take: Callable[[Later[Any], Any], None] = field(init=False)
 
     def then(self, take: Callable[[Later[Any], Any], None]) -> None:
         """Give `take` the response. Called by the dispatcher."""
@@ -75,8 +72,11 @@ class Later(Generic[_T]):
 
     def answer(self, outcome: Any) -> None:
         """Give the response, or what it is made of."""
-        translate = self._translate
+        translate = self.translate
         self._take(self, outcome if translate is None else translate(outcome))
+
+
+make_later = maker(Later)
 
 
 class CloseConnection(Exception):

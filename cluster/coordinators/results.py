@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from protocol.errors import ErrorCode
-from protocol.value import Value
+from protocol.value import Value, maker
 from storage.log.transaction_verification import VerificationGuard
 
 R = TypeVar("R")
@@ -38,14 +38,11 @@ class Moment(Value):
     monotonic_ms: int
 
 
-class Reply(Generic[R]):
+class Reply(Value, Generic[R], frozen=False, eq=False):
     """A response that comes later: when records are committed, or when other members have done their part."""
 
-    __slots__ = ("_receive", "value")
-
-    def __init__(self) -> None:
-        self.value: R | None = None
-        self._receive: Callable[[R], None] | None = None
+    value: R | None = None
+    _receive: Callable[[R], None] | None = None
 
     def set(self, value: R) -> None:
         """Give the response. Raises RuntimeError when there is one already."""
@@ -86,3 +83,7 @@ class Result(Value, Generic[R], frozen=False):
 
     response: R | Reply[R]
     appends: Appends = ()
+
+
+make_reply = maker(Reply)
+make_result = maker(Result)

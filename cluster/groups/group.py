@@ -6,12 +6,17 @@ from collections import Counter
 from enum import Enum
 
 from cluster.coordinators.deadlines import Deadline, Deadlines
-from cluster.coordinators.results import Appends, Moment, Reply
+from cluster.coordinators.results import Appends, Moment, Reply, make_reply
 from cluster.groups.membership_events import Protocols, join_error, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.errors import NO_ERROR, ApiError, ErrorCode
 from protocol.messages import GroupMetadataValue, JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
+from protocol.wire.schema import maker
+
+make_join_response = maker(JoinGroupResponse)
+make_joined_member = maker(JoinGroupResponse.JoinGroupResponseMember)
+make_sync_response = maker(SyncGroupResponse)
 
 
 class GroupState(Enum):
@@ -251,7 +256,7 @@ class Group:
             self.awaiting_join_count += 1
         else:
             member.awaiting_join.set(join_error(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
-        member.awaiting_join = Reply()
+        member.awaiting_join = make_reply()
         return member.awaiting_join
 
     def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
@@ -338,7 +343,7 @@ class Group:
     def member_list(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
         """The members as the leader is told of them, itself included."""
         return [
-            JoinGroupResponse.JoinGroupResponseMember(
+            make_joined_member(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
                 metadata=member.metadata(self.protocol_name),
@@ -353,7 +358,7 @@ class Group:
         JoinGroupResponse).
         """
         leader = self.leader_id if leader_id is None else leader_id
-        return JoinGroupResponse(
+        return make_join_response(
             error_code=NO_ERROR,
             generation_id=self.generation_id,
             protocol_type=self.protocol_type,
@@ -365,7 +370,7 @@ class Group:
 
     def sync_response(self, member: Member) -> SyncGroupResponse:
         """A member's assignment."""
-        return SyncGroupResponse(
+        return make_sync_response(
             error_code=NO_ERROR,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,

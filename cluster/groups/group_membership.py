@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_reply, make_result
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable
 from cluster.groups.membership_events import (
@@ -150,7 +150,7 @@ class Membership:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
         reply = group.await_join(member)
         if group.state is PREPARING_REBALANCE:
-            return Result(reply)
+            return make_result(reply)
         reason = f"member {member.member_id} joins again, client reason: {joining.reason or 'not provided'}"
         return Result(reply, self._rebalancer.maybe_prepare(now, group, reason))
 
@@ -236,13 +236,13 @@ class Membership:
         self._rebalancer.synced(group, member.member_id)
         if group.state is STABLE:
             self._rebalancer.renew_session(now, group, member)
-            return Result(group.sync_response(member))
+            return make_result(group.sync_response(member))
         if member.awaiting_sync is not None:
             member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        reply: Reply[SyncGroupResponse] = Reply()
+        reply: Reply[SyncGroupResponse] = make_reply()
         member.awaiting_sync = reply
         if group.leader_id != member.member_id or group.storing_generation == group.generation_id:
-            return Result(reply)
+            return make_result(reply)
         of_members = {each: assignments.get(each, b"") for each in group.members}
         return Result(reply, [self._rebalancer.store_assignment(group, of_members)])
 
@@ -258,8 +258,8 @@ class Membership:
             return Result(ErrorCode.UNKNOWN_MEMBER_ID)
         self._rebalancer.renew_session(now, group, member)
         if group.state is PREPARING_REBALANCE:
-            return Result(ErrorCode.REBALANCE_IN_PROGRESS)
-        return Result(NO_ERROR)
+            return make_result(ErrorCode.REBALANCE_IN_PROGRESS)
+        return make_result(NO_ERROR)
 
     def _check_generation(self, group_id: str, who: Caller) -> tuple[Group, Member]:
         group = self._table.groups.get(group_id)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from protocol.errors import ErrorCode
 from protocol.messages import JoinGroupResponse, SyncGroupResponse
-from protocol.value import Value, field
+from protocol.value import Value, field, maker
 
 Protocols = list[tuple[str, bytes]]
 """Names and metadata of the assignment protocols a member can do, the preferred one first."""
@@ -32,6 +32,9 @@ class Joining(Value):
     reason: str | None = None
     requires_known_member_id: bool = True
     skips_assignment: bool = True
+
+
+make_joining = maker(Joining)
 
 
 class Caller(Protocol):
