@@ -9,14 +9,9 @@ from cluster.coordinators.deadlines import Deadline, Deadlines
 from cluster.coordinators.results import Appends, Moment, Reply, make_reply
 from cluster.groups.membership_events import Protocols, join_error, sync_error
 from cluster.groups.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
-from protocol.errors import NO_ERROR, ApiError, ErrorCode
+from protocol.errors import ApiError, ErrorCode
 from protocol.messages import GroupMetadataValue, JoinGroupResponse, SyncGroupResponse
 from protocol.topic_partition import TopicPartition
-from protocol.wire.schema import maker
-
-make_join_response = maker(JoinGroupResponse)
-make_joined_member = maker(JoinGroupResponse.JoinGroupResponseMember)
-make_sync_response = maker(SyncGroupResponse)
 
 
 class GroupState(Enum):
@@ -339,43 +334,6 @@ class Group:
         return subscribed_topics({member.metadata(self.protocol_name) for member in self.members.values()})
 
     # -- views ---------------------------------------------------------------------------------------------------------
-
-    def member_list(self) -> list[JoinGroupResponse.JoinGroupResponseMember]:
-        """The members as the leader is told of them, itself included."""
-        return [
-            make_joined_member(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                metadata=member.metadata(self.protocol_name),
-            )
-            for member in self.members.values()
-        ]
-
-    def join_response(self, member_id: str, *, leader_id: str | None = None) -> JoinGroupResponse:
-        """The current generation as a member is told it: the leader, with all members' metadata.
-
-        `leader_id` names another leader than the real one. An empty protocol name is told as null (Kafka class
-        JoinGroupResponse).
-        """
-        leader = self.leader_id if leader_id is None else leader_id
-        return make_join_response(
-            error_code=NO_ERROR,
-            generation_id=self.generation_id,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name or None,
-            leader=leader or "",
-            member_id=member_id,
-            members=self.member_list() if leader == member_id else [],
-        )
-
-    def sync_response(self, member: Member) -> SyncGroupResponse:
-        """A member's assignment."""
-        return make_sync_response(
-            error_code=NO_ERROR,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            assignment=member.assignment,
-        )
 
     def to_value(self, assignments: dict[str, bytes]) -> GroupMetadataValue:
         """The record of this generation with its members' `assignments`, by member id."""

@@ -8,6 +8,7 @@ from functools import partial
 from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_reply, make_result
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable
+from cluster.groups.member_responses import join_response, sync_response
 from cluster.groups.membership_events import (
     UNKNOWN_MEMBER_ID,
     Caller,
@@ -144,7 +145,7 @@ class Membership:
             # The leader's wish is enough: what it assigns may have changed (topics) while no metadata has.
             return self._rejoin(now, group, joining, member)
         # Nothing changed: the reply got lost, or a follower asks again before its heartbeat told it more.
-        return Result(group.join_response(member.member_id))
+        return Result(join_response(group, member.member_id))
 
     def _rejoin(self, now: Moment, group: Group, joining: Joining, member: Member) -> Result[JoinGroupResponse]:
         group.update(member, joining.protocols, joining.session_timeout_ms, joining.rebalance_timeout_ms)
@@ -187,12 +188,12 @@ class Membership:
         elif comeback.is_over:
             pass
         elif comeback.skips_assignment:
-            response = group.join_response(member.member_id)
+            response = join_response(group, member.member_id)
             response.skip_assignment = group.leader_id == member.member_id
             group.answer_join(member, response)
         else:
             # Under the old leader's name nobody runs the assignment again, which a stable group would not use.
-            group.answer_join(member, group.join_response(member.member_id, leader_id=comeback.old_leader_id))
+            group.answer_join(member, join_response(group, member.member_id, leader_id=comeback.old_leader_id))
         return ()
 
     def _undo(self, comeback: _Comeback, now: Moment, error_code: ErrorCode) -> None:
@@ -202,7 +203,7 @@ class Membership:
         )
         if comeback.is_over:
             return
-        response = group.join_response(UNKNOWN_MEMBER_ID)
+        response = join_response(group, UNKNOWN_MEMBER_ID)
         response.error_code = group_error(error_code)
         group.answer_join(member, response)
         group.update(member, *comeback.before)
@@ -236,7 +237,7 @@ class Membership:
         self._rebalancer.synced(group, member.member_id)
         if group.state is STABLE:
             self._rebalancer.renew_session(now, group, member)
-            return make_result(group.sync_response(member))
+            return make_result(sync_response(group, member))
         if member.awaiting_sync is not None:
             member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
         reply: Reply[SyncGroupResponse] = make_reply()

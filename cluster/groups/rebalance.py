@@ -10,6 +10,7 @@ from cluster.coordinators.deadlines import Deadline
 from cluster.coordinators.results import Append, Appends, Moment
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable, unattended
+from cluster.groups.member_responses import join_response, sync_response
 from cluster.groups.membership_events import UNKNOWN_MEMBER_ID, join_error, sync_error
 from cluster.groups.records import GroupRecord
 from protocol.errors import NO_ERROR, ErrorCode
@@ -144,7 +145,7 @@ class Rebalancer:
             len(group.members),
         )
         for member in group.members.values():
-            group.answer_join(member, group.join_response(member.member_id))
+            group.answer_join(member, join_response(group, member.member_id))
             self.renew_session(now, group, member)
             member.is_new = False
             group.pending_sync[member.member_id] = None
@@ -195,7 +196,7 @@ class Rebalancer:
     def _propagate(self, now: Moment, group: Group, error_code: ErrorCode) -> None:
         is_stored = error_code is NO_ERROR
         for member in group.members.values():
-            response = group.sync_response(member) if is_stored else sync_error(error_code)
+            response = sync_response(group, member) if is_stored else sync_error(error_code)
             if group.answer_sync(member, response):
                 # While it waited, the member was excused from heartbeats.
                 self.renew_session(now, group, member)

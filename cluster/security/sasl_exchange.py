@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, Protocol
 
 from protocol.scram_mechanisms import HASHES, MIN_ITERATIONS
 
-MAX_ITERATIONS: Final = 16_384
 MAX_SCRAM_BYTES: Final = 1 << 15
 """A message of half a megabyte, which sasl.server.max.receive.size allows, would hold the event loop for 45 ms."""
 _BASE64: Final = r"[A-Za-z0-9+/]*={0,2}"

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from cluster.security.sasl_exchange import MAX_ITERATIONS, ScramCredential
 from protocol.errors import ApiError, ErrorCode
-from protocol.scram_mechanisms import MECHANISMS, MIN_ITERATIONS
+from protocol.scram_mechanisms import MAX_ITERATIONS, MECHANISMS, MIN_ITERATIONS
 
 NO_NAME: Final = "Username must not be empty"
 
@@ -55,6 +54,8 @@ def _mistake(change: CredentialChange) -> ApiError | None:
 
 def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> dict[str, str]:
     """A user's configuration after changes that are not `refused`. Raises ApiError(RESOURCE_NOT_FOUND)."""
+    from cluster.security.sasl_exchange import ScramCredential  # most brokers never need it, nor OpenSSL's hashes
+
     result = dict(config)
     for change in changes:
         mechanism = MECHANISMS[change.mechanism]
@@ -71,6 +72,8 @@ def changed(config: Mapping[str, str], changes: Sequence[CredentialChange]) -> d
 
 def iterations_of(config: Mapping[str, str]) -> dict[int, int]:
     """Iterations of each credential of a user, by the mechanism's number. Raises ApiError for one that is damaged."""
+    from cluster.security.sasl_exchange import ScramCredential
+
     found = {}
     for number, name in MECHANISMS.items():
         if name in config:

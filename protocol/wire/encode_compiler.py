@@ -194,24 +194,25 @@ class EncodeCompiler:
             self._struct(wire_type.struct, variable, f"{path}.")
             self._flush()
 
-    def _length(self, code: str, length: str, path: str, classic: bool, most: int | None = None) -> None:
-        """Write a length (-1 for null), of `most`, and everything pending before it."""
+    def _check_length(self, wire_type: WireType, length: str, path: str) -> None:
+        if isinstance(wire_type, Text):
+            with self._writer.block(f"if {length} > {MAX_STRING_BYTES}:"):
+                self._writer.line(f"too_long({length})", path)
+
+    def _compact_length(self, wire_type: WireType, length: str, path: str) -> None:
+        """Write a length as one more in a varint. One of few bytes needs no check."""
         writer = self._writer
-        if classic:
-            self._check_length(length, path, most)
-            self._add(code, length, path)
-            self._flush()
-            return
-        self._flush()
         writer.line(f"if {length} < 127: w.append({length} + 1)")
         with writer.block("else:"):
-            self._check_length(length, path, most)
+            self._check_length(wire_type, length, path)
             writer.line(f"w += varint({length} + 1)")
 
-    def _check_length(self, length: str, path: str, most: int | None) -> None:
-        if most is not None:
-            with self._writer.block(f"if {length} > {most}:"):
-                self._writer.line(f"too_long({length})", path)
+    def _null(self, path: str, nullable: bool) -> None:
+        """Write a null in the compact way."""
+        if nullable:
+            self._writer.line("w.append(0)")
+        else:
+            self._writer.line("null()", path)
 
     def _bytes(
         self, wire_type: Text | Blob | RecordsBlob, value: str, path: str, spec: FieldSpec, nullable: bool
@@ -219,6 +220,18 @@ class EncodeCompiler:
         writer = self._writer
         text = isinstance(wire_type, Text)
         data, length = writer.fresh("s"), writer.fresh("n")
+        if self._flexible and not spec.always_classic:
+            self._flush()
+            writer.line(f"{data} = {value}", path)
+            with writer.block(f"if {data} is None:"):
+                self._null(path, nullable)
+            with writer.block("else:"):
+                if text:
+                    writer.line(f"{data} = {data}.encode()", path)
+                writer.line(f"{length} = len({data})", path)
+                self._compact_length(wire_type, length, path)
+                self._content(wire_type, data, length, path)
+            return
         writer.line(f"{data} = {value}", path)
         with writer.block(f"if {data} is None:"):
             if nullable:
@@ -230,11 +243,14 @@ class EncodeCompiler:
             if text:
                 writer.line(f"{data} = {data}.encode()", path)
             writer.line(f"{length} = len({data})", path)
-        is_classic = not self._flexible or spec.always_classic
-        if text:
-            self._length("h", length, path, is_classic, MAX_STRING_BYTES)
-        else:
-            self._length("i", length, path, is_classic)
+            self._check_length(wire_type, length, path)
+        self._add("h" if text else "i", length, path)
+        self._flush()
+        self._content(wire_type, data, length, path)
+
+    def _content(self, wire_type: WireType, data: str, length: str, path: str) -> None:
+        """Write bytes behind their length."""
+        writer = self._writer
         if not isinstance(wire_type, RecordsBlob):
             writer.line(f"w += {data}", path)
             return
@@ -247,6 +263,18 @@ class EncodeCompiler:
     def _array(self, wire_type: ArrayOf, value: str, path: str, spec: FieldSpec, nullable: bool) -> None:
         writer = self._writer
         items, count, item = writer.fresh("a"), writer.fresh("n"), writer.fresh("i")
+        if self._flexible:
+            self._flush()
+            writer.line(f"{items} = {value}", path)
+            with writer.block(f"if {items}:", path):
+                writer.line(f"{count} = len({items})", path)
+                self._compact_length(wire_type, count, path)
+                self._items(wire_type.element, items, count, item, path, spec)
+            with writer.block(f"elif {items} is None:"):
+                self._null(path, nullable)
+            with writer.block("else:"):
+                writer.line("w.append(1)")
+            return
         writer.line(f"{items} = {value}", path)
         if nullable:
             with writer.block(f"if {items} is None:"):
@@ -258,8 +286,13 @@ class EncodeCompiler:
             with writer.block(f"if {items} is None:"):
                 writer.line("null()", path)
             writer.line(f"{count} = len({items})", path)
-        self._length("i", count, path, not self._flexible)
-        element = wire_type.element
+        self._add("i", count, path)
+        self._flush()
+        self._items(wire_type.element, items, count, item, path, spec)
+
+    def _items(self, element: WireType, items: str, count: str, item: str, path: str, spec: FieldSpec) -> None:
+        """Write the elements of an array behind their count."""
+        writer = self._writer
         if isinstance(element, Fixed) and element is not UUID_TYPE:
             small = writer.small_array_methods("pack", element.code)
             with writer.block(f"if {count} < {SMALL_ARRAY}:"):
