@@ -18,15 +18,15 @@ from typing import Final, Literal, Protocol
 from broker.environment.contract import Clock
 
 YOUNG_OBJECTS: Final = 7_000
-"""Growth in objects after which the youngest are looked at. CPython's 700 are those of some hundred requests of a
-rebalance, which all live until it ends.
+"""Growth in objects after which the youngest are collected. A hundred waiting requests make CPython's default of 700,
+and nothing of them can be freed.
 """
 
 COLLECTIONS_OF_YOUNG: Final = 10
-"""And after which there is a full one."""
+"""Collections of the youngest after which there is a full one."""
 
 OBJECTS_PER_COLLECTION: Final = YOUNG_OBJECTS * COLLECTIONS_OF_YOUNG
-"""Growth in objects after which there is a full collection: as many as CPython's defaults are together."""
+"""Growth in objects after which there is a full collection: the product of CPython's three defaults."""
 
 FEW_OBJECTS: Final = 500_000
 """Growth below which a full collection is not worth its time."""
@@ -74,7 +74,7 @@ class GarbageCollector:
         self._freeze_everything()
         self._interpreter.callbacks.append(self._on_collection)
         self._thresholds = self._interpreter.get_threshold()
-        # Those of the middle generation come with the full ones.
+        # A full collection follows each collection of the middle generation.
         self._interpreter.set_threshold(YOUNG_OBJECTS, COLLECTIONS_OF_YOUNG, 0)
 
     def stop(self) -> None:

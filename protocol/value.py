@@ -23,7 +23,8 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, dataclass_tra
 P = ParamSpec("P")
 V = TypeVar("V")
 
-_REQUIRED: Final = object()
+REQUIRED: Final = object()
+"""In place of a default, where there is none."""
 
 
 class _Field:
@@ -40,7 +41,7 @@ class _Field:
 
 def field(
     *,
-    default: Any = _REQUIRED,
+    default: Any = REQUIRED,
     default_factory: Callable[[], Any] | None = None,
     init: bool = True,
     compare: bool = True,
@@ -68,7 +69,7 @@ class ValueType(type):
         own: dict[str, _Field] = {}
         for attribute, annotation in namespace.get("__annotations__", {}).items():
             if not str(annotation).startswith("ClassVar"):
-                given = namespace.pop(attribute, _REQUIRED)
+                given = namespace.pop(attribute, REQUIRED)
                 own[attribute] = given if isinstance(given, _Field) else field(default=given)
         fields = dict(own)
         for base in bases:
@@ -91,13 +92,19 @@ class ValueType(type):
 def _make_constructor_and_call_it(self: Any, *arguments: Any, **values: Any) -> None:
     """`__init__` of a class without instances."""
     value_type = type(self)
-    value_type.__init__ = constructor = _function_of_fields(value_type, "__init__", ["self"], "", "    return")
+    value_type.__init__ = constructor = compile_constructor(value_type)
     constructor(self, *arguments, **values)
 
 
+def compile_constructor(value_type: Any) -> Callable[..., None]:
+    """An `__init__` that sets the fields."""
+    constructor: Callable[..., None] = _function_of_fields(value_type, "__init__", ["self"], "", "    return")
+    return constructor
+
+
 def maker(value_type: Callable[P, V]) -> Callable[P, V]:
-    """A function that makes instances as the constructor does, for what every request makes: a class is called in twice
-    the time.
+    """A function that makes instances as the constructor of a `Value` or `Struct` does, for what every request makes:
+    calling the class takes twice as long.
     """
     make: Callable[P, V] = _function_of_fields(
         value_type, "make", [], "    self = new(value_type)\n", "    return self"
@@ -108,7 +115,7 @@ def maker(value_type: Callable[P, V]) -> Callable[P, V]:
 def _function_of_fields(value_type: Any, function: str, arguments: list[str], begin: str, end: str) -> Any:
     """A function that has the fields as arguments and sets them in `self`."""
     parameters, body = [], []
-    names: dict[str, Any] = {"fresh": _REQUIRED, "new": object.__new__, "value_type": value_type}
+    names: dict[str, Any] = {"fresh": REQUIRED, "new": object.__new__, "value_type": value_type}
     for name, options in value_type.declared_fields.items():
         if not options.init:
             continue
@@ -117,7 +124,7 @@ def _function_of_fields(value_type: Any, function: str, arguments: list[str], be
             names[f"new_{name}"] = options.default_factory
             parameters.append(f"{name}=fresh")
             value = f"new_{name}() if {name} is fresh else {name}"
-        elif options.default is not _REQUIRED:
+        elif options.default is not REQUIRED:
             names[f"default_{name}"] = options.default
             parameters.append(f"{name}=default_{name}")
         else:
@@ -125,7 +132,9 @@ def _function_of_fields(value_type: Any, function: str, arguments: list[str], be
         body.append(f"    self.{name} = {value}\n")
     if hasattr(value_type, "__post_init__"):
         body.append("    self.__post_init__()\n")
-    signature = ", ".join([*arguments, *(["*"] if value_type.takes_keywords_only else []), *parameters])
+    if parameters and value_type.takes_keywords_only:
+        parameters.insert(0, "*")
+    signature = ", ".join([*arguments, *parameters])
     exec(f"def {function}({signature}):\n{begin}{''.join(body)}{end}", names)  # noqa: S102  source is our own
     return names[function]
 

@@ -118,8 +118,8 @@ class Responses:
     def respond_later(
         self, outcome: R | Reply[R], translate: Callable[[R], T] | None, lets_pass: frozenset[ApiKey]
     ) -> T | Later[T]:
-        """As `respond`, without a future, for a handler; `lets_pass`: see `Later`. Without `translate` outcomes are
-        responses.
+        """As `respond`, without a future, for a handler; `lets_pass`: see `Later`. Without `translate` the outcome is
+        the response.
         """
         if not isinstance(outcome, Reply):
             return cast("T", outcome) if translate is None else translate(outcome)
@@ -206,11 +206,8 @@ class CoordinatorRuntime(Generic[S]):
         return self.finish(now, event(now, *args, **kwargs))
 
     def finish(self, now: Moment, result: Result[R]) -> R | Reply[R]:
-        """As `handle`, of an event that the shard has handled at `now`: for those that come in thousands a second."""
-        if result.appends or self._in_flight:
-            self._go_on(now, result.appends)
-        else:
-            self._set_timer()
+        """Make the appends of an event that the shard handled at `now`. Gives the response if it is there already."""
+        self._go_on(now, result.appends)
         response = result.response
         if isinstance(response, Reply) and response.value is not None:
             return response.value

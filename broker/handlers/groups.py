@@ -41,7 +41,7 @@ from protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from protocol.wire.schema import maker
+from protocol.value import maker
 
 if TYPE_CHECKING:
     from cluster.groups.shard import GroupDescription
@@ -246,6 +246,7 @@ def _joining(context: RequestContext, request: JoinGroupRequest) -> Joining:
 
 
 def _without_null(response: JoinGroupResponse) -> JoinGroupResponse:
+    """For versions whose protocol name cannot be null: it is empty."""
     response.protocol_name = response.protocol_name or ""
     return response
 

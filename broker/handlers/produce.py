@@ -25,7 +25,7 @@ from protocol.records.record_format import (
 )
 from protocol.records.record_validation import RecordValidationError
 from protocol.topic_partition import TopicPartition, is_internal
-from protocol.wire.schema import maker
+from protocol.value import maker
 from storage.directory.disk_reserve import DiskReserveError
 from storage.log.log_validator import NotOneBatchError
 from storage.log.transaction_verification import VerificationGuard

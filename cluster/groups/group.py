@@ -254,6 +254,13 @@ class Group:
         member.awaiting_join = make_reply()
         return member.awaiting_join
 
+    def await_sync(self, member: Member) -> Reply[SyncGroupResponse]:
+        """Let a member's SyncGroup wait; one that waited already is sent back to join again."""
+        if member.awaiting_sync is not None:
+            member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
+        member.awaiting_sync = make_reply()
+        return member.awaiting_sync
+
     def answer_join(self, member: Member, response: JoinGroupResponse) -> None:
         """Answer a member's waiting JoinGroup, if one waits."""
         if member.awaiting_join is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_reply, make_result
+from cluster.coordinators.results import Append, Appends, Moment, Reply, Result, make_result
 from cluster.groups.group import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from cluster.groups.group_table import GroupTable
 from cluster.groups.member_responses import join_response, sync_response
@@ -238,10 +238,7 @@ class Membership:
         if group.state is STABLE:
             self._rebalancer.renew_session(now, group, member)
             return make_result(sync_response(group, member))
-        if member.awaiting_sync is not None:
-            member.awaiting_sync.set(sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
-        reply: Reply[SyncGroupResponse] = make_reply()
-        member.awaiting_sync = reply
+        reply = group.await_sync(member)
         if group.leader_id != member.member_id or group.storing_generation == group.generation_id:
             return make_result(reply)
         of_members = {each: assignments.get(each, b"") for each in group.members}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cluster.groups.group import Group, Member
 from protocol.errors import NO_ERROR
 from protocol.messages import JoinGroupResponse, SyncGroupResponse
-from protocol.wire.schema import maker
+from protocol.value import maker
 
 _make_join_response = maker(JoinGroupResponse)
 _make_member = maker(JoinGroupResponse.JoinGroupResponseMember)

@@ -53,6 +53,7 @@ class GroupShard:
         self.offsets = CommittedOffsets(self._table, self._rebalancer)
         self._restored_with_members: list[Group] = []
         self.next_deadline_ms = self._table.deadlines.next_ms
+        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
 
     @property
     def durable(self) -> DurableGroups:

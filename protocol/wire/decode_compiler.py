@@ -240,7 +240,7 @@ class DecodeCompiler:
         return self._flexible and not spec.always_classic
 
     def _length(self, code: str, size: int, path: str, spec: FieldSpec, most: int | None = None) -> str:
-        """Read a length (or count) and give its variable, as it is on the wire. `most`: of a compact string."""
+        """Read a length (or count) as it is on the wire and give its variable. A compact one is `most` at the most."""
         writer = self._writer
         length = writer.fresh("n")
         if self._is_compact(spec):
@@ -279,7 +279,10 @@ class DecodeCompiler:
     ) -> None:
         writer = self._writer
         text = isinstance(wire_type, Text)
-        length = self._length(*(("h", 2, path, spec, MAX_STRING_BYTES) if text else ("i", 4, path, spec)))
+        if text:
+            length = self._length("h", 2, path, spec, MAX_STRING_BYTES)
+        else:
+            length = self._length("i", 4, path, spec)
         self._or_null(length, target, path, spec, nullable)
         with writer.block("else:"):
             writer.line("q = p")

@@ -200,7 +200,7 @@ class EncodeCompiler:
                 self._writer.line(f"too_long({length})", path)
 
     def _compact_length(self, wire_type: WireType, length: str, path: str) -> None:
-        """Write a length as one more in a varint. One of few bytes needs no check."""
+        """Write a length as a varint that is one more. A short one is not checked."""
         writer = self._writer
         writer.line(f"if {length} < 127: w.append({length} + 1)")
         with writer.block("else:"):
@@ -218,7 +218,6 @@ class EncodeCompiler:
         self, wire_type: Text | Blob | RecordsBlob, value: str, path: str, spec: FieldSpec, nullable: bool
     ) -> None:
         writer = self._writer
-        text = isinstance(wire_type, Text)
         data, length = writer.fresh("s"), writer.fresh("n")
         if self._flexible and not spec.always_classic:
             self._flush()
@@ -226,9 +225,7 @@ class EncodeCompiler:
             with writer.block(f"if {data} is None:"):
                 self._null(path, nullable)
             with writer.block("else:"):
-                if text:
-                    writer.line(f"{data} = {data}.encode()", path)
-                writer.line(f"{length} = len({data})", path)
+                self._measure(wire_type, data, length, path)
                 self._compact_length(wire_type, length, path)
                 self._content(wire_type, data, length, path)
             return
@@ -240,13 +237,17 @@ class EncodeCompiler:
             else:
                 writer.line("null()", path)
         with writer.block("else:"):
-            if text:
-                writer.line(f"{data} = {data}.encode()", path)
-            writer.line(f"{length} = len({data})", path)
+            self._measure(wire_type, data, length, path)
             self._check_length(wire_type, length, path)
-        self._add("h" if text else "i", length, path)
+        self._add("h" if isinstance(wire_type, Text) else "i", length, path)
         self._flush()
         self._content(wire_type, data, length, path)
+
+    def _measure(self, wire_type: WireType, data: str, length: str, path: str) -> None:
+        """Turn text into bytes, and put their length into its variable."""
+        if isinstance(wire_type, Text):
+            self._writer.line(f"{data} = {data}.encode()", path)
+        self._writer.line(f"{length} = len({data})", path)
 
     def _content(self, wire_type: WireType, data: str, length: str, path: str) -> None:
         """Write bytes behind their length."""

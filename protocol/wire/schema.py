@@ -21,6 +21,7 @@ from uuid import UUID
 
 from protocol.api_keys import NEVER_FLEXIBLE, ApiKey
 from protocol.errors import ApiError, DecodeError, ErrorCode
+from protocol.value import REQUIRED, compile_constructor
 from protocol.wire.decode_compiler import DecodeCompiler, has_records
 from protocol.wire.encode_compiler import EncodeCompiler
 from protocol.wire.wire_types import (
@@ -60,7 +61,6 @@ Parts = list[bytes | bytearray | memoryview]
 P = ParamSpec("P")
 S = TypeVar("S")
 
-_REQUIRED: Final = object()
 _ALL: Final = Versions.parse("0+")
 
 
@@ -68,6 +68,8 @@ class _FieldOptions:
     """The arguments of `field()`."""
 
     __slots__ = ("always_classic", "default", "ignorable", "nullable", "tag", "versions")
+    init = True
+    """The constructor takes every field."""
 
     def __init__(
         self, versions: str, nullable: str, default: Any, tag: int | None, ignorable: bool, always_classic: bool
@@ -79,11 +81,16 @@ class _FieldOptions:
         self.ignorable = ignorable
         self.always_classic = always_classic
 
+    @property
+    def default_factory(self) -> type[list[Any]] | None:
+        """Makes the default of a list, as each instance has one of its own."""
+        return list if isinstance(self.default, list) else None
+
 
 def field(
     versions: str = "0+",
     *,
-    default: Any = _REQUIRED,
+    default: Any = REQUIRED,
     nullable: str = "0+",
     tag: int | None = None,
     ignorable: bool = False,
@@ -125,11 +132,12 @@ class Struct(metaclass=StructType):
     """Base of every message and of the structs nested in messages."""
 
     declared_fields: ClassVar[dict[str, _FieldOptions]]
+    takes_keywords_only: ClassVar[bool] = True
 
     def __init__(self, **values: Any) -> None:
         # Only the first instance of a class comes here: its real constructor is made now and takes over.
         struct_class = type(self)
-        constructor = _make_constructor(struct_class)
+        constructor = compile_constructor(struct_class)
         struct_class.__init__ = constructor  # type: ignore[method-assign]
         constructor(self, **values)
 
@@ -143,42 +151,6 @@ class Struct(metaclass=StructType):
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.declared_fields)
         return f"{type(self).__qualname__}({values})"
-
-
-def _make_constructor(struct_class: type[Struct]) -> Any:
-    """An `__init__` with the struct's fields as keyword arguments."""
-    return _function_of_fields(struct_class, "__init__", ["self"], "", "")
-
-
-def maker(struct_class: Callable[P, S]) -> Callable[P, S]:
-    """A function that makes instances as the struct's constructor does, for what is made in every request: a class is
-    called in twice the time.
-    """
-    make: Callable[P, S] = _function_of_fields(
-        struct_class, "make", [], "    self = new(struct_class)\n", "    return self\n"
-    )
-    return make
-
-
-def _function_of_fields(struct_class: Any, function: str, arguments: list[str], begin: str, end: str) -> Any:
-    """A function that has the struct's fields as keyword arguments and sets them in `self`."""
-    parameters, body = [], []
-    names: dict[str, Any] = {"fresh": _REQUIRED, "new": object.__new__, "struct_class": struct_class}
-    for name, options in struct_class.declared_fields.items():
-        value = name
-        if options.default is _REQUIRED:
-            parameters.append(name)
-        elif isinstance(options.default, list):
-            parameters.append(f"{name}=fresh")
-            value = f"[] if {name} is fresh else {name}"
-        else:
-            names[f"default_{name}"] = options.default
-            parameters.append(f"{name}=default_{name}")
-        body.append(f"    self.{name} = {value}\n")
-    signature = ", ".join([*arguments, "*", *parameters] if parameters else arguments)
-    source = f"def {function}({signature}):\n{begin}{''.join(body)}{end}"
-    exec(source if body or end else f"{source}    return", names)  # noqa: S102  source is our own
-    return names[function]
 
 
 _specs: dict[type[Struct], list[FieldSpec]] = {}
@@ -199,8 +171,8 @@ def fields_of(struct_class: type[Struct]) -> list[FieldSpec]:
 
 def _specify(where: str, name: str, hint: Any, options: _FieldOptions) -> FieldSpec:
     wire_type = _wire_type(hint, where)
-    default = list if isinstance(options.default, list) else options.default
-    if default is _REQUIRED:
+    default = options.default_factory or options.default
+    if default is REQUIRED:
         if options.versions != _ALL or options.tag is not None:
             raise TypeError(f"{where} is not in every message and needs a default")
         default = zero_of(wire_type)
