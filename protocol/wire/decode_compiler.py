@@ -47,12 +47,12 @@ _MISTAKES = (struct_error, IndexError, ValueError)
 
 
 def read_varint(buffer: bytes | memoryview, position: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte, already read, announced more: (value, position after it)."""
+    """The rest of an unsigned varint whose first byte, at `position`, announced more: (value, position of its last)."""
     value = first & 0x7F
     shift = 7
     while True:
-        byte = buffer[position]
         position += 1
+        byte = buffer[position]
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
@@ -240,9 +240,10 @@ class DecodeCompiler:
         return self._flexible and not spec.always_classic
 
     def _length(self, code: str, size: int, path: str, spec: FieldSpec, most: int | None = None) -> str:
-        """Read a length (or count) as it is on the wire and give its variable. A compact one is `most` at the most."""
-        writer = self._writer
-        length = writer.fresh("n")
+        """Read a length (or count) as it is on the wire and give its variable. A compact one is `most` at the most, and
+        `p` stays at its last byte.
+        """
+        length = self._writer.fresh("n")
         if self._is_compact(spec):
             self._flush()
             self._varint(length, path, most)
@@ -252,9 +253,9 @@ class DecodeCompiler:
         return length
 
     def _varint(self, variable: str, path: str, most: int | None = None) -> None:
+        """Read a varint, up to its last byte."""
         writer = self._writer
         writer.line(f"{variable} = b[p]", path)
-        writer.line("p += 1")
         with writer.block(f"if {variable} > 127:"):
             writer.line(f"{variable}, p = varint(b, p, {variable})", path)
             if most is not None:
@@ -269,7 +270,9 @@ class DecodeCompiler:
             if not nullable:
                 writer.line("null(-1)" if is_compact else f"null({length})", path)
                 return
-            if not is_compact:
+            if is_compact:
+                writer.line("p += 1")
+            else:
                 with writer.block(f"if {length} != -1:"):
                     writer.line(f"null({length})", path)
             writer.line(f"{target} = None")
@@ -285,8 +288,9 @@ class DecodeCompiler:
             length = self._length("i", 4, path, spec)
         self._or_null(length, target, path, spec, nullable)
         with writer.block("else:"):
-            writer.line("q = p")
-            writer.line(f"p += {length} - 1" if self._is_compact(spec) else f"p += {length}")
+            # A compact length is one more than that of the content, but `p` is at the byte before it.
+            writer.line("q = p + 1" if self._is_compact(spec) else "q = p")
+            writer.line(f"p += {length}")
             with writer.block("if p > e:"):
                 writer.line("short(p - q, e - q)", path)
             if text:
@@ -303,6 +307,7 @@ class DecodeCompiler:
         self._or_null(count, target, path, spec, nullable)
         with writer.block("else:"):
             if self._is_compact(spec):
+                writer.line("p += 1")
                 writer.line(f"{count} -= 1")
             least = minimum_size(element, self._version, self._flexible, self._fields_of)
             with writer.block(f"if {count} > {'e - p' if least == 1 else f'(e - p) // {least}'}:"):
@@ -354,12 +359,15 @@ class DecodeCompiler:
         writer.line("p += 1")
         with writer.block(f"if {count}:"):
             with writer.block(f"if {count} > 127:"):
-                writer.line(f"{count}, p = varint(b, p, {count})", where)
+                writer.line(f"{count}, p = varint(b, p - 1, {count})", where)
+                writer.line("p += 1")
             with writer.block(f"if {count} > {MAX_TAGS}:"):
                 writer.line(f"tags({count})", where)
             with writer.block(f"for _ in range({count}):"):
                 self._varint(tag, where)
+                writer.line("p += 1")
                 self._varint(size, where)
+                writer.line("p += 1")
                 writer.line(f"{end} = p + {size}")
                 with writer.block(f"if {end} > e:"):
                     writer.line(f"short({size}, e - p)", where)
