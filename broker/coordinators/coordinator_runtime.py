@@ -12,6 +12,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from broker.environment.contract import Clock
 from broker.network.registry import Later, make_later
+from cluster.coordinators.deadlines import Deadlines
 from cluster.coordinators.results import Append, Appends, Moment, Producer, Reply, Result
 from protocol.api_keys import ApiKey
 from protocol.errors import NO_ERROR, ApiError, EncodeError, ErrorCode
@@ -43,6 +44,9 @@ class Shard(Protocol):
     `complete`, by replay of what was appended.
     """
 
+    deadlines: Deadlines
+    """They say when `expire` is to be called next."""
+
     def start(self, now: Moment) -> Appends:
         """Begin to serve what was restored."""
         ...
@@ -53,10 +57,6 @@ class Shard(Protocol):
 
     def fail(self, now: Moment, append: Append, error_code: ErrorCode) -> Appends:
         """`append` was not committed."""
-        ...
-
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
         ...
 
     def expire(self, now: Moment) -> Appends:
@@ -181,6 +181,7 @@ class CoordinatorRuntime(Generic[S]):
         self._partition = partition
         self._log = log
         self._clock = clock
+        self._deadlines = shard.deadlines
         self._due: deque[Append] = deque()
         """Appends to be made, in order, by `_continue`."""
         self._continues = False
@@ -236,7 +237,8 @@ class CoordinatorRuntime(Generic[S]):
             self._make(now, appends)
         if self._in_flight:
             self._report(now)
-        self._set_timer()
+        if self._deadlines.next_ms < self._timer_ms:
+            self._set_timer()
 
     def _make(self, now: Moment, appends: Appends) -> None:
         self._due.extend(appends)
@@ -256,8 +258,7 @@ class CoordinatorRuntime(Generic[S]):
             self._continue_later()
         now = self.now()
         self._make_some(now)
-        self._report(now)
-        self._set_timer()
+        self._go_on(now, ())
 
     def _make_some(self, now: Moment) -> None:
         room = RECORDS_PER_SLICE
@@ -305,8 +306,7 @@ class CoordinatorRuntime(Generic[S]):
             return failed
 
     def _on_written(self, _: asyncio.Future[int]) -> None:
-        self._report(self.now())
-        self._set_timer()
+        self._go_on(self.now(), ())
 
     def _report(self, now: Moment) -> None:
         """Tell the shard of finished appends, oldest first. What follows may append again, hence the guard."""
@@ -328,14 +328,14 @@ class CoordinatorRuntime(Generic[S]):
             self._reporting = False
 
     def _set_timer(self) -> None:
-        next_ms = self.shard.next_deadline_ms()
-        if next_ms is None or next_ms >= self._timer_ms or self.is_closed:
+        """Be woken when the next deadline is reached, which is before the timer fires."""
+        if self.is_closed:
             return
         if self._timer is not None:
             self._timer.cancel()
         # The shard's clock counts whole milliseconds: a little later than the deadline, it has reached it for sure.
-        delay_s = max(0.0, next_ms / 1000 - self._clock.monotonic_s()) + 0.0005
-        self._timer_ms = next_ms
+        self._timer_ms = self._deadlines.next_ms
+        delay_s = max(0.0, self._timer_ms / 1000 - self._clock.monotonic_s()) + 0.0005
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:

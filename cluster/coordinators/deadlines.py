@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from itertools import count
 from typing import Final
@@ -66,6 +67,8 @@ class Deadlines:
         self._heap: list[tuple[int, int, Deadline]] = []
         self._order = count()
         self._tidy_at = _FEW
+        self.next_ms = math.inf
+        """When `expire` is to be called next, in monotonic milliseconds; maybe for nothing. Infinity: never."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -75,6 +78,7 @@ class Deadlines:
         heapq.heappush(self._heap, (due_ms, next(self._order), deadline))
         if len(self._heap) > self._tidy_at:
             self._tidy()
+        self.next_ms = min(self.next_ms, due_ms)
 
     def _tidy(self) -> None:
         """Drop the entries of deadlines that were cleared or moved forward; amortised, a few steps per push."""
@@ -87,10 +91,10 @@ class Deadlines:
         heapq.heapify(kept)
         self._heap = kept
         self._tidy_at = max(_FEW, 2 * len(kept))
+        self._find_next()
 
-    def next_ms(self) -> int | None:
-        """When `expire` should be called next, in monotonic milliseconds; maybe for nothing. None: never."""
-        return self._heap[0][0] if self._heap else None
+    def _find_next(self) -> None:
+        self.next_ms = self._heap[0][0] if self._heap else math.inf
 
     def expire(self, now: Moment) -> Appends:
         """Run what is due, earliest first.
@@ -108,4 +112,5 @@ class Deadlines:
                 appends += entry[2].action(now)
         for entry in set_meanwhile:
             heapq.heappush(self._heap, entry)
+        self._find_next()
         return appends

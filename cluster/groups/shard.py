@@ -52,8 +52,8 @@ class GroupShard:
         self.membership = Membership(self._table, self._rebalancer)
         self.offsets = CommittedOffsets(self._table, self._rebalancer)
         self._restored_with_members: list[Group] = []
-        self.next_deadline_ms = self._table.deadlines.next_ms
-        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
+        self.deadlines = self._table.deadlines
+        """They say when `expire` is to be called next."""
 
     @property
     def durable(self) -> DurableGroups:

@@ -32,8 +32,8 @@ class TransactionShard:
         self._table = TransactionTable(config, durable)
         self.transactions = OpenTransactions(self._table, send)
         self.producers = ProducerSessions(self._table, self.transactions)
-        self.next_deadline_ms = self._table.deadlines.next_ms
-        """When `expire` is to be called next (monotonic milliseconds); None: no time matters now."""
+        self.deadlines = self._table.deadlines
+        """They say when `expire` is to be called next."""
         self._restored_amid_the_end = [
             each for each in self._table.transactions.values() if each.metadata.state in ENDING
         ]

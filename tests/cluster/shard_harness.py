@@ -57,7 +57,7 @@ class ShardHarness(Generic[S]):
     def advance(self, milliseconds: int) -> None:
         """Let time pass, running what falls due at its own moment."""
         end_ms = self.now_ms + milliseconds
-        while (next_ms := self.shard.next_deadline_ms()) is not None and next_ms + START_MS <= end_ms:
-            self.now_ms = max(self.now_ms, next_ms + START_MS)
+        while (next_ms := self.shard.deadlines.next_ms + START_MS) <= end_ms:
+            self.now_ms = max(self.now_ms, int(next_ms))
             self.make(self.shard.expire(self.now()))
         self.now_ms = end_ms

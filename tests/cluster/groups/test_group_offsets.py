@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import pytest
@@ -308,7 +309,7 @@ def test_offsets_of_deleted_topics_go_once_the_log_takes_it(harness: Harness, ca
     written = len(harness.log)
     harness.advance(10_000)
     assert len(harness.log) == written
-    assert harness.shard.next_deadline_ms() is None
+    assert harness.shard.deadlines.next_ms == math.inf
 
 
 def test_what_is_committed_after_the_deletion_stays(harness: Harness) -> None:
