@@ -97,7 +97,8 @@ class GroupHandlers:
         try:
             runtime = self._service.runtime_of(request.group_id)
             now = runtime.now()
-            assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
+            given = request.assignments
+            assignments = {each.member_id: bytes(each.assignment) for each in given} if given else {}
             protocol_type, protocol_name = request.protocol_type, request.protocol_name
             sync = runtime.shard.membership.sync
             outcome = runtime.finish(
