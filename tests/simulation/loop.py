@@ -223,7 +223,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self._runnable.remove(process)
 
     def resume(self, process: Process) -> None:
-        """As SIGCONT."""
+        """As SIGCONT, which does nothing to a process that runs."""
+        if not process.paused:
+            return
         process.paused = False
         if process.alive and process.ready:
             self._runnable.append(process)
