@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from tests.simulation.loop import Process, SimLoop
+import pytest
+
+from tests.simulation.loop import LivelockError, Process, SimLoop
 
 
 def test_a_process_that_is_resumed_twice_has_one_turn() -> None:
@@ -17,12 +19,12 @@ def test_a_process_that_is_resumed_twice_has_one_turn() -> None:
         for turn in range(3):
             ran.append(turn)
             await asyncio.sleep(0)
-        loop.stop()
 
     loop.pause(process)
     loop.spawn(process, work())
     for _ in range(2):
         loop.resume(process)
-    loop.run_forever()
+    with pytest.raises(LivelockError, match="nobody has anything to do"):
+        loop.run_forever()
     assert ran == [0, 1, 2]
     loop.end()
