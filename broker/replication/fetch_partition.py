@@ -64,7 +64,9 @@ class FetchPartition:
     def report(self, data: PartitionData) -> bool:
         """Record the offsets sent to the client; whether an incremental answer needs the partition."""
         is_needed = self.needs(data)
-        # After an error, the next answer without one has to be sent as well, as if nothing had been reported.
-        self.reported_high_watermark = -1 if data.error_code else data.high_watermark
+        # After an error, the next answer without one has to be sent as well, as if nothing had been reported. The same
+        # where a follower has to truncate: it does not take that high watermark, and may ask for the same offset again.
+        is_taken = not data.error_code and data.diverging_epoch is None
+        self.reported_high_watermark = data.high_watermark if is_taken else -1
         self.reported_log_start_offset = data.log_start_offset
         return is_needed

@@ -79,6 +79,17 @@ def test_a_reader_that_goes_back_is_told_all_once_more() -> None:
     assert answer(cache.open(request(session, 3, 0, offset=3), 12, NAMES.get)) == (session, [])
 
 
+def test_a_follower_that_truncates_is_told_all_once_more() -> None:
+    """It may go back to where it was, when an epoch without records is all that it drops."""
+    cache, _ = cache_of()
+    session, _ = answer(cache.open(request(0, 0, 0, 1, offset=5), 12, NAMES.get))
+    diverging = data(0, 10)
+    diverging.diverging_epoch = FetchResponse.EpochEndOffset(epoch=1, end_offset=5)
+    assert answer(cache.open(request(session, 1), 12, NAMES.get), p0=diverging) == (session, [0])
+    assert answer(cache.open(request(session, 2, 0, offset=5), 12, NAMES.get)) == (session, [0])
+    assert answer(cache.open(request(session, 3), 12, NAMES.get)) == (session, [])
+
+
 def test_partitions_join_change_and_leave_a_session() -> None:
     cache, _ = cache_of()
     session, _ = answer(cache.open(request(0, 0, 0, 1), 12, NAMES.get))
