@@ -361,6 +361,9 @@ class _Scenario:
             self._stuck("a transaction hangs")
         elif not await self._world.until(lambda: not workload.lagging(), CAUGHT_UP_WITHIN_S):
             self._stuck(f"transactional clients lag: {', '.join(workload.lagging())}")
+        workload.rests = True
+        if not await self._world.until(lambda: workload.is_at_rest, CAUGHT_UP_WITHIN_S):
+            self._stuck("the transactional loop does not come to rest")
         await self._read_transactions()
 
     async def _read_transactions(self) -> None:

@@ -12,6 +12,7 @@ from cluster.coordinators.partitioning import coordinator_partition
 from cluster.znodes import NO_LEADER, PartitionState
 from cluster.zookeeper.coordination import NoNodeError
 from protocol.topic_partition import TRANSACTION_STATE, TopicPartition
+from tests.simulation import history
 from tests.simulation.clients import Clients
 from tests.simulation.cluster.invariants import Invariants
 from tests.simulation.endpoint import Endpoint
@@ -57,6 +58,7 @@ class Strikes:
         if coordinator is not None and self._rng.choice(self._kinds)(coordinator, partitions):
             self._left -= 1
             self.last_s = now
+            self._clients.feed(history.Disturbed(now, "strike"))
 
     def leader(self, partition: TopicPartition) -> Machine | None:
         """The machine of its leader, if it runs."""

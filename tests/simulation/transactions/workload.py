@@ -70,7 +70,13 @@ class Workload:
         """How far the loop has come, and the reader."""
         self._world = clients.world
         self._rng = Random(f"workload {self._world.seed}")
+        self.rests = False
+        """Whether the loop begins no more transactions. An instance may have taken, before it left the group, what
+        another one has written since; it writes that once more, in a transaction that is aborted.
+        """
         self._busy: dict[str, None] = {}
+        self._writing: dict[str, None] = {}
+        """The instances of the loop that are amid a transaction."""
         self._commits = _FIRST_COMMIT
 
     @property
@@ -82,6 +88,11 @@ class Workload:
     def is_idle(self) -> bool:
         """Whether no producer is at work. The loop always is."""
         return not self._busy
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is written any more."""
+        return self.rests and not self._writing
 
     def lagging(self) -> list[str]:
         """The readers that have not reached the ends, with what they lack."""
@@ -235,6 +246,7 @@ class Workload:
         if is_twin:
             self._busy[name] = None
         left = rng.randint(1, 4) if is_twin else -1
+        self._writing.pop(name, None)  # it may have been killed amid a transaction
         while left and not (is_twin and self.clients.is_over):
             work = Work(self, client, transactional_id, reader)
             consumer = self._consumer_of_loop(client, reader)
@@ -281,6 +293,18 @@ class Workload:
         if not taken:
             self._reached(LOOP, consumer)
             return True
+        if self.rests:
+            return True
+        name = reader.partition("/")[0]
+        self._writing[name] = None
+        try:
+            return await self._write(work, consumer, reader, rng, taken)
+        finally:
+            self._writing.pop(name, None)
+
+    async def _write(
+        self, work: Work, consumer: Consumer, reader: str, rng: Random, taken: dict[TopicPartition, list[Record]]
+    ) -> bool:
         transaction = work.next_transaction()
         self._note(reader, taken)
         offsets = {partition: records[-1].offset + 1 for partition, records in taken.items()}
