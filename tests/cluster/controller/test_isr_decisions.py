@@ -104,3 +104,14 @@ def test_a_topic_that_is_being_deleted_is_gone() -> None:
     context = context_of()
     context.topics_to_be_deleted["t"] = None
     assert judge_isr_change(change(1), 1, context) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_replica_that_its_registration_calls_cut_joins_no_isr() -> None:
+    """The next controller reads the registration, and would take the replica out again."""
+    context = context_of()
+    cut = BrokerImage(3, 103, {}, cut_replicas={"t": (0,)})
+    context.brokers_are([*(context.live_brokers[each] for each in (1, 2)), cut])
+    assert judge_isr_change(change(1, 2, 3), 1, context) is ErrorCode.INELIGIBLE_REPLICA
+    assert judge_isr_change(change(1), 1, context) == PartitionState(1, 5, (1,), 7)
+    context.brokers_are([*(context.live_brokers[each] for each in (1, 2)), cut.replace(cut_replicas={"t": (1,)})])
+    assert judge_isr_change(change(1, 2, 3), 1, context) == PartitionState(1, 5, (1, 2, 3), 7)
