@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -9,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.kit.due import due
 from tests.simulation.checker import Checker
+from tests.simulation.loop import LivelockError, Process, SimLoop
 from tests.simulation.mutants import MUTANTS, mutant_named
 from tests.simulation.seeds import LogWatch, run_seed
 from tests.simulation.world import World
@@ -131,3 +134,23 @@ def test_a_sequence_number_may_be_refused_by_a_topic_that_was_made_again() -> No
 
 def test_a_topic_that_was_made_again_may_not_lose_what_was_committed() -> None:
     assert len(_mistakes("renewed", "renewed-0 ends at 7 here, below its high watermark 9")) == 1
+
+
+def test_a_process_that_is_resumed_twice_has_one_turn() -> None:
+    """The network heals, which resumes all processes, before the pause of one is over."""
+    loop, process = SimLoop(Random(1)), Process("a")
+    ran: list[int] = []
+
+    async def work() -> None:
+        for turn in range(3):
+            ran.append(turn)
+            await asyncio.sleep(0)
+
+    loop.pause(process)
+    loop.spawn(process, work())
+    for _ in range(2):
+        loop.resume(process)
+    with pytest.raises(LivelockError, match="nobody has anything to do"):
+        loop.run_forever()
+    assert ran == [0, 1, 2]
+    loop.end()
