@@ -97,8 +97,7 @@ class GroupHandlers:
         try:
             runtime = self._service.runtime_of(request.group_id)
             now = runtime.now()
-            given = request.assignments
-            assignments = {each.member_id: bytes(each.assignment) for each in given} if given else {}
+            assignments = {each.member_id: bytes(each.assignment) for each in request.assignments}
             protocol_type, protocol_name = request.protocol_type, request.protocol_name
             sync = runtime.shard.membership.sync
             outcome = runtime.finish(

@@ -38,7 +38,6 @@ class Connection(asyncio.BufferedProtocol):
         "_paused_reasons",
         "_reader",
         "_replies",
-        "_reply_memory",
         "_server",
         "_throttled",
         "_transport",
@@ -58,7 +57,6 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._dispatcher = dispatcher
         self._loop = asyncio.get_running_loop()
-        self._reply_memory = server.reply_memory
         self._reader = FrameReader(server.max_request_bytes, server.receive_buffer)
         self._transport: asyncio.Transport
         self._writer: ReplyWriter
@@ -117,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_held_bytes()
         if self._throttled is not None:
             self._throttled.close()
-        self._reply_memory.forget(self)
+        self._server.reply_memory.forget(self)
         self._server.connection_lost(self)
 
     def close(self, reason: str, *, level: int = logging.INFO, soon: bool = False) -> None:
@@ -141,17 +139,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active_s = self._loop.time()
-        reader, writer = self._reader, self._writer
-        # As `_must_wait` has it, without a call: nearly every request comes alone to a connection with nothing else.
-        may_wait = self._replies or self.closed or self._continues or self._throttled is not None or writer.is_behind
-        if may_wait or self._reply_memory.is_exhausted or (frame := reader.only_frame(nbytes)) is None:
-            reader.received(nbytes)
+        frame = None if self._replies or self._must_wait() else self._reader.only_frame(nbytes)
+        if frame is None:
+            self._reader.received(nbytes)
             self._take_up_requests()
             return
         parts = self._process(frame)
         if parts is not None:
-            writer.send(parts)
-            if writer.is_behind:
+            self._writer.send(parts)
+            if self._writer.is_behind:
                 self._settle()
 
     def eof_received(self) -> bool:
@@ -206,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
             or (self._throttled is not None and self._throttled.is_muted)
             or self._writer.is_behind
             or len(self._replies) >= MAX_WAITING_REQUESTS
-            or (self._reply_memory.is_exhausted and self._reply_memory.keeps_waiting(self))
+            or (self._server.reply_memory.is_exhausted and self._server.reply_memory.keeps_waiting(self))
         )
 
     def _process(self, frame: memoryview) -> Parts | None:
@@ -271,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._barriers.take_down(later.lets_pass)
         replies, writer = self._replies, self._writer
-        is_busy = self._continues or self._paused_reasons or writer.is_behind or not self._reader.has_nothing
+        is_busy = self._continues or self._paused_reasons or writer.is_behind or self._reader.has_unread
         if is_busy or later.parts is None or len(replies) != 1 or replies[0] is not later:
             self.take_up_again()
             return
@@ -331,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         is_behind = self._writer.is_behind
         if is_behind or self._unsent_bytes:
             self._unsent_bytes = self._writer.unsent_bytes if is_behind else 0
-            self._reply_memory.hold(self, self._unsent_bytes)
+            self._server.reply_memory.hold(self, self._unsent_bytes)
         if is_behind or reader.has_unread or len(self._replies) >= MAX_WAITING_REQUESTS:
             self.pause_reading("backlog")
         elif self._paused_reasons:
@@ -385,6 +381,6 @@ class Connection(asyncio.BufferedProtocol):
         unsent_bytes = self.unsent_bytes
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes
-            self._reply_memory.hold(self, unsent_bytes)
+            self._server.reply_memory.hold(self, unsent_bytes)
             self.last_active_s = now_s
         return self.last_active_s >= time_s

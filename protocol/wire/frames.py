@@ -77,7 +77,6 @@ class FrameReader:
         "_shared",
         "_size",
         "_view",
-        "has_nothing",
     )
 
     def __init__(self, max_frame_bytes: int, shared_buffer: ReceiveBuffer) -> None:
@@ -87,8 +86,6 @@ class FrameReader:
         self._view = shared_buffer.view
         self._position = 0
         self._end = 0
-        self.has_nothing = True
-        """Whether neither unread bytes nor the beginning of a frame are here; found out by `keep`."""
         self._frame_at = 0
         self._head = b""
         # A frame that has begun: its size (-1 for none), the bytes of it that are here, and how many those are.
@@ -129,7 +126,7 @@ class FrameReader:
 
         It counts as handed out. For anything else nothing has happened yet, and `received` is to be called.
         """
-        if self.has_nothing and count > _LENGTH_BYTES:
+        if self._size < 0 and self._position == self._end and not self._head and count > _LENGTH_BYTES:
             size = _length_at(self._shared.view)[0]
             if size == count - _LENGTH_BYTES and size <= self._max_frame_bytes:
                 return self._shared.view[_LENGTH_BYTES:count]
@@ -137,7 +134,6 @@ class FrameReader:
 
     def received(self, count: int) -> None:
         """Account for `count` bytes at the start of the last `get_buffer`."""
-        self.has_nothing = False
         if self._direct:
             self._filled += count
         elif self._position < self._end:
@@ -180,7 +176,6 @@ class FrameReader:
             self._take_back()
         if self._position == self._end:
             self._view, self._position, self._end = self._shared.view, 0, 0
-            self.has_nothing = self._size < 0 and not self._head
         elif self._view is self._shared.view:
             kept = bytearray(self._view[self._position : self._end])
             self._view, self._position, self._end = memoryview(kept), 0, len(kept)
