@@ -328,7 +328,7 @@ class CoordinatorRuntime(Generic[S]):
             self._reporting = False
 
     def _set_timer(self) -> None:
-        """Be woken when the next deadline is reached, which is before the timer fires."""
+        """Move the timer forward to the next deadline."""
         if self.is_closed:
             return
         if self._timer is not None:

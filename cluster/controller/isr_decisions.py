@@ -8,7 +8,6 @@ from cluster.metadata_image import PartitionImage
 from cluster.replication.isr_changes import UNKNOWN_BROKER_EPOCH, IsrChange
 from cluster.znodes import RECOVERED, RECOVERING, PartitionState
 from protocol.errors import ErrorCode
-from protocol.topic_partition import TopicPartition
 from protocol.uuids import ZERO_UUID
 
 
@@ -42,11 +41,11 @@ def judge_isr_change(
         return ErrorCode.INVALID_UPDATE_VERSION
     if not _is_sound(change, isr, broker_id, partition):
         return ErrorCode.INVALID_REQUEST
-    topic_partition = change.topic_partition
-    if not all(_is_eligible(member, epoch, topic_partition, partition, context) for member, epoch in change.new_isr):
+    name = change.topic_partition.topic
+    if not all(_is_eligible(member, epoch, name, partition, context) for member, epoch in change.new_isr):
         return ErrorCode.INELIGIBLE_REPLICA
     leader, epoch, recovery = partition.leader, context.controller_epoch, change.leader_recovery_state
-    eligible = eligible_after(change.topic_partition.topic, partition, leader, isr, context)
+    eligible = eligible_after(name, partition, leader, isr, context)
     return PartitionState(leader, partition.leader_epoch, isr, epoch, recovery, eligible)
 
 
@@ -61,9 +60,7 @@ def _is_sound(change: IsrChange, isr: tuple[int, ...], broker_id: int, partition
     return change.leader_recovery_state == RECOVERED
 
 
-def _is_eligible(
-    member: int, epoch: int, topic_partition: TopicPartition, partition: PartitionImage, context: ControllerContext
-) -> bool:
+def _is_eligible(member: int, epoch: int, topic: str, partition: PartitionImage, context: ControllerContext) -> bool:
     """Whether this life of a replica may be in the ISR: an earlier one had another log, perhaps (KIP-903). Who is about
     to stop must not join, or its leaving would have been for nothing (KIP-841). A replica must not join either while
     its broker's registration calls it cut: the next controller would take it out again, and count on the others alone.
@@ -71,7 +68,7 @@ def _is_eligible(
     if not context.is_online(member, partition):
         return False
     broker = context.live_brokers[member]
-    is_cut = topic_partition.partition in broker.cut_replicas.get(topic_partition.topic, ())
+    is_cut = partition.partition in broker.cut_replicas.get(topic, ())
     if (is_cut or member in context.shutting_down) and member not in partition.isr:
         return False
     return epoch in (UNKNOWN_BROKER_EPOCH, broker.epoch)

@@ -41,7 +41,7 @@ PAST_SEEDS = {
     2_011_557: "what a truncation left of a transaction index was not fsynced, and an aborted transaction came back",
     2_012_035: "the checker took it for a mistake that an internal topic waits for as many brokers as it has replicas",
     2_012_897: "a follower that truncated, and stayed at its offset, did not hear of the high watermark again",
-    2_013_249: "a strike was not counted as a fault, and a record that was sent twice because of it was",
+    2_013_249: "a record that was written twice because of a strike was taken for a mistake of the broker",
     2_013_322: "the audit saw the ends before an instance of the loop wrote, and aborted, what it had taken earlier",
     2_013_672: "as seed 2013249",
     2_014_027: "a new controller took a replica out of the ISR that had fetched again what its recovery had cut off",

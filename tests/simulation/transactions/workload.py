@@ -54,7 +54,7 @@ def partitions_of(topic: TopicPlan) -> list[TopicPartition]:
 
 
 class Workload:
-    """Starts the transactional clients. `stop` has them come to an end; `is_idle` once they have."""
+    """The transactional clients. Producers come to an end by themselves; the loop and the reader do not."""
 
     def __init__(self, clients: Clients, plan: TransactionsPlan, invariants: Invariants) -> None:
         self.clients = clients
@@ -63,7 +63,7 @@ class Workload:
         self.inputs = partitions_of(plan.inputs)
         self.outputs = partitions_of(plan.outputs)
         self.was_read = False
-        """Whether `read_all` is done."""
+        """Whether `read_transactions` is done."""
         self.ends: dict[TopicPartition, int] = {}
         """Where the logs end, once `find_ends` has seen them stable."""
         self.positions: dict[str, dict[TopicPartition, int]] = {LOOP: {}, TAIL: {}}
