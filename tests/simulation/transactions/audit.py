@@ -80,7 +80,10 @@ async def _committed(
 
 
 async def _all(client: KafkaClient, at: TopicPartition, end: int) -> tuple[list[tuple[int, bytes]], list[int]]:
-    """All records of a partition and the offsets of its markers. Raises ApiError, DisconnectedError."""
+    """All records of a partition below `end` and the offsets of its markers. Raises ApiError, DisconnectedError.
+
+    There may be more by now: a transaction that wrote nothing here leaves its marker when it times out.
+    """
     known = (await client.fetch_metadata([at.topic])).partition(*at)
     if known is None or known.leader < 0:
         raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, str(at))
@@ -99,6 +102,8 @@ async def _all(client: KafkaClient, at: TopicPartition, end: int) -> tuple[list[
             raise ApiError(ErrorCode.of(data.error_code), str(at))
         for batch in read_batches(memoryview(data.records or b"")):
             offset = batch.next_offset
+            if batch.base_offset >= end:
+                break
             if batch.is_control:
                 markers.append(batch.base_offset)
             else:
