@@ -104,9 +104,9 @@ def after_answer(
         offset = truncation_point(log, diverging)
         if offset >= end_offset and diverging.epoch >= log.latest_epoch():
             return Decision(Step.RETRY_LATER)  # it would ask the same again
-        if offset <= leader_start_offset:
+        if offset < leader_start_offset:
             # The leader knows nothing of what is left: it may have diverged, and would come to light again if this
-            # broker died before it had kept its new log start.
+            # broker died before it had kept its new log start. (At that offset it is cut first: see below.)
             return Decision(Step.BEGIN_ANEW, leader_start_offset)
         return Decision(Step.TRUNCATE, offset)
     is_unknown = end_offset == leader_start_offset and log.log_start_offset < end_offset

@@ -8,6 +8,7 @@ nobody. A reader looks at `UnifiedLog.truncations` when it has finished, and beg
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from protocol.errors import ApiError
@@ -37,7 +38,8 @@ class TruncationTask:
     the task is made and again when it is complete. What a reader was given before may still be on its way; a cut below
     the high watermark (an unclean election) may show it bytes of what comes next.
 
-    The cut is on stable storage when the task is complete, so no append has to wait for it.
+    The cut is on stable storage when the task is complete, so no append has to wait for it. A log that begins anew
+    where it ended (`fully`) ends there whatever the task is interrupted by.
     """
 
     __slots__ = (
@@ -47,6 +49,7 @@ class TruncationTask:
         "_error",
         "_file_system",
         "_is_marked",
+        "_is_roll",
         "_known_marker",
         "_leader_epochs",
         "_log",
@@ -87,6 +90,9 @@ class TruncationTask:
         self._paths: list[str] = []
         keep = 0 if self.is_full else segment_index(log.segments, offset) + 1
         self._dropped = log.segments[keep:]
+        self._is_roll = fully and offset == log.log_end_offset
+        if self._is_roll and log.active_segment.base_offset == offset:
+            self._dropped = log.segments[:-1]
         # Not `offset`: the next flush covers the whole segment again, its indexes included.
         self._recovery_point = offset if self.is_full else log.segments[keep - 1].base_offset
         self.unreadable_from = log.segments[0].base_offset if self.is_full else self._recovery_point
@@ -112,9 +118,16 @@ class TruncationTask:
         try:
             self._mark()
             self._is_marked = True
-            self._drop_segments()
+            if self._is_roll:
+                # A follower that has told its leader of this end may be in the ISR for it. So the log ends here
+                # whatever this is interrupted by, as when it rolls and its oldest segments expire.
+                self._begin_segment()
+                self._drop(self._dropped)
+                self._file_system.sync_dir(self._log.path)
+                return
+            self._drop(reversed(self._dropped))
             if self.is_full:
-                self._begin_anew()
+                self._begin_segment()
             else:
                 # For good before the cut: a power cut must not leave a hole below the recovery point.
                 self._file_system.sync_dir(self._log.path)
@@ -129,18 +142,22 @@ class TruncationTask:
         write_truncation_marker(self._file_system, log.path, self._known_marker, noted)
         self._known_marker = noted
 
-    def _drop_segments(self) -> None:
-        """Rename them out of the way, the newest first; the files go later, as readers may still be at it."""
-        self._paths += take_away(reversed(self._dropped))
+    def _drop(self, segments: Iterable[LogSegment]) -> None:
+        """Rename them out of the way; the files go later, as readers may still be at it."""
+        self._paths += take_away(segments)
         self._paths += self._producer_state.mark_deleted(segment.base_offset for segment in self._dropped)
 
-    def _begin_anew(self) -> None:
-        log = self._log
-        self._file_system.create(f"{log.path}/{file_name(self.offset, LOG_SUFFIX)}")
+    def _begin_segment(self) -> None:
+        """Have the segment at the offset on stable storage, and no leader epoch."""
+        log, last = self._log, self._old_segments[-1]
+        if last in self._dropped:
+            self._file_system.create(f"{log.path}/{file_name(self.offset, LOG_SUFFIX)}")
+            self._new_segment = LogSegment(self._file_system, log.path, self.offset, 0, self._now_ms, is_new=True)
+        else:
+            self._new_segment = last.again()
         self._leader_epochs = LeaderEpochFileCache(self._file_system, f"{log.path}/{LEADER_EPOCH_CHECKPOINT}")
         self._leader_epochs.remove()  # the next start would believe what it says of epochs below `offset`
         self._file_system.sync_dir(log.path)
-        self._new_segment = LogSegment(self._file_system, log.path, self.offset, 0, self._now_ms, is_new=True)
         self._producer_state.clear(self.offset)
 
     def _cut_last(self, segment: LogSegment) -> None:
@@ -184,7 +201,7 @@ class TruncationTask:
         unified, log, new, end_offset = self._unified, self._log, self._new_segment, self._end_offset
         durability = log.durability
         assert new is not None
-        replaced = () if self.is_full else log.segments[-1:]
+        replaced = () if log.active_segment in self._dropped else log.segments[-1:]
         log.segments = (*(() if self.is_full else log.segments[:-1]), new)
         log.active_segment = new
         for segment in replaced:

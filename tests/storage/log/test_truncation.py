@@ -182,3 +182,41 @@ def test_a_cut_that_was_done_by_half_is_whole_or_undone(segment_bytes: int, goes
         ways = (OLD[:7], OLD[:seen] + NEW) if goes_on else (OLD[:7],)
         assert found in [way[:end] for way in ways for end in range(2, len(way) + 1)], f"seed {seed}"
     assert halves or segment_bytes > 1000, "no truncation was done by half"
+
+
+@SEGMENTS
+@pytest.mark.parametrize("rolled", [False, True], ids=["", "the last segment is empty"])
+@pytest.mark.parametrize("mode", [None, *PowerCut])
+def test_a_log_that_begins_anew_at_its_end_always_ends_there(
+    segment_bytes: int, rolled: bool, mode: PowerCut | None
+) -> None:
+    """A follower may be in the ISR for that end, whenever it dies; with its power, when it has flushed that much."""
+    config, end, finished, at = LogConfig(segment_bytes=segment_bytes), len(OLD), False, 0
+    while not finished:
+        at += 1
+        file_system = MemoryFileSystem()
+        manager, _ = open_manager(file_system, config)
+        log = manager.get_or_create(TP, None, config, T0)
+        for value in OLD:
+            append(log, value, epoch=1)
+        if rolled:
+            log.roll(T0)
+        if mode is not None:
+            log.flush(T0)
+        left = itertools.count(-at)
+        file_system.inject = lambda _operation, _path, left=left: Fault(crash_before=next(left) == -1)  # type: ignore[misc]
+        with contextlib.suppress(SimulatedCrash):
+            log.prepare_new_start(end, T0).finish()
+            finished = True
+        file_system.inject = lambda _operation, _path: None
+        if mode is None:
+            file_system.kill_process()
+        else:
+            file_system.cut_power(mode, chooser(at))
+        log = reopen(file_system, config)
+        found = values_in(log)
+        assert (log.log_end_offset, found) == (end, list(enumerate(OLD))[len(OLD) - len(found) :])
+        assert not found or not finished
+        append(log, NEW[0], epoch=2)
+        assert values_in(log)[-1] == (end, NEW[0])
+    assert at > 4
